@@ -1,0 +1,59 @@
+# Everything below sets itself up: a virtual environment in .venv with what pyproject.toml names.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types unit bench soak view clean help
+
+help:            ## what there is to make
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
+
+demo: $(VENV)/user.stamp  ## see it work, in about ten seconds
+	$(BIN)/python -m keyrun.demo
+
+test: lint types unit  ## lint, strict type check, tests with coverage
+
+lint: $(VENV)/dev.stamp  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp view  ## mypy, strict
+	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests
+
+unit: $(VENV)/dev.stamp  ## tests with coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage report
+
+bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured in the same run
+	$(BIN)/python -m benchmarks $(BENCH)
+
+soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests
+	KEYRUN_SOAK=1 $(BIN)/python -m pytest $(TESTS)
+
+# The four source folders as the one package they install as, for the type checker.
+view:
+	@rm -rf build/view && mkdir -p build/view/keyrun
+	@for f in keyrun/*; do case $$f in *__pycache__) ;; *) ln -s ../../../$$f build/view/keyrun/;; esac; done
+	@for d in actors runtime storage; do ln -s ../../../$$d build/view/keyrun/; done
+	@ln -s ../../benchmarks ../../tests build/view/
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("Keyrun needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/user.stamp: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/user.stamp
+
+$(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	touch $@ $(VENV)/user.stamp
+
+clean:           ## remove everything that make made
+	rm -rf $(VENV) build .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,1 @@
+"""Keyed, supervised in-memory actors on Trio."""

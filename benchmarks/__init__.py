@@ -1,0 +1,1 @@
+"""Benchmarks: every figure is a ratio to a limit measured in the same run."""

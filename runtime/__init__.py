@@ -1,0 +1,1 @@
+"""Durable runs: submission, steps, policies, recovery."""

@@ -1,0 +1,1 @@
+"""The store interface, its records, and the LMDB and in-memory stores."""
