@@ -1,1 +1,60 @@
-"""The store interface, its records, and the LMDB and in-memory stores."""
+"""The store interface, its records, and the LMDB and in-memory stores.
+
+Knows nothing of actors or workflows: bytes under ordered keys in named tables, written in batches
+that are durable whole or not at all, many of them in one sync.
+"""
+
+from keyrun.storage.batch import Batch
+from keyrun.storage.compact import compact
+from keyrun.storage.errors import (
+    StoreClosed,
+    StoreCorrupt,
+    StoreCrashed,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreTooNew,
+)
+from keyrun.storage.group import CommitStatistics
+from keyrun.storage.lmdb_store import LmdbStore
+from keyrun.storage.memory import MemoryStore
+from keyrun.storage.namespace import Namespace
+from keyrun.storage.payload import (
+    PayloadCodec,
+    PayloadError,
+    PayloadMismatch,
+    PayloadTypeError,
+    Transform,
+)
+from keyrun.storage.record import seal, unseal
+from keyrun.storage.store import Store
+from keyrun.storage.verify import Damage, Verification, verify
+
+__all__ = [
+    "Batch",
+    "CommitStatistics",
+    "Damage",
+    "LmdbStore",
+    "MemoryStore",
+    "Namespace",
+    "PayloadCodec",
+    "PayloadError",
+    "PayloadMismatch",
+    "PayloadTypeError",
+    "Store",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreCrashed",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "Transform",
+    "Verification",
+    "compact",
+    "seal",
+    "unseal",
+    "verify",
+]

@@ -1,0 +1,72 @@
+"""A batch: puts and deletes over several tables that are applied whole or not at all.
+
+The last word on a key wins, so a batch holds at most one operation per key and can be merged into
+another by laying it on top.
+"""
+
+import re
+from collections.abc import Mapping
+
+MAX_KEY_BYTES = 511
+"""What LMDB allows; with the namespace included."""
+
+Tables = Mapping[str, Mapping[bytes, bytes | None]]
+"""table -> key -> value, or None where the key is deleted."""
+
+_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def check_table(table: str) -> None:
+    """Raise ValueError unless `table` can name a table."""
+    if not isinstance(table, str) or not _TABLE_NAME.fullmatch(table):
+        raise ValueError(
+            f"table must be 1 to 32 of a-z, 0-9 and _, starting with a letter, got {table!r}"
+        )
+
+
+def check_key(key: bytes) -> None:
+    """Raise unless `key` can be the key of a record."""
+    if not isinstance(key, bytes):
+        raise TypeError(f"key must be bytes, got {type(key).__name__}")
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise ValueError(f"key must have 1 to {MAX_KEY_BYTES} bytes, got {len(key)}")
+
+
+class Batch:
+    """Puts and deletes, in the order in which you call them; the last one of a key wins."""
+
+    __slots__ = ("_prefix", "tables")
+
+    def __init__(self, prefix: bytes = b"") -> None:
+        self._prefix = prefix
+        self.tables: dict[str, dict[bytes, bytes | None]] = {}
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Write `value` under `key`, whether or not something is there."""
+        if type(value) is not bytes:
+            raise TypeError(f"value must be bytes, got {type(value).__name__}")
+        full = self._prefix + key if self._prefix else key
+        operations = self.tables.get(table)
+        if operations is None or not 0 < len(full) <= MAX_KEY_BYTES:
+            self._set(table, key, value)
+        else:
+            operations[full] = value
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Remove `key`; it is fine if nothing is there."""
+        self._set(table, key, None)
+
+    def _set(self, table: str, key: bytes, value: bytes | None) -> None:
+        full = self._prefix + key
+        check_key(full)
+        operations = self.tables.get(table)
+        if operations is None:
+            check_table(table)
+            operations = self.tables[table] = {}
+        operations[full] = value
+
+    def __len__(self) -> int:
+        return sum(map(len, self.tables.values()))
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} operations in {sorted(self.tables)})"

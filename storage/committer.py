@@ -1,0 +1,126 @@
+"""Committers: where the commits of an LMDB store run.
+
+"inline" commits in the loop's own thread: the shortest way to the disk, and the loop stands still
+for one sync. "process" hands whole groups to a child process, so the loop never waits for the disk
+and a second core does the B-tree work. A thread is no third way: LMDB's binding gives up the
+interpreter lock around every put, and beside a busy loop it waits a switch interval for each.
+"""
+
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgpack
+import trio
+
+from keyrun.storage import writer
+from keyrun.storage.batch import Tables
+from keyrun.storage.errors import StoreError, StoreFull
+
+
+class Committer(Protocol):
+    """Makes tables durable, one set at a time."""
+
+    async def commit(self, tables: Tables) -> None:
+        """Apply all of `tables` or nothing; return when they would survive a power loss."""
+
+    async def close(self) -> None:
+        """Let go; no commit is under way."""
+
+    def forked(self) -> None:
+        """This is a forked child: let go of what keeps the parent's things alive."""
+
+
+def failure(kind: str, sentence: str) -> StoreError:
+    """The error for what `writer.explain` said."""
+    return StoreFull(sentence) if kind == writer.FULL else StoreError(sentence)
+
+
+class InlineCommitter:
+    """Commits in the thread that runs the loop."""
+
+    def __init__(self, target: writer.Writer) -> None:
+        self._writer = target
+
+    async def commit(self, tables: Tables) -> None:
+        try:
+            self._writer.apply(tables)
+        except Exception as error:
+            raise failure(*writer.explain(error, self._writer.environment.path())) from error
+
+    async def close(self) -> None:
+        """Nothing of its own to let go."""
+
+    def forked(self) -> None:
+        """Nothing of its own to let go."""
+
+
+class ProcessCommitter:
+    """Commits in a child process; `start` makes one."""
+
+    def __init__(self, process: trio.Process, connection: socket.socket) -> None:
+        self.process = process
+        self._connection = connection
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        self._received = bytearray()
+
+    @classmethod
+    async def start(cls, path: Path, *, map_size: int, lock: int) -> "ProcessCommitter":
+        """Start the child and wait until it has the store open. It shares the owner lock through
+        the descriptor `lock`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = [str(path), str(theirs.fileno()), str(map_size)]
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-P", writer.__file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), lock),
+            )
+        self = cls(process, ours)
+        try:
+            await self._answer()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def commit(self, tables: Tables) -> None:
+        # A child that went away may have said why before.
+        with suppress(trio.BrokenResourceError):
+            await self._stream.send_all(writer.frame(tables))
+        await self._answer()
+
+    async def close(self) -> None:
+        await self._stream.aclose()
+        await self.process.wait()
+
+    def forked(self) -> None:
+        # The child ends when the last copy of our end is closed; a fork must not keep one.
+        self._connection.close()
+
+    async def _answer(self) -> None:
+        header = await self._exactly(writer.HEADER.size)
+        body = await self._exactly(writer.HEADER.unpack(header)[0])
+        answer = msgpack.unpackb(body)
+        if answer is not None:
+            raise failure(*answer)
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._received) < size:
+            try:
+                part = await self._stream.receive_some()
+            except trio.BrokenResourceError:
+                part = b""
+            if not part:
+                code = await self.process.wait()
+                raise StoreError(
+                    f"the committer process {self.process.pid} ended with code {code}; what it had "
+                    "not answered may or may not be in the store: open it again to go on"
+                )
+            self._received += part
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken

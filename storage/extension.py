@@ -1,0 +1,149 @@
+"""The msgpack extensions: how tuple, datetime, date, Decimal and UUID are written and read.
+
+Each scalar has one spelling only: what is read is written again and must give the same bytes, so
+that no two payloads stand for the same value. The codes and layouts are for ever.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from struct import Struct
+from typing import Any, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from msgpack import ExtType
+
+from keyrun.storage.misfit import Misfit, PayloadError, a
+
+# A tuple is an array whose first element is this mark. An extension that holds packed bytes would
+# be copied once per level and need a packer per level.
+TUPLE_MARK = ExtType(1, b"")
+# The first byte of the mark as it is written: where there is none, there are no tuples.
+TUPLE_MARK_BYTE = 0xC7
+
+_MICROSECOND = timedelta(microseconds=1)
+_LOCAL_TIME = Struct(">HBBBBBIB")
+_OFFSET = re.compile(r"(-?[0-9]{1,12})(?:=(.*))?", re.DOTALL)
+
+
+def to_extension(value: Any) -> Any:
+    """The default hook of the packer: what msgpack can write in place of `value`."""
+    kind = type(value)
+    if kind is tuple:
+        return [TUPLE_MARK, *value]
+    scalar = _BY_KIND.get(kind)
+    if scalar is None:
+        raise Misfit(f"cannot store {a(kind)}")
+    return ExtType(scalar.code, scalar.write(value))
+
+
+def from_extension(code: int, data: bytes) -> Any:
+    """The extension hook of the unpacker. The mark of a tuple stays what it is."""
+    if code == TUPLE_MARK.code and not data:
+        return TUPLE_MARK
+    scalar = _BY_CODE.get(code)
+    if scalar is None:
+        raise PayloadError(f"it holds an extension of unknown code {code}")
+    try:
+        value = scalar.read(data)
+        exact = scalar.write(value) == data
+    except PayloadError:
+        raise
+    except Exception as error:  # parsers and time zone files raise what they like
+        raise PayloadError(f"it holds a damaged {scalar.kind.__name__}") from error
+    if not exact:
+        raise PayloadError(f"it holds a damaged {scalar.kind.__name__}")
+    return value
+
+
+def _write_datetime(value: datetime) -> bytes:
+    # The local time, the fold, then the zone: nothing for UTC, an offset in microseconds with
+    # perhaps "=" and a name, or "@" and the key of a ZoneInfo.
+    zone = value.tzinfo
+    if zone is UTC:
+        text = ""
+    elif type(zone) is timezone:
+        offset, name = zone.utcoffset(None), zone.tzname(None)
+        text = str(offset // _MICROSECOND)
+        if name != timezone(offset).tzname(None):
+            text += f"={name}"
+    elif type(zone) is ZoneInfo and zone.key is not None:
+        try:
+            _zone(zone.key)
+        except PayloadError as error:
+            raise Misfit(str(error), PayloadError) from error
+        text = f"@{zone.key}"
+    elif zone is None:
+        raise Misfit(
+            "cannot store a datetime without a time zone; give it one, for instance with "
+            ".replace(tzinfo=timezone.utc)"
+        )
+    else:
+        raise Misfit(
+            f"cannot store a datetime whose time zone is {a(type(zone))}; convert it with "
+            ".astimezone(timezone.utc) or to a zoneinfo.ZoneInfo with a key"
+        )
+    return (
+        _LOCAL_TIME.pack(
+            value.year,
+            value.month,
+            value.day,
+            value.hour,
+            value.minute,
+            value.second,
+            value.microsecond,
+            value.fold,
+        )
+        + text.encode()
+    )
+
+
+def _read_datetime(data: bytes) -> datetime:
+    year, month, day, hour, minute, second, micro, fold = _LOCAL_TIME.unpack_from(data)
+    zone = _read_zone(data[_LOCAL_TIME.size :].decode())
+    return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
+
+
+def _read_zone(text: str) -> timezone | ZoneInfo:
+    if not text:
+        return UTC
+    if text[0] == "@":
+        return _zone(text[1:])
+    match = _OFFSET.fullmatch(text)
+    if match is None:
+        raise ValueError("no time zone")
+    offset = timedelta(microseconds=int(match[1]))
+    return timezone(offset) if match[2] is None else timezone(offset, match[2])
+
+
+def _zone(key: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(key)
+    except Exception as error:  # KeyError, ValueError or an OSError, by key and platform
+        raise PayloadError(
+            f"the time zone {key!r} is not known on this machine; install the tzdata package"
+        ) from error
+
+
+class _Scalar(NamedTuple):
+    code: int
+    kind: type
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+
+
+_SCALARS = (
+    _Scalar(2, datetime, _write_datetime, _read_datetime),
+    _Scalar(
+        3,
+        date,
+        lambda day: day.isoformat().encode(),
+        lambda data: date.fromisoformat(data.decode()),
+    ),
+    _Scalar(4, Decimal, lambda number: str(number).encode(), lambda data: Decimal(data.decode())),
+    _Scalar(5, UUID, lambda uuid: uuid.bytes, lambda data: UUID(bytes=data)),
+)
+_BY_KIND = {scalar.kind: scalar for scalar in _SCALARS}
+_BY_CODE = {scalar.code: scalar for scalar in _SCALARS}

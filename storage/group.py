@@ -1,0 +1,219 @@
+"""Group commit: everything staged since the last commit goes into one transaction and one sync.
+
+The protocol, with what always holds:
+
+1. Records are staged into the *open* group. There is one, and it is in memory only.
+2. The driver closes the group when somebody waits for it, or `linger` seconds after its first
+   record, and commits it. What is staged meanwhile goes into the next group.
+3. Groups are committed one at a time, in order. So whoever waits for a group knows that every
+   group before it is durable, too.
+4. A group is done when its commit has returned, and only then are its waiters woken.
+5. The first error ends it: the group that failed, what was staged behind it, and everything that
+   is staged later raise that error. Nothing is retried, since after a failed sync nobody knows
+   what the disk holds; opening the store again does.
+
+Leaving while waiting changes nothing for the group: a commit belongs to nobody's cancel scope.
+"""
+
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+
+import attrs
+import trio
+
+from keyrun.storage.batch import Batch, Tables
+from keyrun.storage.errors import StoreError
+
+LINGER = 0.05
+
+
+class Group(Batch):
+    """Records that become durable together: a batch that anybody may add to while it is open."""
+
+    __slots__ = ("_callbacks", "_done", "wanted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted = False
+        self._done = trio.Event()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def durable(self) -> bool:
+        """Whether the records of this group are on the disk."""
+        return self._done.is_set() and not self.tables
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the group is durable, before anybody who waits is woken, in the
+        order of these calls. It is not called if the commit fails, and must not raise."""
+        self._callbacks.append(callback)
+
+    def merge(self, tables: Tables) -> None:
+        """Lay `tables` on top."""
+        own = self.tables
+        for table, operations in tables.items():
+            if table in own:
+                own[table].update(operations)
+            else:
+                own[table] = dict(operations)
+
+    async def wait(self) -> None:
+        """Return when the group is settled, one way or the other."""
+        await self._done.wait()
+
+    def settle(self, *, durable: bool) -> None:
+        """Wake everybody; a durable group has let go of its records."""
+        if durable:
+            self.tables = {}
+            # Callbacks lead to whatever staged the records, and that leads here.
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback()
+        self._done.set()
+
+
+@attrs.frozen(kw_only=True)
+class CommitStatistics:
+    """What group commit has done since the store was opened."""
+
+    commits: int
+    records: int
+    largest: int
+    staged: int
+    seconds: float
+    longest: float
+
+
+class GroupCommit:
+    """Collects staged records and commits them in groups, by a task of its own."""
+
+    def __init__(self, commit: Callable[[Tables], Awaitable[None]]) -> None:
+        self._commit = commit
+        self._open = Group()
+        self._busy: Group | None = None
+        self._wake: trio.Event | None = None
+        self._lingering = False
+        self._closing = False
+        self._stopped = trio.Event()
+        self.failure: StoreError | None = None
+        self._commits = self._records = self._largest = 0
+        self._seconds = self._longest = 0.0
+
+    def start(self) -> None:
+        """Start the driver. A system task: the store may be shared by blocks that end in any
+        order, so none of their nurseries can own it."""
+        trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
+
+    def open_group(self) -> Group:
+        """The group that is open, for records to be put into it right away."""
+        if self.failure is not None:
+            raise self._refusal()
+        # A driver that lingers is woken by whoever wants the group, not by more records.
+        if self._wake is not None and not self._lingering:
+            self._wake.set()
+        return self._open
+
+    def hasten(self, group: Group) -> None:
+        """Commit `group` as soon as may be, though nobody waits for it."""
+        group.wanted = True
+        if self._wake is not None:
+            self._wake.set()
+
+    async def durable(self, group: Group | None = None) -> None:
+        """Return when `group`, by default everything staged before this call, is durable."""
+        if group is None or group is self._open:
+            group = self._open if self._open.tables else self._busy
+            if group is None:
+                if self.failure is not None:
+                    raise self._refusal()
+                await trio.lowlevel.checkpoint()
+                return
+        if not group.durable:
+            self.hasten(group)
+            await group.wait()
+            if not group.durable:
+                raise self._refusal()
+
+    def fail(self, error: StoreError) -> None:
+        """Refuse everything from here on, and tell all who wait."""
+        if self.failure is None:
+            self.failure = error
+        for group in (self._busy, self._open):
+            if group is not None:
+                group.settle(durable=False)
+        self._open = Group()
+
+    async def stop(self) -> None:
+        """Commit what is staged, then end the driver."""
+        self._closing = True
+        if self._wake is not None:
+            self._wake.set()
+        await self._stopped.wait()
+
+    def statistics(self) -> CommitStatistics:
+        """A snapshot of the counters."""
+        return CommitStatistics(
+            commits=self._commits,
+            records=self._records,
+            largest=self._largest,
+            staged=sum(map(len, self._open.tables.values())),
+            seconds=self._seconds,
+            longest=self._longest,
+        )
+
+    def _refusal(self) -> StoreError:
+        # One exception per raise: a shared one would collect the tracebacks of all.
+        assert self.failure is not None
+        refusal = type(self.failure)(str(self.failure))
+        refusal.__cause__ = self.failure
+        return refusal
+
+    async def _drive(self) -> None:
+        try:
+            while self.failure is None:
+                if not self._open.tables:
+                    if self._closing:
+                        return
+                    await self._sleep()
+                    continue
+                if not self._open.wanted and not self._closing:
+                    self._lingering = True
+                    with trio.move_on_after(LINGER):
+                        await self._sleep()
+                    self._lingering = False
+                await self._commit_group()
+        finally:
+            self._wake = None
+            self._stopped.set()
+
+    async def _sleep(self) -> None:
+        self._wake = trio.Event()
+        try:
+            await self._wake.wait()
+        finally:
+            self._wake = None
+
+    async def _commit_group(self) -> None:
+        group, self._open = self._open, Group()
+        self._busy = group
+        started = perf_counter()
+        try:
+            await self._commit(group.tables)
+            self._count(group, perf_counter() - started)
+            group.settle(durable=self.failure is None)
+        except StoreError as error:
+            self.fail(error)
+        except Exception as error:
+            failure = StoreError(f"the commit failed: {error}; open the store again to go on")
+            failure.__cause__ = error
+            self.fail(failure)
+        finally:
+            self._busy = None
+
+    def _count(self, group: Group, seconds: float) -> None:
+        records = sum(map(len, group.tables.values()))
+        self._commits += 1
+        self._records += records
+        self._largest = max(self._largest, records)
+        self._seconds += seconds
+        self._longest = max(self._longest, seconds)

@@ -1,0 +1,173 @@
+"""Identity: how a store knows that the data beside it is its own, whole and readable.
+
+LMDB takes a data file of zero bytes for a store that is empty, and one that was cut short for one
+that is whole. So a small file beside the data names the store, the data names it too, and both
+must agree; and the data file must be as long as its own header says.
+"""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import attrs
+import lmdb
+import lmdb.verify
+
+from keyrun.storage.errors import StoreCorrupt, StoreError, StoreTooNew
+from keyrun.storage.record import seal, unseal
+
+FORMAT = 1
+IDENTITY_FILE = "keyrun.json"
+DATA_FILE = "data.mdb"
+META_TABLE = "_meta"
+META_KEY = b"store"
+
+
+@attrs.frozen
+class Identity:
+    """Which store this is, and in what format it is written."""
+
+    id: UUID
+    format: int = FORMAT
+
+    def check_format(self, path: Path) -> None:
+        """Raise unless this Keyrun can read the store."""
+        if self.format > FORMAT:
+            raise StoreTooNew(
+                f"the store {path} has format {self.format}, and this Keyrun reads up to "
+                f"{FORMAT}; upgrade Keyrun to open it"
+            )
+
+
+def read_identity(path: Path) -> Identity | None:
+    """What the identity file says, or None if there is none."""
+    try:
+        text = (path / IDENTITY_FILE).read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        fields = json.loads(text)
+        return Identity(UUID(fields["id"]), int(fields["format"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorrupt(
+            f"{path / IDENTITY_FILE} is damaged ({error}); restore it from a backup"
+        ) from error
+
+
+def write_identity(path: Path, identity: Identity) -> None:
+    """Write the identity file so that it is there whole, or not at all."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    fields = {"id": str(identity.id), "format": identity.format, "created": created}
+    draft = path / (IDENTITY_FILE + ".new")
+    with draft.open("w") as file:
+        file.write(json.dumps(fields) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path / IDENTITY_FILE)
+    sync_directory(path)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_data_file(path: Path) -> Identity | None:
+    """Look at the files before LMDB does. Returns the identity that the data must have, or None
+    for a store that has yet to be made."""
+    identity = read_identity(path)
+    data = path / DATA_FILE
+    size = data.stat().st_size if data.exists() else None
+    if identity is None:
+        return None
+    identity.check_format(path)
+    if not size:
+        what = "is missing" if size is None else "is empty"
+        raise StoreCorrupt(
+            f"{data} {what}, but {IDENTITY_FILE} says that there is a store; restore the data "
+            f"from a backup, or remove {path} to begin anew"
+        )
+    return identity
+
+
+def check_length(environment: lmdb.Environment, path: Path) -> bool:
+    """Whether the data file is as long as its header says. Raises if pages are missing.
+
+    LMDB does not write pages that a transaction took and gave back, so a whole file can be
+    shorter; only a walk over what is in use can tell that from one that was cut.
+    """
+    data = path / DATA_FILE
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    size = data.stat().st_size
+    if size >= needed:
+        return True
+    problems: list[str] = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
+    if problems:
+        raise StoreCorrupt(
+            f"{data} has {size} bytes where its header says {needed}, and what is missing was in "
+            f"use ({problems[0]}); restore it from a backup"
+        )
+    return False
+
+
+def extend_data_file(environment: lmdb.Environment, path: Path) -> None:
+    """Give a file that is short but whole the length that its header says."""
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    with (path / DATA_FILE).open("r+b") as file:
+        file.truncate(needed)
+        os.fsync(file.fileno())
+
+
+def stored_identity(environment: lmdb.Environment) -> Identity | None:
+    """What the data says about itself, or None if it is not, or not yet, a Keyrun store."""
+    try:
+        database = environment.open_db(META_TABLE.encode(), create=False)
+    except (lmdb.NotFoundError, lmdb.ReadonlyError):
+        return None
+    with environment.begin() as transaction:
+        raw = transaction.get(META_KEY, db=database)
+    if raw is None:
+        return None
+    format_, text = unseal(META_TABLE, META_KEY, raw)
+    return Identity(UUID(text), format_)
+
+
+def check_same(path: Path, expected: Identity, stored: Identity | None) -> None:
+    """Raise unless the data is that of the store that the identity file names."""
+    if stored is None:
+        raise StoreCorrupt(
+            f"the data in {path} does not name a store, but {IDENTITY_FILE} does; restore both "
+            "from the same backup"
+        )
+    if expected.id != stored.id:
+        raise StoreCorrupt(
+            f"{path / IDENTITY_FILE} names the store {expected.id}, but the data is that of "
+            f"{stored.id}; restore both from the same backup"
+        )
+    stored.check_format(path)
+
+
+def adopt(environment: lmdb.Environment, path: Path, expected: Identity | None) -> None:
+    """Settle who this store is: make a new one, or see that data and identity file agree."""
+    stored = stored_identity(environment)
+    if expected is not None:
+        check_same(path, expected, stored)
+        return
+    if stored is None:
+        if environment.stat()["entries"]:
+            raise StoreError(f"{path} holds an LMDB environment that is not a Keyrun store")
+        stored = Identity(uuid4())
+        fields = (stored.format, str(stored.id))
+        with environment.begin(write=True) as transaction:
+            database = environment.open_db(META_TABLE.encode(), txn=transaction)
+            transaction.put(META_KEY, seal(META_TABLE, META_KEY, fields), db=database)
+    stored.check_format(path)
+    # The data came first: a process that ended right here is no reason to refuse the store.
+    write_identity(path, stored)
+    sync_directory(path.absolute().parent)

@@ -1,0 +1,235 @@
+"""The LMDB store: a directory that one process writes and any number of processes read.
+
+Reads are memory lookups in the loop's thread, each in a read transaction that ends before the
+call returns, since a long one keeps old pages from being used again. Writes go through a
+committer.
+"""
+
+import os
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, get_args
+
+import lmdb
+import trio
+
+from keyrun.storage import identity, ownership, writer
+from keyrun.storage.batch import Tables
+from keyrun.storage.committer import Committer, InlineCommitter, ProcessCommitter
+from keyrun.storage.errors import StoreClosed, StoreError, StoreLocked, StoreReadOnly
+from keyrun.storage.store import Store
+
+CommitterName = Literal["inline", "process"]
+
+DEFAULT_MAP_SIZE = 1 << 36
+_MIN_MAP_SIZE = 1 << 20
+_ORPHAN_PATIENCE = 5.0
+
+_inherited: list[lmdb.Environment] = []
+"""Environments of a parent process. Closing one here would disturb the parent's readers."""
+
+
+class LmdbStore(Store):
+    """A store in the directory `path`, made if it is not there.
+
+    `committer` says where commits run; if in doubt, use "inline". `map_size` is address space, not
+    disk space, and grows by itself. With `read_only` the store may belong to another process: it
+    shows that process's durable commits and writes nothing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        committer: CommitterName = "inline",
+        map_size: int = DEFAULT_MAP_SIZE,
+        read_only: bool = False,
+    ) -> None:
+        if committer not in get_args(CommitterName):
+            raise ValueError(f"committer must be 'inline' or 'process', got {committer!r}")
+        if map_size < _MIN_MAP_SIZE:
+            raise ValueError(f"map_size must be at least {_MIN_MAP_SIZE} bytes, got {map_size}")
+        super().__init__()
+        self.path = Path(path)
+        self.read_only = read_only
+        self._committer_name = committer
+        self._map_size = map_size
+        self._environment: lmdb.Environment | None = None
+        self._databases: dict[str, Any] = {}
+        self._committer: Committer | None = None
+        self._lock: ownership.OwnerLock | None = None
+        self._fork_token: Any = None
+        self._opened_by = 0
+
+    async def _open(self) -> None:
+        self._opened_by = os.getpid()
+        if self.read_only:
+            self._open_for_reading()
+        else:
+            await self._open_for_writing()
+        self._fork_token = ownership.disown_after_fork(self._forked)
+
+    def _open_for_reading(self) -> None:
+        expected = identity.check_data_file(self.path)
+        if expected is None:
+            raise StoreError(f"there is no Keyrun store at {self.path}")
+        environment = self._open_environment(read_only=True)
+        try:
+            identity.check_length(environment, self.path)
+            identity.check_same(self.path, expected, identity.stored_identity(environment))
+        except BaseException:
+            environment.close()
+            raise
+        self._environment = environment
+
+    async def _open_for_writing(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; a store is a directory")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = await self._acquire()
+        try:
+            expected = identity.check_data_file(self.path)
+            environment = self._open_environment()
+            try:
+                if not identity.check_length(environment, self.path):
+                    identity.extend_data_file(environment, self.path)
+                identity.adopt(environment, self.path, expected)
+                environment.reader_check()
+            except BaseException:
+                environment.close()
+                raise
+            if self._committer_name == "inline":
+                hand = writer.Writer(environment)
+                self._databases = hand.databases
+                self._committer = InlineCommitter(hand)
+                self._environment = environment
+            else:
+                environment.close()
+                self._committer = await ProcessCommitter.start(
+                    self.path, map_size=self._map_size, lock=self._lock.fileno()
+                )
+                self._environment = self._open_environment(read_only=True)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._let_go()
+            raise
+
+    async def _acquire(self) -> ownership.OwnerLock:
+        patience_ends = monotonic() + _ORPHAN_PATIENCE
+        while True:
+            try:
+                return ownership.OwnerLock(self.path)
+            except StoreLocked as error:
+                if not ownership.owner_has_ended(error) or monotonic() > patience_ends:
+                    raise
+            await trio.sleep(0.01)
+
+    def _open_environment(self, *, read_only: bool = False) -> lmdb.Environment:
+        try:
+            return writer.open_environment(
+                str(self.path), map_size=self._map_size, read_only=read_only
+            )
+        except lmdb.Error as error:
+            raise StoreError(f"cannot open the store {self.path}: {error}") from error
+
+    async def _close(self) -> None:
+        ownership.forget_fork(self._fork_token)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        committer, self._committer = self._committer, None
+        environment, self._environment = self._environment, None
+        lock, self._lock = self._lock, None
+        self._databases = {}
+        if committer is not None:
+            await committer.close()
+        if environment is not None:
+            environment.close()
+        if lock is not None:
+            lock.release()
+
+    def _forked(self) -> None:
+        if self._environment is not None:
+            _inherited.append(self._environment)
+        if self._committer is not None:
+            self._committer.forked()
+        if self._lock is not None:
+            self._lock.release()
+        self._environment = self._committer = self._lock = None
+        if self._group is not None:
+            self._group.failure = self._not_ours()
+
+    def _not_ours(self) -> StoreClosed:
+        return StoreClosed(
+            f"the store {self.path} was opened by process {self._opened_by} and cannot be used "
+            "after a fork; open it in one process only, after forking"
+        )
+
+    def _refuses_writes(self) -> StoreError | None:
+        if not self.read_only:
+            return None
+        return StoreReadOnly(f"the store {self.path} was opened read-only; nothing can be written")
+
+    async def _commit(self, tables: Tables) -> None:
+        assert self._committer is not None
+        await self._committer.commit(tables)
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        database = self._database(table)
+        if database is None:
+            return None
+        with self._snapshot() as transaction:
+            return transaction.get(key, db=database)
+
+    async def _scan(
+        self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        database = self._database(table)
+        if database is None:
+            return []
+        with self._snapshot() as transaction, transaction.cursor(db=database) as cursor:
+            rows = []
+            if reverse:
+                if stop is None or not cursor.set_range(stop):
+                    found = cursor.last()
+                else:
+                    found = cursor.prev()
+                if found:
+                    for key, value in islice(cursor.iterprev(), limit):
+                        if key < start:
+                            break
+                        rows.append((key, value))
+            elif cursor.set_range(start) if start else cursor.first():
+                for key, value in islice(cursor.iternext(), limit):
+                    if stop is not None and key >= stop:
+                        break
+                    rows.append((key, value))
+            return rows
+
+    def _snapshot(self) -> "lmdb.Transaction[bytes]":
+        environment = self._mapped()
+        try:
+            return environment.begin()
+        except lmdb.MapResizedError:
+            environment.set_mapsize(0)
+            return environment.begin()
+
+    def _database(self, table: str) -> Any:
+        database = self._databases.get(table)
+        if database is None:
+            self._snapshot().abort()  # adopts a map that has grown
+            try:
+                database = self._mapped().open_db(table.encode(), create=False)
+            except (lmdb.NotFoundError, lmdb.ReadonlyError):
+                return None
+            self._databases[table] = database
+        return database
+
+    def _mapped(self) -> lmdb.Environment:
+        if self._environment is None:
+            raise self._not_ours()
+        return self._environment
+
+    def __repr__(self) -> str:
+        return f"LmdbStore({str(self.path)!r})"

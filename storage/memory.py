@@ -1,0 +1,82 @@
+"""A store in memory, for tests: the semantics of the durable ones at the speed of a dict.
+
+What a process would lose in a crash is lost by `crash()`, and what it would keep is kept, so a
+test can end a runtime as brutally as `kill -9` does and open the same store again.
+"""
+
+from bisect import bisect_left, insort
+
+import trio
+
+from keyrun.storage.batch import Tables
+from keyrun.storage.store import Store
+
+
+class _Table:
+    """A dict with its keys in order."""
+
+    __slots__ = ("keys", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, bytes] = {}
+        self.keys: list[bytes] = []
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        known = key in self.records
+        if value is not None:
+            self.records[key] = value
+            if not known:
+                insort(self.keys, key)
+        elif known:
+            del self.records[key]
+            del self.keys[bisect_left(self.keys, key)]
+
+
+class MemoryStore(Store):
+    """Records in memory. They outlive the `async with` block: enter the same object again to
+    "restart". `latency` is how many (virtual) seconds each commit takes."""
+
+    def __init__(self, *, latency: float = 0.0) -> None:
+        if not latency >= 0:
+            raise ValueError(f"latency must be at least 0, got {latency!r}")
+        super().__init__()
+        self.latency = latency
+        self._tables: dict[str, _Table] = {}
+
+    async def _open(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def _close(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def _commit(self, tables: Tables) -> None:
+        group = self._opened()
+        await trio.sleep(self.latency)
+        if group.failure is not None:
+            raise group.failure
+        for name, operations in tables.items():
+            table = self._tables.setdefault(name, _Table())
+            for key, value in operations.items():
+                table.apply(key, value)
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        found = self._tables.get(table)
+        return found.records.get(key) if found else None
+
+    async def _scan(
+        self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        found = self._tables.get(table)
+        if found is None:
+            return []
+        first = bisect_left(found.keys, start)
+        last = len(found.keys) if stop is None else bisect_left(found.keys, stop)
+        if limit is not None and last - first > limit:
+            first, last = (last - limit, last) if reverse else (first, first + limit)
+        keys = found.keys[first:last]
+        if reverse:
+            keys.reverse()
+        return [(key, found.records[key]) for key in keys]
+
+    def __repr__(self) -> str:
+        return "MemoryStore()"

@@ -1,0 +1,189 @@
+"""Values of users to bytes and back, the same live and replayed.
+
+`PayloadCodec` takes exact types only: what it encodes comes back as the same type and value, and
+anything else is refused at once with the place named. Instances may be shared between threads.
+"""
+
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol, TypeVar, overload
+
+from keyrun.storage.misfit import (
+    Misfit,
+    PayloadError,
+    PayloadMismatch,
+    PayloadTypeError,
+    TooDeep,
+    TooLarge,
+    Unsupported,
+    a,
+    name_of,
+)
+from keyrun.storage.native import UNREADABLE, explain, pack, unpack, vet
+from keyrun.storage.typed import ExactConverter
+
+__all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError", "Transform"]
+
+T = TypeVar("T")
+
+
+_SCALARS = frozenset({type(None), bool, int, float})
+
+
+class Transform(Protocol):
+    """What a user puts over payload bytes, for instance encryption.
+
+    `unwrap(wrap(data))` must give `data`; both are called on the event loop and in worker threads.
+    """
+
+    def wrap(self, data: bytes, /) -> bytes: ...
+
+    def unwrap(self, data: bytes, /) -> bytes: ...
+
+
+class PayloadCodec:
+    """Encodes and decodes payloads of at most `max_size` bytes and `max_depth` levels.
+
+    `declared` is the annotation of the place the value comes from. Where it says nothing (`Any`,
+    a bare `dict`), only values that describe themselves are taken; attrs classes, dataclasses and
+    enums need to be declared to come back as such.
+    """
+
+    __slots__ = ("_converter", "_max_depth", "_max_size", "_transform")
+
+    def __init__(
+        self,
+        transform: Transform | None = None,
+        *,
+        max_size: int = 16 * 1024 * 1024,
+        max_depth: int = 64,
+    ) -> None:
+        if max_size < 1:
+            raise ValueError(f"max_size must be at least 1 byte, got {max_size}")
+        if not 1 <= max_depth <= 128:
+            raise ValueError(f"max_depth must be in 1..128, got {max_depth}")
+        self._transform = transform
+        self._max_size = max_size
+        self._max_depth = max_depth
+        self._converter = ExactConverter()
+
+    def encode(self, value: Any, declared: Any = Any) -> bytes:
+        """The bytes of a value; `PayloadTypeError` or `PayloadError` say what cannot be stored."""
+        kind = type(value)
+        if kind in _SCALARS and self._transform is None and (declared is Any or declared is kind):
+            with suppress(Exception):  # the long way round says what is wrong
+                return pack(value)
+        data = self._plain(value, declared)
+        return data if self._transform is None else _wrap(self._transform, data)
+
+    @overload
+    def decode(self, data: bytes) -> Any: ...
+    @overload
+    def decode(self, data: bytes, declared: type[T]) -> T: ...
+    @overload
+    def decode(self, data: bytes, declared: Any) -> Any: ...
+    def decode(self, data: bytes, declared: Any = Any) -> Any:
+        """The value that was encoded as `declared`.
+
+        `PayloadError` if the bytes are damaged, and its kind `PayloadMismatch` if they are sound
+        but do not fit what is declared today.
+        """
+        if self._transform is not None:
+            data = _unwrap(self._transform, data)
+        if len(data) > self._max_size:
+            raise PayloadError(self._too_large(len(data)))
+        value = unpack(data)
+        try:
+            vet(value, self._max_depth, self._max_size)
+        except Misfit as misfit:
+            raise PayloadError(f"{UNREADABLE}: {misfit}") from None
+        return value if declared is Any else self._lift(value, declared)
+
+    def canonical(self, value: Any, declared: Any = Any) -> bytes:
+        """Bytes for hashing: the same for mappings in any order, and never transformed."""
+        return self._plain(value, declared, canonical=True)
+
+    def _plain(self, value: Any, declared: Any, *, canonical: bool = False) -> bytes:
+        try:
+            lowered = value if declared is Any else self._converter.plan(declared).lower(value)
+            vet(lowered, self._max_depth, self._max_size)
+            data = pack(_sorted(lowered) if canonical else lowered)
+        except Exception as error:  # hooks run code of the user's classes
+            self._refuse(value, declared, error)
+        if len(data) > self._max_size:
+            raise PayloadError(f"value: {self._too_large(len(data))}")
+        return data
+
+    def _lift(self, value: Any, declared: Any) -> Any:
+        try:
+            return self._converter.plan(declared).lift(value)
+        except Unsupported as misfit:
+            raise PayloadTypeError(str(misfit)) from misfit.__cause__
+        except Exception as error:  # defaults of fields are the user's code
+            raise PayloadMismatch(
+                f"what is stored does not fit {name_of(declared)} as it is declared today: "
+                f"{error}; change the code so that it can read what older code wrote"
+            ) from (error.__cause__ if isinstance(error, Misfit) else error)
+
+    def _refuse(self, value: Any, declared: Any, error: Exception) -> NoReturn:
+        """Raise what says where and why a value cannot be stored, after a second, slower look."""
+        if not isinstance(error, TooLarge):
+            try:
+                ExactConverter(self._inspect).plan(declared).lower(value)
+            except Exception as better:
+                error = better
+        if isinstance(error, TooLarge):
+            raise PayloadError(f"value: {self._too_large(None)}") from None
+        if isinstance(error, TooDeep | RecursionError):
+            place = error.place if isinstance(error, TooDeep) else "value"
+            raise PayloadError(
+                f"{place}: nests deeper than {self._max_depth} levels, or contains itself; "
+                "flatten it"
+            ) from None
+        if isinstance(error, Misfit):
+            raise error.error(str(error)) from error.__cause__
+        raise PayloadTypeError(
+            f"value: cannot be stored as {name_of(declared)}: {type(error).__name__}: {error}"
+        ) from error
+
+    def _inspect(self, value: Any) -> Any:
+        explain(value, self._max_depth)
+        return value
+
+    def _too_large(self, size: int | None) -> str:
+        seen = f"more than {self._max_size}" if size is None else str(size)
+        return (
+            f"takes {seen} bytes, and a payload may have {self._max_size}; store the bulk "
+            "elsewhere and a reference to it here"
+        )
+
+
+def _wrap(transform: Transform, data: bytes) -> bytes:
+    try:
+        wrapped = transform.wrap(data)
+    except Exception as error:
+        raise PayloadError(f"wrap of {transform!r} failed: {error}; nothing was stored") from error
+    if type(wrapped) is not bytes:
+        raise PayloadTypeError(f"wrap of {transform!r} must return bytes, got {a(type(wrapped))}")
+    return wrapped
+
+
+def _unwrap(transform: Transform, data: bytes) -> bytes:
+    try:
+        plain = transform.unwrap(data)
+    except Exception as error:
+        raise PayloadError(
+            f"unwrap of {transform!r} failed: {error}; the payload is damaged, or was wrapped "
+            "with another key"
+        ) from error
+    if type(plain) is not bytes:
+        raise PayloadTypeError(f"unwrap of {transform!r} must return bytes, got {a(type(plain))}")
+    return plain
+
+
+def _sorted(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if kind is list or kind is tuple:
+        return kind(map(_sorted, value))
+    return value

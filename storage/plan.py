@@ -1,0 +1,214 @@
+"""How values of a declared type become native values (`lower`) and come back (`lift`).
+
+One builder per kind of type. Each hook checks instead of converting: it raises `Misfit` unless
+lifting what was lowered gives the same value of the same type. `Lookup` finds the plans of parts.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, name_of
+
+Hook = Callable[[Any], Any]
+
+
+class Plan(NamedTuple):
+    """Both directions for one declared type."""
+
+    lower: Hook
+    lift: Hook
+
+
+Lookup = Callable[[Any], Plan]
+
+
+def keep(value: Any) -> Any:
+    """The hook of an untyped place."""
+    return value
+
+
+def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Plan:
+    """Values that need no help; `inspect` returns them or raises what is wrong inside."""
+
+    def check(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise unexpected(declared, value)
+        return value
+
+    return Plan(check if inspect is keep else lambda value: inspect(check(value)), check)
+
+
+def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
+    """Members by value."""
+
+    def lower(value: Any) -> Any:
+        if type(value) is not declared:
+            raise unexpected(declared, value)
+        plain = value._value_
+        if declared(plain) is not value or plain != plain:
+            raise Misfit(f"{value!r} cannot be found by its value; give it another value")
+        return inspect(plain)
+
+    def lift(plain: Any) -> Any:
+        try:
+            member = declared(plain)
+        except Exception as error:  # _missing_ may be anything
+            raise Misfit(f"no member of {name_of(declared)} has the stored value") from error
+        if type(member._value_) is not type(plain):
+            raise Misfit(f"no member of {name_of(declared)} has the stored value")
+        return member
+
+    return Plan(lower, lift)
+
+
+def literal_plan(declared: Any, lookup: Lookup) -> Plan:
+    """One of some constants: all native, or all members of one Enum."""
+    constants = get_args(declared)
+    allowed = {(type(constant), constant) for constant in constants}
+    enums = {type(constant) for constant in constants if isinstance(constant, Enum)}
+    if enums and (len(enums) > 1 or any(kind not in enums for kind, _ in allowed)):
+        raise Unsupported(
+            f"cannot store {name_of(declared)}: it mixes an Enum with other constants"
+        )
+    members = lookup(enums.pop()) if enums else Plan(keep, keep)
+
+    def check(value: Any) -> Any:
+        try:
+            if (type(value), value) in allowed:
+                return value
+        except TypeError:  # an unhashable value is none of them
+            pass
+        raise unexpected(declared, value)
+
+    return Plan(lambda value: members.lower(check(value)), lambda data: check(members.lift(data)))
+
+
+def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
+    """list[T], Sequence[T] and tuple[T, ...]."""
+    inner = lookup(get_args(declared)[0])
+
+    def through(hook: Hook) -> Hook:
+        def walk(value: Any) -> Any:
+            kind = type(value)
+            if kind not in allowed:
+                raise unexpected(declared, value)
+            items = _each(value, repeat(hook))
+            return items if kind is list else tuple(items)
+
+        return walk
+
+    return Plan(through(inner.lower), through(inner.lift))
+
+
+def tuple_plan(declared: Any, lookup: Lookup) -> Plan:
+    """tuple[A, B]: one type per element."""
+    inner = [lookup(argument) for argument in get_args(declared)]
+
+    def through(hooks: Sequence[Hook]) -> Hook:
+        def walk(value: Any) -> Any:
+            if type(value) is not tuple:
+                raise unexpected(declared, value)
+            if len(value) != len(hooks):
+                raise Misfit(f"expected {name_of(declared)}, got a tuple of {len(value)}")
+            return tuple(_each(value, hooks))
+
+        return walk
+
+    return Plan(through([plan.lower for plan in inner]), through([plan.lift for plan in inner]))
+
+
+def mapping_plan(declared: Any, lookup: Lookup) -> Plan:
+    """dict[str, T]; keys may also be of a type that is lowered to str, such as a StrEnum."""
+    keys, items = (lookup(argument) for argument in get_args(declared))
+
+    def through(key_hook: Hook, item_hook: Hook, *, lowering: bool) -> Hook:
+        def walk(value: Any) -> Any:
+            if type(value) is not dict:
+                raise unexpected(declared, value)
+            result = {}
+            for key, item in value.items():
+                try:
+                    new_key = key_hook(key)
+                    if lowering and type(new_key) is not str:
+                        raise Misfit(f"this key is {a(type(key))}, and keys must be str")
+                    result[new_key] = item_hook(item)
+                except Misfit as misfit:
+                    raise misfit.inside(at_key(key)) from None
+            return result
+
+        return walk
+
+    return Plan(
+        through(keys.lower, items.lower, lowering=True),
+        through(keys.lift, items.lift, lowering=False),
+    )
+
+
+def optional_plan(inner: Plan) -> Plan:
+    """T | None, for a T that is never lowered to None."""
+    lower, lift = inner
+    return Plan(
+        lambda value: None if value is None else lower(value),
+        lambda data: None if data is None else lift(data),
+    )
+
+
+def union_plan(declared: Any, lookup: Lookup) -> Plan:
+    """A | B: the name of the member that fits, and the value lowered as that."""
+    members = {_tag(member): lookup(member) for member in get_args(declared)}
+    if len(members) != len(get_args(declared)):
+        raise Unsupported(
+            f"cannot store {name_of(declared)}: two of its members have the same name"
+        )
+
+    def lower(value: Any) -> Any:
+        misfits = []
+        for name, member in members.items():
+            try:
+                return [name, member.lower(value)]
+            except Unsupported:
+                raise
+            except Misfit as misfit:
+                misfits.append(misfit)
+        # The member that got furthest is the one that was meant.
+        furthest = max(misfits, key=lambda misfit: misfit.depth)
+        raise furthest if furthest.depth else unexpected(declared, value)
+
+    def lift(data: Any) -> Any:
+        member = None
+        if type(data) is list and len(data) == 2 and type(data[0]) is str:
+            member = members.get(data[0])
+        if member is None:
+            raise Misfit(f"what is stored is no member of {name_of(declared)}")
+        return member.lift(data[1])
+
+    return Plan(lower, lift)
+
+
+def _tag(member: Any) -> str:
+    # It is stored: another constant in a Literal must not make another member of it.
+    return "Literal" if get_origin(member) is Literal else name_of(member)
+
+
+def _each(values: Iterable[Any], hooks: Iterable[Hook]) -> list[Any]:
+    done: list[Any] = []
+    try:
+        for value, hook in zip(values, hooks, strict=False):
+            done.append(hook(value))
+    except Misfit as misfit:
+        raise misfit.inside(at_index(len(done))) from None
+    return done
+
+
+def unexpected(declared: Any, value: Any) -> Misfit:
+    """What to raise for a value that is not of the declared type."""
+    kind = type(value)
+    cls = get_origin(declared) or declared
+    if cls in kind.__mro__:
+        return Misfit(
+            f"expected exactly {name_of(declared)}, got its subclass {kind.__name__}, which would "
+            f"come back as {cls.__name__}; declare {kind.__name__} here"
+        )
+    return Misfit(f"expected {name_of(declared)}, got {a(kind) if value is not None else None}")

@@ -1,0 +1,180 @@
+"""The store: ordered records in named tables, read one by one or by range, written in batches.
+
+The interface is small on purpose, so that another database can stand behind it: a store says how
+to open and close, how to read, and how to make a set of tables durable whole or not at all.
+Everything else, group commit above all, is here and the same for all stores.
+"""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from keyrun.storage.batch import Batch, Tables, check_key, check_table
+from keyrun.storage.errors import StoreClosed, StoreCrashed, StoreError, StoreReadOnly
+from keyrun.storage.group import CommitStatistics, Group, GroupCommit
+from keyrun.storage.namespace import Namespace
+
+
+def upper_bound(prefix: bytes) -> bytes | None:
+    """The smallest key above all keys that start with `prefix`; None if there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+_EXPECTED = (StoreCrashed, StoreReadOnly)
+"""Failures that are no surprise to whoever closes the store."""
+
+
+class Store(ABC):
+    """Records that survive. Enter it with `async with`; several blocks may share one store, which
+    is closed when the last of them ends.
+
+    Reads show the last durable commit: what is only staged is not seen, not even by whoever
+    staged it.
+    """
+
+    def __init__(self) -> None:
+        self._group: GroupCommit | None = None
+        self._users = 0
+        self._door = trio.Lock()
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Get hold of the records, or raise a `StoreError` that says what to do."""
+
+    def _refuses_writes(self) -> StoreError | None:
+        """Why nothing can be written to this store, if that is so."""
+        return None
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Let go of them. Nothing is staged any more."""
+
+    @abstractmethod
+    async def _commit(self, tables: Tables) -> None:
+        """Apply all of `tables` or nothing; return when it would survive a power loss."""
+
+    @abstractmethod
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        """The record under `key`, or None; also None where there is no such table."""
+
+    @abstractmethod
+    async def _scan(
+        self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` records with start <= key < stop, in key order or its reverse."""
+
+    async def get(self, table: str, key: bytes) -> bytes | None:
+        """The record under `key` as of the last durable commit, or None."""
+        self._opened()
+        check_table(table)
+        check_key(key)
+        return await self._get(table, key)
+
+    async def scan(
+        self,
+        table: str,
+        *,
+        prefix: bytes = b"",
+        start: bytes = b"",
+        stop: bytes | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        """Records in key order as of one durable commit: those whose key starts with `prefix` and
+        is at least `start` and less than `stop`, at most `limit` of them; `reverse` begins at the
+        end. To page through a large table, pass the last key + b"\\0" as the next `start`."""
+        self._opened()
+        check_table(table)
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must be at least 0, got {limit}")
+        above = upper_bound(prefix)
+        if above is not None and (stop is None or above < stop):
+            stop = above
+        start = max(start, prefix)
+        if limit == 0 or (stop is not None and start >= stop):
+            return []
+        return await self._scan(table, start, stop, limit, reverse)
+
+    def namespace(self, name: str) -> Namespace:
+        """The view of one namespace."""
+        return Namespace(self, name)
+
+    def open_group(self) -> Group:
+        """The group of records that the next commit makes durable, to put into without a copy.
+        It is closed at some later `await`: ask for it again after each."""
+        group = self._group
+        if group is None:
+            group = self._opened()
+        return group.open_group()
+
+    def stage(self, batch: Batch) -> Group:
+        """Take `batch` into the next commit, which comes as soon as somebody waits for it and
+        within 50 ms otherwise. What is staged without an `await` in between shares a commit."""
+        group = self.open_group()
+        group.merge(batch.tables)
+        return group
+
+    def hasten(self) -> None:
+        """Commit what is staged as soon as may be, though nobody waits for it."""
+        group = self._opened()
+        group.hasten(group.open_group())
+
+    async def durable(self, group: Group | None = None) -> None:
+        """Return when what `stage` put into `group` is durable; without one, when everything is
+        that was staged before this call."""
+        if group is None or not group.durable:
+            await self._opened().durable(group)
+
+    async def commit(self, batch: Batch) -> None:
+        """Stage `batch` and wait until it is durable."""
+        await self.durable(self.stage(batch))
+
+    def crash(self) -> None:
+        """For tests: lose everything that is not durable, as a killed process would. Blocks that
+        still have the store open can write nothing any more; once they have ended, what was
+        durable can be opened again."""
+        self._opened().fail(StoreCrashed("the store crashed before this was durable"))
+
+    def statistics(self) -> CommitStatistics:
+        """What group commit has done since the store was opened."""
+        return self._opened().statistics()
+
+    def _opened(self) -> GroupCommit:
+        if self._group is None:
+            raise StoreClosed(f"{self!r} is not open; enter it first: async with store: ...")
+        return self._group
+
+    async def __aenter__(self) -> Self:
+        async with self._door:
+            if self._users == 0:
+                await self._open()
+                self._group = GroupCommit(self._commit)
+                self._group.failure = self._refuses_writes()
+                self._group.start()
+            self._users += 1
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True):
+            async with self._door:
+                self._users -= 1
+                if self._users:
+                    return
+                group = self._opened()
+                await group.stop()
+                self._group = None
+                await self._close()
+        failure = group.failure
+        if failure is not None and error is None and not isinstance(failure, _EXPECTED):
+            raise StoreError(
+                f"{self!r} was closed after a failed commit; what was not acknowledged by then "
+                "may be missing"
+            ) from failure

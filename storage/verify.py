@@ -1,0 +1,151 @@
+"""Verify: walk over everything in an LMDB store and report every damaged record.
+
+The file's structure is looked at first, byte by byte and without LMDB, which trusts what it reads
+and can crash on a damaged page. If the structure is damaged, the records are walked in a child
+process that may crash.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import lmdb
+import lmdb.verify
+
+from keyrun.storage import identity, ownership, writer
+from keyrun.storage.errors import StoreCorrupt, StoreError, StoreLocked
+from keyrun.storage.record import check
+
+
+@attrs.frozen(kw_only=True)
+class Damage:
+    """One thing that is wrong. `table` and `key` are None when it is not about one record."""
+
+    problem: str
+    table: str | None = None
+    key: bytes | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Verification:
+    """What `verify` found. `structure_checked` is False when another process had the store open:
+    then the file changes under the eyes, and only the records could be checked."""
+
+    path: Path
+    tables: dict[str, int]
+    damage: tuple[Damage, ...]
+    structure_checked: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.damage
+
+    @property
+    def records(self) -> int:
+        """How many records there are, damaged ones included."""
+        return sum(self.tables.values())
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Check the store at `path`, also while it is in use. Blocks for as long as it takes, so call
+    it from a thread in a service."""
+    path = Path(path)
+    try:
+        expected = identity.check_data_file(path)
+    except StoreCorrupt as error:
+        return Verification(
+            path=path, tables={}, damage=(Damage(problem=str(error)),), structure_checked=False
+        )
+    if expected is None:
+        raise StoreError(f"there is no Keyrun store at {path}")
+    problems, structure_checked, ours = _check_structure(path)
+    # LMDB may crash on a damaged page, and does not open one store twice in a process.
+    walk = _walk_apart(path) if problems or ours else _walk(path)
+    tables: dict[str, int] = {}
+    for finding in walk:
+        if isinstance(finding, Damage):
+            problems.append(finding)
+        else:
+            tables.update(finding)
+    return Verification(
+        path=path, tables=tables, damage=tuple(problems), structure_checked=structure_checked
+    )
+
+
+def _check_structure(path: Path) -> tuple[list[Damage], bool, bool]:
+    """Damage, whether it could be looked for, and whether this process has the store open."""
+    try:
+        lock = ownership.OwnerLock(path)
+    except StoreLocked as error:
+        return [], False, error.pid == os.getpid()
+    try:
+        problems = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
+        return [Damage(problem=problem) for problem in problems], True, False
+    except lmdb.verify.VerifyError as error:
+        return [Damage(problem=str(error))], True, False
+    finally:
+        lock.release()
+
+
+def _walk(path: Path) -> Iterator[Damage | dict[str, int]]:
+    """Damage, and for each table how many records it has."""
+    try:
+        environment = writer.open_environment(str(path), map_size=0, read_only=True)
+    except lmdb.Error as error:
+        yield Damage(problem=f"LMDB cannot open the data: {error}")
+        return
+    with environment, environment.begin() as transaction:
+        for name in environment.dbs(transaction):
+            table = bytes(name).decode(errors="replace")
+            database = environment.open_db(name, txn=transaction, create=False)
+            found = 0
+            try:
+                for key, value in transaction.cursor(db=database):
+                    found += 1
+                    try:
+                        check(table, key, value)
+                    except StoreError as error:
+                        yield Damage(problem=str(error), table=table, key=key)
+            except lmdb.Error as error:
+                yield Damage(problem=f"the table cannot be walked: {error}", table=table)
+            yield {table: found}
+            counted = transaction.stat(database)["entries"]
+            if counted != found:
+                problem = f"the table says that it has {counted} records, but {found} are there"
+                yield Damage(problem=problem, table=table)
+
+
+def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
+    command = [sys.executable, "-m", "keyrun.storage.verify", str(path)]
+    child = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    for line in child.stdout.splitlines():
+        finding: dict[str, Any] = json.loads(line)
+        if "problem" in finding:
+            key = finding["key"] and bytes.fromhex(finding["key"])
+            yield Damage(problem=finding["problem"], table=finding["table"], key=key)
+        else:
+            yield finding
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        yield Damage(problem=f"the walk over the records was ended by {name} at a damaged page")
+    elif child.returncode > 0:
+        yield Damage(problem=f"the walk over the records failed with code {child.returncode}")
+
+
+def _main(path: str) -> None:
+    for finding in _walk(Path(path)):
+        if isinstance(finding, Damage):
+            key = finding.key and finding.key.hex()
+            finding = {"problem": finding.problem, "table": finding.table, "key": key}  # type: ignore[dict-item]
+        print(json.dumps(finding), flush=True)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

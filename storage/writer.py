@@ -1,0 +1,160 @@
+"""The writer: the one hand that writes to an LMDB environment.
+
+The inline committer calls it in the loop's own thread; run as a program it is the child of the
+process committer, which gets batches over a socket. It imports nothing of Keyrun, so that the
+child starts fast and holds only what it needs.
+"""
+
+import errno
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import lmdb
+import msgpack
+
+MAX_TABLES = 128
+MAX_READERS = 1024
+CHECK_READERS_EVERY = 4096
+HEADER = struct.Struct("<Q")
+
+FULL = "full"
+FAILED = "failed"
+
+
+def open_environment(
+    path: str, *, map_size: int, read_only: bool = False, sync: bool = True
+) -> lmdb.Environment:
+    """Open with the flags that keep every acknowledged commit over a power loss. `writemap` stays
+    off: with it a full disk ends the process by SIGBUS."""
+    return lmdb.open(
+        path,
+        map_size=map_size,
+        max_dbs=MAX_TABLES,
+        max_readers=MAX_READERS,
+        readonly=read_only,
+        sync=sync,
+        metasync=sync,
+        create=not read_only,
+    )
+
+
+def explain(error: Exception, path: str) -> tuple[str, str]:
+    """What kind of failure this is, and a sentence for people.
+
+    A disk that fills up in the middle of a page is a short write to LMDB, which calls it an I/O
+    error; so the free space decides.
+    """
+    code = getattr(error, "code", None) or getattr(error, "errno", None)
+    space = os.statvfs(path)
+    # The last blocks of a disk are often kept for root, or too small a run to be of use.
+    nearly_full = space.f_bavail * space.f_frsize < 1 << 16
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (code == errno.EIO and nearly_full):
+        return FULL, f"no space left for {path}: {error}; make room, then open the store again"
+    if code == errno.ENOMEM:
+        return FULL, f"no address space for a larger map of {path}: {error}; raise the limit"
+    return FAILED, f"the commit to {path} failed: {error}; open the store again to go on"
+
+
+class Writer:
+    """Applies tables to an environment, each call one transaction and one sync."""
+
+    def __init__(self, environment: lmdb.Environment) -> None:
+        self.environment = environment
+        self.databases: dict[str, Any] = {}
+        self._commits = 0
+
+    def apply(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+        """Write all of `tables` or nothing; on return it is on the disk."""
+        self._commits += 1
+        if self._commits % CHECK_READERS_EVERY == 0:
+            # A reader that was killed keeps the pages of its snapshot from being used again.
+            self.environment.reader_check()
+        while True:
+            try:
+                self._write(tables)
+                return
+            except lmdb.MapFullError:
+                # Nothing was applied, and with no transaction open the map may grow.
+                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
+
+    def _write(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+        for table in tables:
+            if table not in self.databases:
+                self.databases[table] = self.environment.open_db(table.encode())
+        with self.environment.begin(write=True) as transaction:
+            for table, operations in tables.items():
+                database = self.databases[table]
+                puts: Any = operations.items()
+                if None in operations.values():
+                    puts = [item for item in puts if item[1] is not None]
+                    for key, value in operations.items():
+                        if value is None:
+                            transaction.delete(key, db=database)
+                with transaction.cursor(db=database) as cursor:
+                    cursor.putmulti(puts)
+
+
+def receive(connection: socket.socket) -> Any:
+    """The next message, or None when the other side has gone."""
+    header = _exactly(connection, HEADER.size)
+    body = header and _exactly(connection, HEADER.unpack(header)[0])
+    return body and msgpack.unpackb(body, strict_map_key=False, use_list=True)
+
+
+def frame(message: Any) -> bytes:
+    """`message` as it goes over the socket."""
+    body: bytes = msgpack.packb(message)
+    return HEADER.pack(len(body)) + body
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def serve(connection: socket.socket, writer: Writer) -> None:
+    """Apply what comes and answer each: None when it is durable, else [kind, sentence]. Ends when
+    the other side has gone, or with the first failure."""
+    path = writer.environment.path()
+    connection.sendall(frame(None))
+    while (tables := receive(connection)) is not None:
+        try:
+            writer.apply(tables)
+        except Exception as error:
+            connection.sendall(frame(explain(error, path)))
+            return
+        connection.sendall(frame(None))
+
+
+def main(path: str, descriptor: str, map_size: str) -> None:
+    """The child process."""
+    # Ctrl-C and a service manager's SIGTERM reach the whole group. The parent decides when to
+    # stop: it still has to drain through us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with socket.socket(fileno=int(descriptor)) as connection:
+        try:
+            environment = open_environment(path, map_size=int(map_size))
+        except Exception as error:
+            connection.sendall(frame(explain(error, path)))
+            return
+        try:
+            serve(connection, Writer(environment))
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        finally:
+            environment.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,59 @@
+"""A compact copy holds the same records in less space, and is there whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from keyrun.storage import LmdbStore, StoreError, compact, verify
+from keyrun.storage.conformance import batch
+from tests.storage.processes import line, running_python
+from tests.storage.test_ownership import OWNER
+from tests.storage.test_verify import sealed
+
+
+async def make(path: Path) -> None:
+    async with LmdbStore(path) as store:
+        await store.commit(sealed(5000))
+        await store.commit(batch(*(("red", b"%05d" % n, None) for n in range(100, 5000))))
+
+
+async def test_a_compact_copy_is_smaller_and_holds_the_same(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    size = compact(tmp_path / "a", tmp_path / "b")
+    assert size == (tmp_path / "b" / "data.mdb").stat().st_size
+    assert size < (tmp_path / "a" / "data.mdb").stat().st_size / 5
+    assert verify(tmp_path / "b").ok
+    async with LmdbStore(tmp_path / "a") as a, LmdbStore(tmp_path / "b") as b:
+        assert await a.scan("red") == await b.scan("red")
+        await b.commit(batch(("red", b"k", b"v")))
+
+
+async def test_a_store_that_another_process_writes_to_can_be_copied(tmp_path: Path) -> None:
+    with running_python(OWNER, tmp_path / "a", "inline") as owner:
+        assert line(owner) == "open"
+        compact(tmp_path / "a", tmp_path / "b")
+    async with LmdbStore(tmp_path / "b") as store:
+        assert await store.get("red", b"k") == b"v"
+
+
+async def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "precious").touch()
+    with pytest.raises(StoreError, match="not an empty directory; choose another place"):
+        compact(tmp_path / "a", tmp_path / "b")
+    assert [file.name for file in (tmp_path / "b").iterdir()] == ["precious"]
+
+
+async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    (tmp_path / "b.partial").mkdir()
+    async with LmdbStore(tmp_path / "a"):
+        with pytest.raises(StoreError, match="cannot copy"):
+            compact(tmp_path / "a", tmp_path / "b")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_place_with_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no Keyrun store"):
+        compact(tmp_path, tmp_path / "b")

@@ -1,0 +1,364 @@
+"""Opening, growing, reading from elsewhere, and failing: what is particular to LMDB."""
+
+import errno
+import os
+import signal
+import warnings
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import lmdb
+import pytest
+import trio
+
+from keyrun.storage import (
+    Batch,
+    LmdbStore,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+    writer,
+)
+from keyrun.storage.conformance import batch
+from keyrun.storage.lmdb_store import CommitterName
+from tests.storage.processes import line, run_python, running_python, say
+
+COMMITTERS: list[CommitterName] = ["inline", "process"]
+
+both_committers = pytest.mark.parametrize("committer", COMMITTERS)
+
+
+async def make(path: Path, records: int = 10) -> None:
+    async with LmdbStore(path) as store:
+        await store.commit(batch(*(("red", b"%05d" % n, b"v" * 100) for n in range(records))))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"committer": "thread"}, "committer must be 'inline' or 'process', got 'thread'"),
+        ({"map_size": 0}, "map_size must be at least 1048576 bytes, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LmdbStore(tmp_path, **arguments)
+
+
+async def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
+    await make(tmp_path / "a" / "b", records=3)
+    async with LmdbStore(tmp_path / "a" / "b") as store:
+        assert len(await store.scan("red")) == 3
+    assert {file.name for file in (tmp_path / "a" / "b").iterdir()} == {
+        "data.mdb",
+        "keyrun.json",
+        "lock.mdb",
+        "owner.lock",
+    }
+
+
+async def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(StoreError, match="is a file; a store is a directory"):
+        async with LmdbStore(tmp_path / "file"):
+            pass
+
+
+async def test_a_foreign_lmdb_environment_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"theirs", b"1")
+    with pytest.raises(StoreError, match="not a Keyrun store"):
+        async with LmdbStore(tmp_path):
+            pass
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert list(transaction.cursor()) == [(b"theirs", b"1")]
+
+
+async def test_data_cut_to_zero_bytes_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
+    await make(tmp_path)
+    (tmp_path / "data.mdb").write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match=r"data.mdb is empty, but keyrun.json says"):
+        async with LmdbStore(tmp_path):
+            pass
+    (tmp_path / "data.mdb").unlink()
+    with pytest.raises(StoreCorrupt, match=r"data.mdb is missing, but keyrun.json says"):
+        async with LmdbStore(tmp_path, read_only=True):
+            pass
+
+
+async def test_data_that_was_cut_short_is_told_from_its_header(tmp_path: Path) -> None:
+    await make(tmp_path, records=5000)
+    data = tmp_path / "data.mdb"
+    os.truncate(data, data.stat().st_size // 2 // 4096 * 4096)
+    for read_only in (False, True):
+        with pytest.raises(StoreCorrupt, match="where its header says"):
+            async with LmdbStore(tmp_path, read_only=read_only):
+                pass
+
+
+def leave_short(path: Path) -> int:
+    """Make LMDB leave a file that is shorter than its header says; how many bytes are there."""
+    random = Random(1)
+    data = path / "data.mdb"
+    with writer.open_environment(str(path), map_size=1 << 30) as environment:
+        table = environment.open_db(b"green")
+        for _ in range(1000):
+            with environment.begin(write=True) as transaction:
+                for _ in range(random.randrange(200)):
+                    value = bytes(random.choice([10, 200, 3000, 9000]))
+                    transaction.put(b"%05d" % random.randrange(3000), value, db=table)
+                if random.random() < 0.7:
+                    first = random.randrange(3000)
+                    for number in range(first, first + random.randrange(2000)):
+                        transaction.delete(b"%05d" % number, db=table)
+            size = data.stat().st_size
+            if size < (environment.info()["last_pgno"] + 1) * 4096:
+                return size
+    raise AssertionError("LMDB has come to write every page")
+
+
+async def test_a_file_that_is_short_only_by_pages_not_in_use_opens(tmp_path: Path) -> None:
+    """LMDB never writes pages that a transaction took and gave back; such a file is whole."""
+    await make(tmp_path)
+    size = leave_short(tmp_path)
+    async with LmdbStore(tmp_path, read_only=True) as store:
+        assert len(await store.scan("red")) == 10
+    assert (tmp_path / "data.mdb").stat().st_size == size
+    async with LmdbStore(tmp_path) as store:
+        assert len(await store.scan("red")) == 10
+    assert (tmp_path / "data.mdb").stat().st_size > size
+
+
+async def test_data_and_identity_of_two_stores_do_not_mix(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    await make(tmp_path / "b")
+    (tmp_path / "a" / "data.mdb").write_bytes((tmp_path / "b" / "data.mdb").read_bytes())
+    for read_only in (False, True):
+        with pytest.raises(StoreCorrupt, match="but the data is that of"):
+            async with LmdbStore(tmp_path / "a", read_only=read_only):
+                pass
+
+
+async def test_data_that_names_no_store_does_not_pass_for_one(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    lmdb.open(str(tmp_path / "empty"), max_dbs=1).open_db(b"theirs")
+    (tmp_path / "a" / "data.mdb").write_bytes((tmp_path / "empty" / "data.mdb").read_bytes())
+    with pytest.raises(StoreCorrupt, match="does not name a store"):
+        async with LmdbStore(tmp_path / "a"):
+            pass
+
+
+async def test_a_store_whose_maker_died_before_the_identity_file_opens(tmp_path: Path) -> None:
+    await make(tmp_path)
+    (tmp_path / "keyrun.json").unlink()
+    async with LmdbStore(tmp_path) as store:
+        assert len(await store.scan("red")) == 10
+    async with LmdbStore(tmp_path, read_only=True) as store:
+        assert len(await store.scan("red")) == 10
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"id": "x", "format": 1}', "[]"])
+async def test_a_damaged_identity_file_is_told(tmp_path: Path, text: str) -> None:
+    await make(tmp_path)
+    (tmp_path / "keyrun.json").write_text(text)
+    with pytest.raises(StoreCorrupt, match=r"keyrun.json is damaged"):
+        async with LmdbStore(tmp_path):
+            pass
+
+
+async def test_a_store_of_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+    await make(tmp_path)
+    file = tmp_path / "keyrun.json"
+    file.write_text(file.read_text().replace('"format": 1', '"format": 2'))
+    for read_only in (False, True):
+        with pytest.raises(StoreTooNew, match=r"format 2, .* reads up to 1; upgrade Keyrun"):
+            async with LmdbStore(tmp_path, read_only=read_only):
+                pass
+
+
+async def test_data_that_lmdb_cannot_read_is_a_store_error(tmp_path: Path) -> None:
+    await make(tmp_path)
+    data = tmp_path / "data.mdb"
+    data.write_bytes(b"\xaa" * data.stat().st_size)
+    with pytest.raises(StoreError, match="cannot open the store"):
+        async with LmdbStore(tmp_path):
+            pass
+    with pytest.raises(StoreError, match="cannot open the store"):
+        async with LmdbStore(tmp_path, read_only=True):
+            pass
+
+
+@both_committers
+async def test_the_map_grows_without_losing_the_batch(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    async with LmdbStore(tmp_path, committer=committer, map_size=1 << 20) as store:
+        await store.commit(batch(("red", b"small", b"v")))
+        big = [("red", b"%d" % n, bytes(1 << 18)) for n in range(40)]
+        await store.commit(batch(*big))
+        assert len(await store.scan("red")) == 41
+    async with LmdbStore(tmp_path, map_size=1 << 20) as store:
+        assert len(await store.scan("red")) == 41
+
+
+READER = """
+    import sys, trio
+    from keyrun.storage import LmdbStore
+
+    async def main():
+        async with LmdbStore(sys.argv[1], read_only=True, map_size=1 << 20) as store:
+            print("open", flush=True)
+            for line in sys.stdin:
+                print(len(await store.scan(line.strip())), flush=True)
+
+    trio.run(main)
+"""
+
+
+@both_committers
+async def test_a_reader_in_another_process_sees_commits_and_adopts_a_grown_map(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    async with LmdbStore(tmp_path, committer=committer, map_size=1 << 20) as store:
+        await store.commit(batch(("red", b"k", b"v")))
+        with running_python(READER, tmp_path) as reader:
+            assert line(reader) == "open"
+            for table, records in (("red", 1), ("green", 0)):
+                say(reader, table)
+                assert line(reader) == str(records)
+            big = [("red", b"%d" % n, bytes(1 << 18)) for n in range(40)]
+            await store.commit(batch(*big, ("green", b"new table", b"")))
+            for table, records in (("red", 41), ("green", 1)):
+                say(reader, table)
+                assert line(reader) == str(records)
+
+
+async def test_a_reader_writes_nothing_and_needs_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no Keyrun store at"):
+        async with LmdbStore(tmp_path / "nowhere", read_only=True):
+            pass
+    assert not (tmp_path / "nowhere").exists()
+    await make(tmp_path)
+    async with LmdbStore(tmp_path, read_only=True) as store:
+        with pytest.raises(StoreError, match="opened read-only"):
+            store.stage(batch(("red", b"k", b"v")))
+        assert len(await store.scan("red")) == 10
+
+
+@both_committers
+async def test_a_forked_child_can_neither_read_nor_write(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    async with LmdbStore(tmp_path, committer=committer) as store:
+        await store.commit(batch(("red", b"k", b"v")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            refusals = 0
+            try:
+                store.stage(batch(("red", b"child", b"v")))
+            except StoreClosed as error:
+                refusals += "cannot be used after a fork" in str(error)
+            try:
+                store.get("red", b"k").send(None)
+            except StoreClosed as error:
+                refusals += "cannot be used after a fork" in str(error)
+            os._exit(refusals)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+        await store.commit(batch(("red", b"parent", b"v")))
+        assert [key for key, _ in await store.scan("red")] == [b"k", b"parent"]
+
+
+async def test_a_forked_child_does_not_keep_the_store_locked(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path) as store:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        await store.commit(batch(("red", b"k", b"v")))
+    try:
+        async with LmdbStore(tmp_path) as store:
+            assert await store.get("red", b"k") == b"v"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(errno.ENOSPC, StoreFull), (errno.ENOMEM, StoreFull), (errno.EIO, StoreError)],
+)
+async def test_a_failed_commit_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[StoreError]
+) -> None:
+    def fail(self: object, tables: object) -> None:
+        error = lmdb.Error(f"mdb_txn_commit: {os.strerror(code)}")
+        error.code = code  # type: ignore[misc]
+        raise error
+
+    with pytest.raises(StoreError, match="closed after a failed commit"):
+        async with LmdbStore(tmp_path) as store:
+            await store.commit(batch(("red", b"before", b"")))
+            monkeypatch.setattr("keyrun.storage.writer.Writer.apply", fail)
+            with pytest.raises(kind) as caught:
+                await store.commit(batch(("red", b"k", b"")))
+            assert type(caught.value) is kind
+            assert str(tmp_path) in str(caught.value)
+            monkeypatch.undo()
+            with pytest.raises(kind):
+                await store.commit(batch(("red", b"later", b"")))
+    async with LmdbStore(tmp_path) as store:
+        assert [key for key, _ in await store.scan("red")] == [b"before"]
+
+
+FILL = """
+    import resource, signal, sys, trio
+    from keyrun.storage import Batch, LmdbStore, StoreError
+
+    async def main():
+        acknowledged = 0
+        try:
+            async with LmdbStore(sys.argv[1], committer=sys.argv[2]) as store:
+                while True:
+                    staged = Batch()
+                    staged.put("red", b"%05d" % acknowledged, bytes(50_000))
+                    await store.commit(staged)
+                    acknowledged += 1
+        except StoreError:
+            print(acknowledged)
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    trio.run(main)
+"""
+
+
+@both_committers
+async def test_when_there_is_no_room_everything_acknowledged_stays(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    child = run_python(FILL, tmp_path, committer)
+    assert child.stdout.strip().isdecimal(), child.stderr
+    acknowledged = int(child.stdout)
+    assert acknowledged > 5
+    async with LmdbStore(tmp_path) as store:
+        assert len(await store.scan("red")) >= acknowledged
+
+
+async def test_reads_are_possible_while_a_commit_is_under_way(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path, committer="process") as store:
+        staged = Batch()
+        for number in range(5000):
+            staged.put("red", b"%d" % number, b"v" * 100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.commit, staged)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(await store.scan("red")) in (0, 5000)
+        assert len(await store.scan("red")) == 5000

@@ -1,0 +1,82 @@
+"""The harness takes ratios round by round, and says what got worse."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.figure import Bar, Figure, spread
+from benchmarks.harness import Bench, Metric
+
+
+def figure(*samples: float, ratios: list[float] | None = None, bar: Bar | None = None) -> Figure:
+    return Figure(
+        suite="s",
+        name="n",
+        unit="x/s",
+        samples=list(samples),
+        limit="bare" if ratios else None,
+        ratios=ratios,
+        bar=bar,
+    )
+
+
+def scripted(*values: float) -> Callable[[], float]:
+    return iter(values).__next__
+
+
+def test_ratios_are_taken_within_a_round_so_that_noise_cancels_out() -> None:
+    bench = Bench("s", repeat=3)
+    bench.group(
+        "work",
+        {"bare": scripted(0, 10, 100, 1000), "ours": scripted(0, 5, 50, 500)},
+        unit="x/s",
+        limit="bare",
+        bars={"ours": Bar(value=0.4)},
+    )
+    bare, ours = bench.figures
+    assert bare.ratio is None
+    assert ours.ratios == [0.5, 0.5, 0.5]
+    assert ours.spread == 0
+    assert ours.bar is not None
+    assert ours.bar.met(ours)
+
+
+def test_a_survey_gives_each_metric_of_each_case() -> None:
+    bench = Bench("s", repeat=2)
+    bench.survey(
+        "work",
+        {"bare": lambda: {"rate": 2.0, "lag": 0.0}, "ours": lambda: {"rate": 1.0, "lag": 3.0}},
+        metrics={"rate": Metric(unit="x/s"), "lag": Metric(unit="ms", better="lower")},
+        limit="bare",
+    )
+    found = {f.name: (f.median, f.ratio) for f in bench.figures}
+    assert found == {
+        "work, rate, bare": (2.0, None),
+        "work, rate, ours": (1.0, 0.5),
+        "work, lag, bare": (0.0, None),
+        "work, lag, ours": (3.0, None),
+    }
+
+
+def test_a_bar_says_whether_it_was_met() -> None:
+    assert Bar(value=0.6).met(figure(9, ratios=[0.7]))
+    assert not Bar(value=0.6).met(figure(9, ratios=[0.5]))
+    assert Bar(value=500, better="lower", absolute=True).met(figure(400, ratios=[7.0]))
+    assert "MISSED" in report.table([figure(9, ratios=[0.5], bar=Bar(value=0.6))])
+    assert "MISSED" not in report.table([figure(9, ratios=[0.7], bar=Bar(value=0.6))])
+
+
+def test_the_spread_is_that_of_the_middle_half() -> None:
+    assert spread([10.0]) == 0
+    assert spread([9.0, 10.0, 10.0, 10.0, 99.0]) == 0
+    assert spread([8.0, 9.0, 10.0, 11.0, 12.0]) == 0.2
+
+
+def test_comparison_counts_as_worse_only_what_exceeds_the_spread(tmp_path: Path) -> None:
+    file = tmp_path / "before.json"
+    report.write(file, [figure(100, 100, ratios=[0.8, 0.8])])
+    text, worse = report.compare([figure(50, 50, ratios=[0.79, 0.8])], file)
+    assert not worse, text
+    text, worse = report.compare([figure(100, 100, ratios=[0.4, 0.4])], file)
+    assert worse
+    assert "-50%" in text
