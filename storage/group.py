@@ -96,6 +96,8 @@ class GroupCommit:
         self._closing = False
         self._stopped = trio.Event()
         self.failure: StoreError | None = None
+        self.on_failure: list[Callable[[StoreError], None]] = []
+        """Called with the first failure; must not raise."""
         self._commits = self._records = self._largest = 0
         self._seconds = self._longest = 0.0
 
@@ -138,6 +140,8 @@ class GroupCommit:
         """Refuse everything from here on, and tell all who wait."""
         if self.failure is None:
             self.failure = error
+            for callback in self.on_failure:
+                callback(error)
         for group in (self._busy, self._open):
             if group is not None:
                 group.settle(durable=False)

@@ -6,6 +6,8 @@ committer.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -60,6 +62,7 @@ class LmdbStore(Store):
         self._committer: Committer | None = None
         self._lock: ownership.OwnerLock | None = None
         self._fork_token: Any = None
+        self._view: lmdb.Transaction[bytes] | None = None
         self._opened_by = 0
 
     async def _open(self) -> None:
@@ -179,7 +182,7 @@ class LmdbStore(Store):
         database = self._database(table)
         if database is None:
             return None
-        with self._snapshot() as transaction:
+        with self._reading() as transaction:
             return transaction.get(key, db=database)
 
     async def _scan(
@@ -188,7 +191,7 @@ class LmdbStore(Store):
         database = self._database(table)
         if database is None:
             return []
-        with self._snapshot() as transaction, transaction.cursor(db=database) as cursor:
+        with self._reading() as transaction, transaction.cursor(db=database) as cursor:
             rows = []
             if reverse:
                 if stop is None or not cursor.set_range(stop):
@@ -207,6 +210,20 @@ class LmdbStore(Store):
                     rows.append((key, value))
             return rows
 
+    @contextmanager
+    def view(self) -> Iterator[None]:
+        if self._view is not None:
+            yield
+            return
+        # LMDB knows a table in a snapshot only if it was opened before.
+        for name in self._mapped().dbs():
+            self._database(bytes(name).decode())
+        with self._snapshot() as self._view:
+            try:
+                yield
+            finally:
+                self._view = None
+
     def _snapshot(self) -> "lmdb.Transaction[bytes]":
         environment = self._mapped()
         try:
@@ -215,9 +232,14 @@ class LmdbStore(Store):
             environment.set_mapsize(0)
             return environment.begin()
 
+    def _reading(self) -> "AbstractContextManager[lmdb.Transaction[bytes]]":
+        return self._snapshot() if self._view is None else nullcontext(self._view)
+
     def _database(self, table: str) -> Any:
         database = self._databases.get(table)
         if database is None:
+            if self._view is not None:
+                return None  # the table is younger than the snapshot
             self._snapshot().abort()  # adopts a map that has grown
             try:
                 database = self._mapped().open_db(table.encode(), create=False)

@@ -6,6 +6,8 @@ Everything else, group commit above all, is here and the same for all stores.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -98,6 +100,11 @@ class Store(ABC):
             return []
         return await self._scan(table, start, stop, limit, reverse)
 
+    def view(self) -> AbstractContextManager[None]:
+        """A block in which all reads are of the same commit. Nothing may be awaited in it but
+        reads of this store."""
+        return nullcontext()
+
     def namespace(self, name: str) -> Namespace:
         """The view of one namespace."""
         return Namespace(self, name)
@@ -116,6 +123,10 @@ class Store(ABC):
         group = self.open_group()
         group.merge(batch.tables)
         return group
+
+    def when_failed(self, callback: Callable[[StoreError], None]) -> None:
+        """Call `callback` when a commit fails, after which nothing can be written any more."""
+        self._opened().on_failure.append(callback)
 
     def hasten(self) -> None:
         """Commit what is staged as soon as may be, though nobody waits for it."""

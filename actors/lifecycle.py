@@ -1,0 +1,76 @@
+"""How an actor comes and goes: made by the factory, started, passivated, stopped.
+
+Runs on the worker that holds the cell, so no hook ever meets a handler of the same key.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from keyrun.actors.actor import Actor, overrides
+from keyrun.actors.cell import Cell, Order
+
+logger = logging.getLogger("keyrun.actors")
+
+
+class Lifecycle:
+    """Brings actors to life and to rest."""
+
+    def __init__(self, factory: Callable[[Any], Actor[Any, Any]]) -> None:
+        self._factory = factory
+        self.restarts = 0
+        self.passivations = 0
+
+    async def start(self, cell: Cell) -> Actor[Any, Any]:
+        """Give the cell an actor. Whatever this raises counts as a crash."""
+        actor = self._factory(cell.key)
+        if not isinstance(actor, Actor):
+            raise TypeError(f"factory({cell.key!r}) must return an Actor, got {actor!r}")
+        crashes = cell.crashes
+        if crashes is not None and crashes.error is not None:
+            self.restarts += 1
+            await actor.on_restart(crashes.error)
+            crashes.error = None
+        elif overrides(actor, "on_start"):
+            await actor.on_start()
+        cell.actor = actor
+        return actor
+
+    async def obey(self, cell: Cell, order: Order) -> None:
+        """Carry out an order whose turn has come."""
+        match order:
+            case Order.STOP:
+                await self._stop(cell)
+            case Order.PASSIVATE:
+                await self._passivate(cell)
+
+    async def _stop(self, cell: Cell) -> None:
+        if cell.actor is not None:
+            try:
+                await cell.actor.on_stop()
+            except Exception:
+                logger.exception("on_stop of key %r failed", cell.key)
+        cell.actor = None
+        cell.crashes = None
+
+    async def _passivate(self, cell: Cell) -> None:
+        assert cell.actor is not None
+        try:
+            await cell.actor.on_passivate()
+        except Exception:
+            logger.exception("on_passivate of key %r failed: the actor stays", cell.key)
+        else:
+            self.passivations += 1
+            cell.actor = None
+
+
+def stops_silently(cell: Cell) -> bool:
+    """Whether nobody would notice if the actor of an idle cell were just dropped."""
+    return cell.actor is None or not overrides(cell.actor, "on_stop")
+
+
+def passivates_silently(cell: Cell) -> bool:
+    """The same for passivation, which by default does what a stop does."""
+    return stops_silently(cell) and (
+        cell.actor is None or not overrides(cell.actor, "on_passivate")
+    )

@@ -1,0 +1,73 @@
+"""Dropping actors that nobody has sent anything to for a while.
+
+A cell is on the agenda at most once, from the first time it goes idle. Going idle again only
+notes the time; the entry moves when it falls due. So the cost is one heap operation per key and
+idle timeout, not per message, and the time is exact.
+"""
+
+import trio
+
+from keyrun.actors.agenda import Agenda
+from keyrun.actors.cell import IDLE, Cell, Envelope, Order
+from keyrun.actors.directory import Directory
+from keyrun.actors.lifecycle import Lifecycle, passivates_silently
+from keyrun.actors.pool import Pool
+
+SLACK = 1024
+"""Entries of dropped cells that may lie on the agenda before it is cleared of them."""
+
+
+class Passivation:
+    """Watches idle cells, and has their actors dropped after `timeout` seconds."""
+
+    def __init__(
+        self,
+        timeout: float,
+        window: float,
+        pool: Pool,
+        directory: Directory,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._timeout = timeout
+        self._window = window
+        self._directory = directory
+        self._lifecycle = lifecycle
+        self._agenda = Agenda(pool, self._due)
+
+    def watch(self, cell: Cell) -> None:
+        """Start to count: `cell` has just gone idle."""
+        now = trio.current_time()
+        if cell.idle_since is None:
+            if len(self._agenda) > 2 * len(self._directory.cells) + SLACK:
+                self._agenda.keep(self._is_current)
+            self._agenda.add(now + self._timeout, cell)
+        cell.idle_since = now
+
+    def _is_current(self, cell: Cell) -> bool:
+        return self._directory.cells.get(cell.key) is cell
+
+    def _due(self, cell: Cell) -> None:
+        assert cell.idle_since is not None
+        now = trio.current_time()
+        due = cell.idle_since + self._timeout
+        cell.idle_since = None
+        if cell.state is not IDLE or not self._is_current(cell):
+            return
+        if due > now:
+            cell.idle_since = due - self._timeout
+            self._agenda.add(due, cell)
+        elif passivates_silently(cell):
+            self._lifecycle.passivations += cell.actor is not None
+            cell.actor = None
+            self._forget(cell, now)
+        else:
+            self._directory.post(cell, Envelope(Order.PASSIVATE))
+
+    def _forget(self, cell: Cell, now: float) -> None:
+        """Drop a cell without an actor, unless its crashes still count."""
+        if cell.crashes is not None:
+            cell.crashes.forget(now - self._window)
+            if cell.crashes.times:
+                self.watch(cell)
+                return
+        self._directory.drop(cell)

@@ -1,0 +1,187 @@
+"""The elastic pool of worker tasks, and the queue of ready cells that it serves.
+
+A worker is *seeking* while it is certain to look at the queue again without waiting for anybody:
+from its wake-up until its handler suspends or it finds nothing to do. As long as one is seeking
+nobody needs to be woken, so a flood of handlers that never wait is served by a single task. When
+the last seeking worker suspends and leaves ready cells behind, it wakes others, or starts them:
+two, and twice as many each time that they too suspend and leave something behind.
+"""
+
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextvars import copy_context
+from typing import Any, TypeAlias, cast
+
+import trio
+
+from keyrun.actors.cell import BOUND, READY, Cell
+
+PASS = 256
+"""Messages after which a worker lets other tasks run. Counted, not timed: with a seeded
+scheduler a run repeats itself exactly."""
+
+MAX_IDLE = 256
+"""More waiting workers than this go home. A task costs about 3 KB and 20 us to start."""
+
+Serve: TypeAlias = Callable[[trio.lowlevel.Task, int], Coroutine[Any, Any, int]]
+"""Serves ready cells in the context it is called in, for a worker that has already handled so
+many messages of its pass. Returns how many that makes, when the pass is over, the queue empty
+or the context no longer clean."""
+
+
+class Pool:
+    """Serves ready cells with as many workers as have something to do."""
+
+    def __init__(self, max_workers: int | None) -> None:
+        self.ready: deque[Cell] = deque()
+        self.delayed: set[Cell] = set()
+        """Cells that will come back to the queue by themselves."""
+        self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
+        """Every running worker, and the cell it had last."""
+        self.seeking = 0
+        self.workers = 0
+        self._max_workers = max_workers
+        self._burst = 1
+        self._idle: dict[trio.lowlevel.Task, None] = {}
+        self._quiet = trio.lowlevel.ParkingLot()
+
+    def open(self, nursery: trio.Nursery, serve: Serve) -> None:
+        """Say where workers run and what they do.
+
+        Workers inherit the context of this call, not of the `tell` that happens to start them.
+        """
+        self._nursery = nursery
+        self._serve = serve
+        self._context = copy_context()
+
+    def spawn(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the workers."""
+        self._context.run(self._nursery.start_soon, function)
+
+    def close(self) -> None:
+        """Forget what is left when the workers are gone."""
+        self.ready.clear()
+        self.delayed.clear()
+        self.signal_quiet()
+
+    @property
+    def idle(self) -> int:
+        """How many workers wait for a wake-up."""
+        return len(self._idle)
+
+    def bound(self) -> set[Cell]:
+        """The cells that workers hold."""
+        return {c for c in self.serving.values() if c is not None and c.state is BOUND}
+
+    def push(self, cell: Cell) -> None:
+        """Put a cell at the end of the queue."""
+        cell.state = READY
+        self.ready.append(cell)
+        if not self.seeking:
+            self.wake()
+
+    def wake(self) -> None:
+        """See to it that a worker comes, if the pool may have one more."""
+        if self._idle:
+            task, _ = self._idle.popitem()
+            trio.lowlevel.reschedule(task)
+        elif self._max_workers is None or self.workers < self._max_workers:
+            self.workers += 1
+            self.spawn(self._work)
+        else:
+            return
+        self.seeking += 1
+
+    def _wake_several(self) -> None:
+        """A handler waits, so those of the other ready cells may wait, too: as many workers as
+        were of use lately, and twice as many as the last time."""
+        self._burst = min(2 * self._burst, MAX_IDLE)
+        for _ in range(min(self._burst, len(self.ready))):
+            self.wake()
+
+    async def _work(self) -> None:
+        task = trio.lowlevel.current_task()
+        served = 0
+        try:
+            self.serving[task] = None
+            while True:
+                if not self.ready:
+                    self._burst = max(1, self._burst // 2)  # woken in vain
+                while self.ready:
+                    served = await self._carry(self._serve(task, served))
+                    if served >= PASS:
+                        served = 0
+                        await trio.lowlevel.checkpoint()
+                if not await self._rest(task):
+                    return
+        finally:
+            del self.serving[task]
+            self.workers -= 1
+            self.signal_quiet()
+
+    async def _rest(self, task: trio.lowlevel.Task) -> bool:
+        """Wait for a wake-up. Says False when enough others wait and this worker may go."""
+        self.seeking -= 1
+        if len(self._idle) >= MAX_IDLE:
+            return False
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del self._idle[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.serving[task] = None
+        self._idle[task] = None
+        self.signal_quiet()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+        return True
+
+    @types.coroutine
+    def _carry(self, coroutine: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:
+        """Run a coroutine in a context of its own, and pass the queue on whenever it suspends.
+
+        What `yield from` does, plus that. While nothing in it suspends, handlers are awaited
+        one after the other without touching Trio at all.
+        """
+        context = copy_context()
+        try:
+            trap = context.run(coroutine.send, None)
+            while True:
+                self.seeking -= 1
+                if self.ready and not self.seeking:
+                    self._wake_several()
+                try:
+                    value = yield trap
+                except BaseException as error:
+                    self.seeking += 1
+                    trap = context.run(coroutine.throw, error)
+                else:
+                    self.seeking += 1
+                    trap = context.run(coroutine.send, value)
+        except StopIteration as stop:
+            return cast(int, stop.value)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing runs, waits its turn or will come back by itself."""
+        return not self.ready and len(self._idle) == self.workers and not self.delayed
+
+    def signal_quiet(self) -> None:
+        """Tell whoever waits for the quiet, if it is there."""
+        if self._quiet and self.quiet:
+            self._quiet.unpark_all()
+
+    async def wait_quiet(self) -> None:
+        """Return at a moment when it is quiet."""
+        await trio.lowlevel.checkpoint()
+        while not self.quiet:
+            await self._quiet.park()
+
+    def cells_above(self) -> Iterator[Cell]:
+        """The cell whose handler this task is part of, also in a nursery that it opened."""
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        while task is not None:
+            cell = self.serving.get(task)
+            if cell is not None:
+                yield cell
+            task = task.parent_nursery and task.parent_nursery.parent_task

@@ -1,0 +1,113 @@
+"""Carries out a `Supervision`: what becomes of a cell whose actor crashed.
+
+Works on a cell that a worker holds and never waits: a cell in backoff or quarantine holds
+neither a worker nor a task.
+"""
+
+import logging
+from typing import Any
+
+import trio
+
+from keyrun.actors.agenda import Agenda
+from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Crashes, Envelope
+from keyrun.actors.directory import Directory
+from keyrun.actors.errors import ActorFailed, ActorStopped
+from keyrun.actors.letters import DeadLetters
+from keyrun.actors.pool import Pool
+from keyrun.actors.supervision import Directive, FailedMessage, Supervision
+
+logger = logging.getLogger("keyrun.actors")
+
+
+class Supervisor:
+    """Decides over crashed actors, and keeps the keys in backoff and quarantine."""
+
+    def __init__(
+        self, supervision: Supervision, pool: Pool, directory: Directory, letters: DeadLetters
+    ) -> None:
+        self._supervision = supervision
+        self._pool = pool
+        self._directory = directory
+        self._letters = letters
+        self._agenda = Agenda(pool, self._resume)
+        self.quarantined: dict[Cell, None] = {}
+
+    def crashed(self, cell: Cell, item: Any, error: Exception) -> None:
+        """Answer a crash that `item` was part of.
+
+        The cell is in backoff or quarantine afterwards, or still bound if it can go on at once.
+        """
+        mailbox = cell.mailbox
+        assert mailbox is not None
+        started = cell.actor is not None
+        cell.actor = None
+        if self._supervision.directive_for(error) is Directive.STOP:
+            logger.info("actor of key %r crashed and is stopped", cell.key, exc_info=error)
+            if isinstance(item, Envelope):
+                item.settle(failure=ActorFailed(cell.key, error))
+            mailbox.appendleft(item)
+            self._give_up(cell, error)
+            return
+        crashes = cell.crashes
+        if crashes is None:
+            crashes = cell.crashes = Crashes()
+        crashes.error = error
+        # An actor that could not even start says nothing about the message.
+        if started and self._supervision.failed_message is FailedMessage.DEAD_LETTER:
+            self._letters.deliver(cell.key, [item], error)
+        else:
+            mailbox.appendleft(item)
+        now = trio.current_time()
+        crashes.forget(now - self._supervision.window)
+        if len(crashes.times) >= self._supervision.max_restarts:
+            self._quarantine(cell, error)
+            return
+        crashes.times.append(now)
+        delay = self._supervision.delay_for(cell.key, len(crashes.times))
+        logger.info("actor of key %r crashed: restart in %g s", cell.key, delay, exc_info=error)
+        if delay > 0:
+            cell.state = BACKOFF
+            self._pool.delayed.add(cell)
+            self._agenda.add(now + delay, cell)
+
+    def release(self, cell: Cell) -> None:
+        """Let a quarantined cell go on as if it had never crashed."""
+        del self.quarantined[cell]
+        assert cell.crashes is not None
+        cell.crashes.times = []
+        self._directory.settle(cell)
+
+    def stop(self, cell: Cell) -> None:
+        """Give up a quarantined cell with its mailbox."""
+        del self.quarantined[cell]
+        assert cell.crashes is not None
+        self._give_up(cell, cell.crashes.error)
+        self._directory.settle(cell)
+
+    def _quarantine(self, cell: Cell, error: Exception) -> None:
+        assert cell.mailbox is not None
+        logger.error(
+            "key %r is quarantined after %d restarts within %g s: release(%r) lets it go on",
+            cell.key,
+            self._supervision.max_restarts,
+            self._supervision.window,
+            cell.key,
+            exc_info=error,
+        )
+        if any(isinstance(item, Envelope) and item.is_stop for item in cell.mailbox):
+            # Whoever waits for the stop would wait for a release that may never come.
+            self._give_up(cell, error)
+            return
+        cell.state = QUARANTINED
+        self.quarantined[cell] = None
+
+    def _give_up(self, cell: Cell, error: Exception | None) -> None:
+        cell.crashes = None
+        items = self._directory.take(cell)
+        self._letters.deliver(cell.key, items, ActorStopped(cell.key, error))
+
+    def _resume(self, cell: Cell) -> None:
+        self._pool.delayed.remove(cell)
+        self._directory.settle(cell)
+        self._pool.signal_quiet()

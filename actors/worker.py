@@ -1,0 +1,93 @@
+"""What a worker does: it takes ready cells and handles their messages.
+
+The hot path of the system. Everything in it is awaited directly; the pool notices when something
+suspends and lets another worker go on with the queue.
+"""
+
+from contextvars import copy_context
+
+import trio
+
+from keyrun.actors.cell import BOUND, Cell, Envelope, Order
+from keyrun.actors.directory import Directory
+from keyrun.actors.lifecycle import Lifecycle
+from keyrun.actors.pool import PASS, Pool
+from keyrun.actors.supervisor import Supervisor
+
+
+class Worker:
+    """The behaviour that all workers of a system share."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        directory: Directory,
+        lifecycle: Lifecycle,
+        supervisor: Supervisor,
+        fairness: int,
+    ) -> None:
+        self._pool = pool
+        self._directory = directory
+        self._lifecycle = lifecycle
+        self._supervisor = supervisor
+        self._fairness = fairness
+        self.handled = 0
+
+    async def serve(self, task: trio.lowlevel.Task, served: int) -> int:
+        """Serve the queue until the pass is over, or a handler changed the context.
+
+        One long function, because a call per cell would cost as much as a short message.
+        """
+        ready = self._pool.ready
+        serving = self._pool.serving
+        clean = copy_context()
+        while ready and served < PASS:
+            cell = serving[task] = ready.popleft()
+            mailbox = cell.mailbox
+            assert mailbox is not None
+            cell.state = BOUND
+            end = served + self._fairness
+            is_clean = True
+            while mailbox and served < end and is_clean:
+                served += 1
+                item = mailbox.popleft()
+                if cell.waiting is not None:
+                    self._directory.admit(cell)
+                try:
+                    if isinstance(item, Envelope):
+                        await self._open(cell, item)
+                    else:
+                        actor = cell.actor
+                        if actor is None:
+                            actor = await self._lifecycle.start(cell)
+                        await actor.receive(item)
+                        self.handled += 1
+                except Exception as error:
+                    self._supervisor.crashed(cell, item, error)
+                    end = served
+                except BaseException:
+                    mailbox.appendleft(item)
+                    raise
+                try:
+                    is_clean = copy_context() == clean
+                except Exception:
+                    # Only values that were replaced are compared; the user's may refuse it.
+                    is_clean = False
+            if cell.state is BOUND:
+                self._directory.settle(cell)
+            if not is_clean:
+                break
+        return served
+
+    async def _open(self, cell: Cell, envelope: Envelope) -> None:
+        """Handle what somebody waits for."""
+        message = envelope.message
+        if isinstance(message, Order):
+            await self._lifecycle.obey(cell, message)
+            envelope.settle()
+            return
+        actor = cell.actor
+        if actor is None:
+            actor = await self._lifecycle.start(cell)
+        envelope.settle(await actor.receive(message))
+        self.handled += 1
