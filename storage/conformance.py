@@ -251,6 +251,88 @@ class StoreConformance(ABC):
 
         run(test)
 
+    def test_records_put_into_the_open_group_are_staged_without_a_copy(self, place: Place) -> None:
+        async def test() -> None:
+            async with place.store() as store:
+                group = store.open_group()
+                group.put("red", b"k", b"v")
+                group.delete("red", b"gone")
+                assert await store.get("red", b"k") is None
+                await store.durable(group)
+                assert group.durable
+                assert await store.get("red", b"k") == b"v"
+
+        run(test)
+
+    def test_waiting_for_a_group_does_not_wait_for_later_ones(self, place: Place) -> None:
+        async def test() -> None:
+            async with place.store() as store:
+                group = store.stage(batch(("red", b"a", b"")))
+                await store.durable(group)
+                store.stage(batch(("red", b"b", b"")))
+                commits = store.statistics().commits
+                await store.durable(group)
+                assert store.statistics().commits == commits
+
+        run(test)
+
+    def test_what_is_hastened_does_not_linger(self, place: Place) -> None:
+        async def test() -> None:
+            async with place.store() as store:
+                store.stage(batch(("red", b"k", b"v")))
+                store.hasten()
+                await trio.testing.wait_all_tasks_blocked()
+                await trio.sleep(0.001)
+                assert store.statistics().staged == 0
+
+        run(test)
+
+    def test_callbacks_of_a_group_come_in_order_before_its_waiters(self, place: Place) -> None:
+        async def test() -> None:
+            told: list[str] = []
+
+            async with place.store() as store:
+                group = store.stage(batch(("red", b"k", b"v")))
+                for name in ("first", "second"):
+                    group.when_durable(lambda name=name: told.append(name))  # type: ignore[misc]
+                await store.durable(group)
+                told.append("waiter")
+            assert told == ["first", "second", "waiter"]
+
+        run(test)
+
+    def test_a_failure_is_told_at_once_and_its_group_calls_nobody_back(self, place: Place) -> None:
+        async def test() -> None:
+            failures: list[StoreError] = []
+            called: list[bool] = []
+            async with place.store() as store:
+                store.when_failed(failures.append)
+                group = store.stage(batch(("red", b"k", b"v")))
+                group.when_durable(lambda: called.append(True))
+                store.crash()
+                assert [type(failure) for failure in failures] == [StoreCrashed]
+                with pytest.raises(StoreCrashed):
+                    await store.durable(group)
+            assert not called
+
+        run(test)
+
+    def test_reads_in_a_view_are_of_one_commit(self, place: Place) -> None:
+        async def test() -> None:
+            async with place.store() as store:
+                await store.commit(batch(("red", b"k", b"1"), ("green", b"k", b"1")))
+                with store.view():
+                    assert await store.get("red", b"k") == b"1"
+                    with store.view():
+                        assert await store.scan("green") == [(b"k", b"1")]
+                    assert await store.get("blue", b"k") is None
+                await store.commit(batch(("red", b"k", b"2"), ("blue", b"k", b"2")))
+                with store.view():
+                    assert await store.get("red", b"k") == b"2"
+                    assert await store.get("blue", b"k") == b"2"
+
+        run(test)
+
     def test_a_waiter_that_is_cancelled_takes_nothing_back(self, place: Place) -> None:
         async def test() -> None:
             async with place.store() as store:
@@ -385,6 +467,7 @@ class StoreConformance(ABC):
                     assert await space.get("red", b"k") == space.name.encode()
                     assert await space.scan("red") == [(b"k", space.name.encode())]
                     assert await space.scan("red", start=b"l") == []
+                    assert await store.get("red", space.full(b"k")) == space.name.encode()
 
         run(test)
 

@@ -29,6 +29,10 @@ class Namespace:
         self.name = name
         self.prefix = name.encode() + b"\0"
 
+    def full(self, key: bytes) -> bytes:
+        """The record key as the store has it, which is what `seal` and `unseal` want."""
+        return self.prefix + key
+
     def batch(self) -> Batch:
         """An empty batch whose keys are of this namespace; hand it to `stage` or `commit`."""
         return Batch(self.prefix)

@@ -127,6 +127,20 @@ def _way_out(value: Any) -> str:
     return f"what can be stored is {_NATIVE}, and Enum, attrs and dataclass values where declared"
 
 
+_CONSTANTS = {None: b"\xc0", True: b"\xc3", False: b"\xc2"}
+
+
+def pack_scalar(value: float | None) -> bytes | None:
+    """The bytes of None, a bool, an int or a float; None for what does not fit."""
+    if value is None or value is True or value is False:
+        return _CONSTANTS[value]
+    try:
+        packed: bytes = Packer(buf_size=16).pack(value)
+    except OverflowError:
+        return None
+    return packed
+
+
 def pack(value: Any) -> bytes:
     """The bytes of a vetted value; `Misfit` or a `ValueError` for what only packing shows."""
     # Packers are neither re-entrant nor safe in threads; a small one of its own costs 0.1 us.

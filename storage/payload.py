@@ -4,7 +4,6 @@
 anything else is refused at once with the place named. Instances may be shared between threads.
 """
 
-from contextlib import suppress
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from keyrun.storage.misfit import (
@@ -18,7 +17,7 @@ from keyrun.storage.misfit import (
     a,
     name_of,
 )
-from keyrun.storage.native import UNREADABLE, explain, pack, unpack, vet
+from keyrun.storage.native import UNREADABLE, explain, pack, pack_scalar, unpack, vet
 from keyrun.storage.typed import ExactConverter
 
 __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError", "Transform"]
@@ -70,8 +69,9 @@ class PayloadCodec:
         """The bytes of a value; `PayloadTypeError` or `PayloadError` say what cannot be stored."""
         kind = type(value)
         if kind in _SCALARS and self._transform is None and (declared is Any or declared is kind):
-            with suppress(Exception):  # the long way round says what is wrong
-                return pack(value)
+            packed = pack_scalar(value)
+            if packed is not None:
+                return packed
         data = self._plain(value, declared)
         return data if self._transform is None else _wrap(self._transform, data)
 

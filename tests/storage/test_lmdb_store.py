@@ -352,6 +352,18 @@ async def test_when_there_is_no_room_everything_acknowledged_stays(
         assert len(await store.scan("red")) >= acknowledged
 
 
+async def test_a_view_does_not_move_while_another_process_commits(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path, committer="process") as store:
+        await store.commit(batch(("red", b"k", b"1")))
+        with store.view():
+            assert await store.get("red", b"k") == b"1"
+            # Users must not await a commit inside a view; here it shows that it stands still.
+            await store.commit(batch(("red", b"k", b"2"), ("green", b"k", b"2")))
+            assert await store.get("red", b"k") == b"1"
+            assert await store.scan("green") == []
+        assert await store.get("red", b"k") == b"2"
+
+
 async def test_reads_are_possible_while_a_commit_is_under_way(tmp_path: Path) -> None:
     async with LmdbStore(tmp_path, committer="process") as store:
         staged = Batch()
