@@ -30,18 +30,16 @@ LINGER = 0.05
 class Group(Batch):
     """Records that become durable together: a batch that anybody may add to while it is open."""
 
-    __slots__ = ("_callbacks", "_done", "wanted")
+    __slots__ = ("_callbacks", "_settled", "_waiting", "durable", "wanted")
 
     def __init__(self) -> None:
         super().__init__()
         self.wanted = False
-        self._done = trio.Event()
-        self._callbacks: list[Callable[[], None]] = []
-
-    @property
-    def durable(self) -> bool:
+        self.durable = False
         """Whether the records of this group are on the disk."""
-        return self._done.is_set() and not self.tables
+        self._settled = False
+        self._waiting: dict[trio.lowlevel.Task, None] = {}
+        self._callbacks: list[Callable[[], None]] = []
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the group is durable, before anybody who waits is woken, in the
@@ -58,18 +56,33 @@ class Group(Batch):
                 own[table] = dict(operations)
 
     async def wait(self) -> None:
-        """Return when the group is settled, one way or the other."""
-        await self._done.wait()
+        """Return when the group is settled, one way or the other. An Event would do; this is on
+        the path of every step."""
+        if self._settled:
+            return
+        task = trio.lowlevel.current_task()
+        waiting = self._waiting
+        waiting[task] = None
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del waiting[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(leave)
 
     def settle(self, *, durable: bool) -> None:
         """Wake everybody; a durable group has let go of its records."""
+        self._settled = True
         if durable:
+            self.durable = True
             self.tables = {}
             # Callbacks lead to whatever staged the records, and that leads here.
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
                 callback()
-        self._done.set()
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
+            trio.lowlevel.reschedule(task)
 
 
 @attrs.frozen(kw_only=True)
