@@ -12,6 +12,9 @@ from benchmarks.harness import Bench
 SUITES = {
     "store": "group commit beside bare py-lmdb, both committers, with a busy loop",
     "actors": "messages per second beside other actor designs, memory, restarts",
+    "runs": "durable steps per second beside the record-only loop, latency of one run",
+    "keys": "the cost of a step from 100 to 100,000 keys",
+    "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 
 

@@ -1,0 +1,125 @@
+"""One attempt of a step: the user's function, in the loop, in a thread, or in an asyncio loop.
+
+An async function that returns without waiting for anything costs no cancel scope: it is started by
+hand, and only when it waits are its deadline set and its start marker staged. On the main line of
+a workflow the deadline is that of the run's own scope. When it passes, the whole workflow unwinds
+and is driven again from its journal, which is what happens after a crash too; so the usual case
+pays nothing for it. Branches and shielded steps have a scope of their own.
+"""
+
+import types
+from collections.abc import Awaitable, Coroutine, Generator
+from logging import INFO
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.runtime.current import CurrentStep, enter, leave
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.logs import log
+from keyrun.runtime.step import StepFunction
+
+if TYPE_CHECKING:
+    from keyrun.runtime.branch import Branch
+    from keyrun.runtime.run import Run
+
+
+class Overrun(Exception):
+    """The attempt ran out of time."""
+
+
+@types.coroutine
+def _carry(coroutine: Coroutine[Any, Any, Any], trap: Any) -> Generator[Any, Any, Any]:
+    """Go on with a coroutine that was started by hand and gave `trap`, as `await` would."""
+    while True:
+        try:
+            try:
+                value = yield trap
+            except BaseException as error:
+                trap = coroutine.throw(error)
+            else:
+                trap = coroutine.send(value)
+        except StopIteration as stop:
+            return stop.value
+
+
+async def attempt(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run the function once. Raises `Overrun` when its time is up, except on the main line, where
+    the cancellation of the run's scope does. A function that swallows its cancellation, or cannot
+    be cancelled, is found out when it returns too late."""
+    run = branch.run
+    token = enter(current)
+    try:
+        if branch.apart or step.set.shield:
+            current.mark()
+            current.shielded = step.set.shield
+            with trio.CancelScope(shield=step.set.shield) as scope:
+                scope.deadline = _start_clock(run, current)
+                value = await _call(run, step, current, args, kwargs)
+            if scope.cancelled_caught:
+                raise Overrun
+        else:
+            if step.plain:
+                coroutine = step.function(*args, **kwargs)
+                try:
+                    trap = coroutine.send(None)
+                except StopIteration as stop:
+                    return stop.value
+                work: Awaitable[Any] = _carry(coroutine, trap)
+            else:
+                work = _call(run, step, current, args, kwargs)
+            current.mark()
+            scope = run.scope
+            scope.deadline = _start_clock(run, current)
+            try:
+                value = await work
+            finally:
+                scope.deadline = run.deadline
+        assert current.until is not None
+        if trio.current_time() >= current.until:
+            raise Overrun
+        return value
+    finally:
+        leave(token)
+
+
+def _start_clock(run: "Run", current: CurrentStep) -> float:
+    """When the attempt must be over: its own timeout, or what is left of the run."""
+    now = trio.current_time()
+    until = current.until = now + current.timeout
+    if until <= run.deadline:
+        return until
+    if until < inf:
+        left = max(0.0, run.deadline - now)
+        said = f"{current.timeout:g} s is more than the {left:.3f} s that are left of the run"
+        run.write(Entry.NOTE, current.step, "timeout_clamped", said)
+        if run.workflow.kind == "machine":
+            run.journal.turn_entries.append(run.journal.next - 1)
+        log(run, "timeout_clamped", f"the timeout of step {current.step!r}, {said}", level=INFO)
+    return run.deadline
+
+
+async def _call(
+    run: "Run",
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if step.is_async:
+        if step.set.asyncio:
+            return await run.engine.asyncio.call(step.function, args, kwargs)
+        return await step.function(*args, **kwargs)
+    current.in_thread = True
+    return await trio.to_thread.run_sync(
+        lambda: step.function(*args, **kwargs),
+        abandon_on_cancel=step.set.abandon,
+        limiter=run.engine.threads,
+    )

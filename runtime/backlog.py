@@ -1,0 +1,120 @@
+"""The backlog: runs that were accepted and never started, and how many of them there may be.
+
+A run has started when its first step has a slot, or when it waits for something else than that.
+"""
+
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from keyrun.runtime.errors import Backpressure
+
+if TYPE_CHECKING:
+    from keyrun.runtime.line import Line
+
+
+@attrs.frozen(kw_only=True)
+class BacklogStatistics:
+    """How full it is and was. `saturations` counts the times that somebody had to wait."""
+
+    pending: int
+    saturations: int
+    refused: int
+    seconds_saturated: float
+
+
+class Submitter:
+    """Somebody who waits for room."""
+
+    __slots__ = ("called", "key")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.called = trio.Event()
+
+
+class Backlog:
+    """Counts what waits to be started, and makes submitters wait when it is too much."""
+
+    def __init__(
+        self, lines: "dict[str, Line]", most: int, most_per_key: int, timeout: float
+    ) -> None:
+        self._lines = lines
+        self._most = most
+        self._most_per_key = most_per_key
+        self._timeout = timeout
+        self.pending = 0
+        self._waiting: dict[Submitter, None] = {}
+        """In the order in which they came."""
+        self._since = 0.0
+        self._saturations = self._refused = 0
+        self._seconds = 0.0
+
+    def _pending_of(self, key: str) -> int:
+        line = self._lines.get(key)
+        return 0 if line is None else line.pending
+
+    def full(self, key: str) -> bool:
+        """Whether one more run of this key would be too much."""
+        return self.pending >= self._most or self._pending_of(key) >= self._most_per_key
+
+    def enter(self, line: "Line") -> None:
+        """One more run waits to be started."""
+        self.pending += 1
+        line.pending += 1
+
+    def left(self, line: "Line") -> None:
+        """One run fewer waits."""
+        self.pending -= 1
+        line.pending -= 1
+        if self._waiting:
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self.pending < self._most:
+            for submitter in self._waiting:
+                if not submitter.called.is_set() and not self.full(submitter.key):
+                    submitter.called.set()
+                    return
+
+    def refuse(self, key: str) -> Backpressure:
+        """What somebody gets who cannot wait, or has waited long enough."""
+        self._refused += 1
+        pending = self._pending_of(key)
+        if pending >= self._most_per_key:
+            what = f"{pending} runs of the key {key!r} wait to be started"
+        else:
+            what = f"{self.pending} runs wait to be started"
+        return Backpressure(f"{what}; submit more slowly, or raise the limit", key=key)
+
+    async def wait_for_room(self, key: str) -> None:
+        """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
+        if not self._waiting:
+            self._saturations += 1
+            self._since = trio.current_time()
+        submitter = Submitter(key)
+        self._waiting[submitter] = None
+        try:
+            with trio.move_on_after(self._timeout):
+                while self.full(key):
+                    submitter.called = trio.Event()
+                    await submitter.called.wait()
+                return
+            raise self.refuse(key)
+        finally:
+            del self._waiting[submitter]
+            # Whoever was called and goes away passes the call on.
+            self._call_next()
+            if not self._waiting:
+                self._seconds += trio.current_time() - self._since
+
+    def statistics(self) -> BacklogStatistics:
+        """A snapshot."""
+        ongoing = trio.current_time() - self._since if self._waiting else 0.0
+        return BacklogStatistics(
+            pending=self.pending,
+            saturations=self._saturations,
+            refused=self._refused,
+            seconds_saturated=self._seconds + ongoing,
+        )

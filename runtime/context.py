@@ -1,0 +1,167 @@
+"""The context: what a workflow function can ask for."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from datetime import UTC, datetime
+from hashlib import sha256
+from random import Random
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from keyrun.runtime.branch import Branch
+from keyrun.runtime.gathering import gather
+from keyrun.runtime.journal import Call, Entry
+from keyrun.runtime.run import Run
+from keyrun.runtime.step import StepFunction, as_step
+from keyrun.runtime.stepping import halt, perform
+from keyrun.runtime.timer import sleep
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.verdict import CancelVerdict
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+class DurableCall(Generic[R]):
+    """A step that was asked for and begins when it is awaited, or given to `gather`."""
+
+    __slots__ = ("_args", "_kwargs", "_step", "branch")
+
+    def __init__(
+        self,
+        branch: Branch,
+        step: StepFunction[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.branch = branch
+        self._step = step
+        self._args = args
+        self._kwargs = kwargs
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return perform(self.branch, self._step, self._args, self._kwargs).__await__()
+
+    def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
+        """The same call in another branch."""
+        return perform(branch, self._step, self._args, self._kwargs)
+
+
+Part = DurableCall[A] | Callable[["Context"], Awaitable[A]]
+
+
+class Context:
+    """What a workflow gets as its first argument. Everything durable goes through it."""
+
+    __slots__ = ("_run", "branch", "input")
+
+    def __init__(self, branch: Branch, input_: Any) -> None:
+        self.branch = branch
+        self._run: Run = branch.run
+        self.input = input_
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._run.run_id
+
+    @property
+    def key(self) -> str:
+        """The ordering key."""
+        return self._run.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What was given to `submit`."""
+        return dict(self._run.submission.headers)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked for this run to be cancelled."""
+        return self._run.standing.cancel_requested
+
+    @overload
+    def step(
+        self, function: StepFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> DurableCall[R]: ...
+    @overload
+    def step(
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> DurableCall[R]: ...
+    def step(self, function: Any, /, *args: Any, **kwargs: Any) -> DurableCall[Any]:
+        """Call `function` durably: its outcome is remembered, and given back without calling it
+        when this run is driven again. Raises `StepFailed` when it failed for good."""
+        return DurableCall(self.branch, as_step(function), args, kwargs)
+
+    @overload
+    async def gather(self, a: Part[A], b: Part[B], /) -> tuple[A, B]: ...
+    @overload
+    async def gather(self, a: Part[A], b: Part[B], c: Part[C], /) -> tuple[A, B, C]: ...
+    @overload
+    async def gather(self, *parts: Part[Any]) -> tuple[Any, ...]: ...
+    async def gather(self, *parts: Any) -> tuple[Any, ...]:
+        """Do several things at once: steps, and async functions that get a context of their own.
+        The first failure cancels the others and is raised."""
+        for part in parts:
+            if not isinstance(part, DurableCall) and not callable(part):
+                raise TypeError(
+                    f"gather takes ctx.step(...) calls and async functions of a context, "
+                    f"got {part!r}"
+                )
+
+        def start(part: Any, branch: Branch) -> Awaitable[Any]:
+            if isinstance(part, DurableCall):
+                return part.on(branch)
+            started: Awaitable[Any] = part(Context(branch, self.input))
+            return started
+
+        return await gather(self.branch, parts, start)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait. The time is counted from the first time that this is reached, crashes or not."""
+        await sleep(self.branch, seconds)
+
+    def now(self) -> datetime:
+        """The time at which this was first reached."""
+        branch, run = self.branch, self._run
+        branch.check()
+        ident = branch.name("now()")
+        memory = run.journal.memory(ident)
+        if memory.outcome is None:
+            memory.call = Call.NOW
+            memory.payload = run.engine.wall()
+            run.write(Entry.DONE, ident, int(Call.NOW), None, 1, None, memory.payload)
+            run.journal.settled(ident, memory, Entry.DONE)
+        else:
+            run.journal.deliver(memory)
+        return datetime.fromtimestamp(memory.payload, UTC)
+
+    def random(self) -> float:
+        """A number in [0, 1), the same whenever this run is driven again."""
+        return Random(self._seed("random()")).random()
+
+    def uuid4(self) -> UUID:
+        """A random UUID, the same whenever this run is driven again."""
+        return UUID(bytes=self._seed("uuid4()")[:16], version=4)
+
+    def fail(self, reason: str) -> NoReturn:
+        """End the run as failed, by the workflow's own judgement: no dead letter."""
+        self.branch.check()
+        raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=reason))
+
+    def cancel(self, reason: str) -> NoReturn:
+        """End the run as cancelled, for a reason of the workflow's own."""
+        self.branch.check()
+        raise halt(self._run, CancelVerdict(reason))
+
+    def _seed(self, base: str) -> bytes:
+        self.branch.check()
+        run = self._run
+        named = f"{run.run_id}\0{run.number}\0{self.branch.name(base)}"
+        return sha256(named.encode()).digest()

@@ -1,0 +1,133 @@
+"""Control from outside: cancel, pause, resume. Requests are durable before they are answered."""
+
+from typing import TYPE_CHECKING
+
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.ledger import Standing, sealed
+from keyrun.runtime.run import Run, Unwind
+from keyrun.runtime.settlement import settle
+from keyrun.runtime.values import State
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
+
+
+class Control:
+    """Changes how runs go on."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    async def cancel(self, run_id: str) -> bool:
+        """See `Runtime.cancel`."""
+        engine = self._engine
+        # Before, one could not tell whether the run has been counted as waiting.
+        await engine.counted.wait()
+        run = await self._find(run_id)
+        if run is None:
+            return False
+        if run.standing.state.terminal:
+            # It was staged first, so it wins; but it has not ended before it is durable.
+            await run.gate()
+            return False
+        run.standing.cancel_requested = True
+        if run.number not in engine.live:
+            run.line.remove(run.number)
+            engine.resting[run.number] = run
+            settle(run, State.CANCELLED)
+            run.line.wake()
+            await run.gate()
+            return True
+        run.write(Entry.NOTE, "", "cancel_requested")
+        run.store_standing()
+        settled_soon = not run.current
+        if run.standing.state is State.QUARANTINED:
+            settle(run, State.CANCELLED)
+            run.line.dismiss(run)
+        elif not run.shielded:
+            run.unwind(Unwind.CANCEL)
+        run.resume()
+        await engine.store.durable(run.staged)
+        if settled_soon and run.number in engine.live:
+            await engine.ended(run.number)
+        return True
+
+    async def _find(self, run_id: str) -> Run | None:
+        """A run to be changed, as it is in memory, or taken from the store."""
+        engine = self._engine
+        number = await engine.ledger.find(run_id)
+        if number is None:
+            return None
+        stored = None
+        if number not in engine.live and number not in engine.resting:
+            stored = await self._at_rest(number)
+        return engine.live.get(number) or engine.resting.get(number) or stored
+
+    async def _at_rest(self, number: int) -> Run | None:
+        engine = self._engine
+        submission = await engine.ledger.submission(number)
+        if submission is None:
+            return None
+        if submission.delay and number not in engine.delays.waiting:
+            # Its place may be staged only.
+            await engine.store.durable()
+        standing = await engine.ledger.standing(number)
+        if standing is None:
+            standing = Standing(place=None if submission.delay else number)
+        elif standing.state.terminal:
+            return None
+        workflow = engine.registry.find(submission.workflow, submission.version)
+        run = Run(engine, engine.line(submission.key), submission, standing, workflow)
+        run.pending = standing.state is not State.QUARANTINED
+        last = await engine.store.scan(
+            "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+        )
+        if last:
+            run.journal.next = int.from_bytes(last[0][0][-4:], "big") + 1
+        return run
+
+    async def pause(self, run_id: str, paused: bool) -> bool:
+        """Hold a run, or let it go on. Says whether there was anything to change."""
+        engine = self._engine
+        run = await self._find(run_id)
+        if run is None or run.standing.state.terminal or run.standing.paused == paused:
+            return False
+        run.standing.paused = paused
+        run.write(Entry.NOTE, "", "paused" if paused else "resumed")
+        run.store_standing()
+        group = run.staged
+        assert group is not None
+        if run.number not in engine.live:
+            run.line.forget_submission(run.number)
+            engine.resting[run.number] = run
+            group.when_durable(lambda: self._at_rest_again(run, group))
+        await engine.store.durable(group)
+        run.resume()
+        return True
+
+    def _at_rest_again(self, run: Run, group: "Group") -> None:
+        if run.staged is group:
+            self._engine.resting.pop(run.number, None)
+
+    async def pause_key(self, key: str, paused: bool) -> None:
+        """Hold a key, or all keys for the empty one, or let them go on."""
+        engine = self._engine
+        record = engine.ledger.name(key)
+        group = engine.store.open_group()
+        if paused:
+            group.put("held", record, sealed("held", record))
+        else:
+            group.delete("held", record)
+        if key:
+            engine.line(key).paused = paused
+        else:
+            engine.paused = paused
+            engine.stopped = paused or engine.draining
+        await engine.store.durable(group)
+        for run in list(engine.live.values()):
+            if not key or run.key == key:
+                run.resume()
+        if key:
+            # It is dropped if there is nothing in it.
+            engine.line(key).wake()

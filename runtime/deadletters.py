@@ -1,0 +1,131 @@
+"""Dead letters and their way back: redrive, forget, release."""
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyrun.runtime.errors import RunEnded, UnknownRun
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.values import State
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
+
+
+async def redrive(engine: "Engine", run_id: str) -> int:
+    """Give a failed or quarantined run another chance, with today's code. Returns its generation.
+
+    A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
+    goes on from the step that failed. A quarantined one keeps its place."""
+    number, submission, standing = await _find(engine, run_id)
+    if standing.state is State.QUARANTINED:
+        await _again(engine, submission, standing)
+        return standing.generation
+    if standing.state is not State.FAILED:
+        raise RunEnded(
+            f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
+            "redriven",
+            run_id=run_id,
+            key=submission.key,
+        )
+    ledger = engine.ledger
+    journal_key = ledger.entry(number, await _next_entry(engine, number))
+    generation = standing.generation + 1
+    place = engine.take_number()
+    group = engine.store.open_group()
+    assert standing.ended_at is not None
+    group.delete("ended", ledger.timed(standing.ended_at, number))
+    group.delete("dead", ledger.number(number))
+    fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
+    _put_standing(engine, group, number, fresh)
+    fields = (int(Entry.REDRIVEN), "", engine.wall(), generation)
+    group.put("journal", journal_key, sealed("journal", journal_key, *fields))
+    queued = ledger.place(submission.key, place)
+    group.put("queue", queued, sealed("queue", queued, number))
+    _use_todays_code(engine, group, submission)
+    line = engine.line(submission.key)
+    engine.backlog.enter(line)
+    group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+    await engine.store.durable(group)
+    return generation
+
+
+async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
+    group = engine.store.open_group()
+    standing.state = State.PENDING if standing.started_at is None else State.RUNNING
+    standing.reason = None
+    _put_standing(engine, group, submission.number, standing)
+    _use_todays_code(engine, group, submission)
+    await engine.store.durable(group)
+    engine.line(submission.key).reload(submission.number)
+
+
+def _use_todays_code(engine: "Engine", group: "Group", submission: Submission) -> None:
+    """A version that is no longer registered gives way to the latest."""
+    if engine.registry.find(submission.workflow, submission.version) is None:
+        latest = engine.registry.latest(submission.workflow)
+        record = engine.ledger.number(submission.number)
+        changed = attrs.evolve(submission, version=latest.version)
+        group.put("runs", record, sealed("runs", record, *changed.fields()))
+
+
+def _put_standing(engine: "Engine", group: "Group", number: int, standing: Standing) -> None:
+    record = engine.ledger.number(number)
+    group.put("status", record, sealed("status", record, *standing.fields()))
+
+
+async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
+    number = await engine.ledger.find(run_id)
+    submission = None if number is None else await engine.ledger.submission(number)
+    if number is None or submission is None:
+        raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
+    live = engine.live.get(number)
+    standing = live.standing if live is not None else await engine.ledger.standing(number)
+    return number, submission, standing or Standing(place=number)
+
+
+async def _next_entry(engine: "Engine", number: int) -> int:
+    last = await engine.store.scan(
+        "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+    )
+    return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+
+
+async def forget(engine: "Engine", run_id: str) -> None:
+    """Remove all that is stored of a run that has ended, or is quarantined."""
+    number, submission, standing = await _find(engine, run_id)
+    quarantined = standing.state is State.QUARANTINED
+    if not standing.state.terminal and not quarantined:
+        raise RunEnded(
+            f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
+            run_id=run_id,
+            key=submission.key,
+        )
+    group = engine.store.open_group()
+    await erase(engine, group, number, submission, standing)
+    await engine.store.durable(group)
+    if quarantined:
+        engine.live.pop(number, None)
+        engine.line(submission.key).drop(number)
+
+
+async def erase(
+    engine: "Engine", group: "Group", number: int, submission: Submission, standing: Standing
+) -> None:
+    """Stage the removal of every record of a run."""
+    ledger = engine.ledger
+    record = ledger.number(number)
+    for table in ("runs", "status", "dead"):
+        group.delete(table, record)
+    for table in ("journal", "memo", "begun", "outbox"):
+        for key, _ in await engine.store.scan(table, prefix=record):
+            group.delete(table, key)
+    # The id may lead to a later run by now.
+    if await ledger.find(submission.run_id) == number:
+        group.delete("ids", ledger.run_id(submission.run_id))
+    if standing.ended_at is not None:
+        group.delete("ended", ledger.timed(standing.ended_at, number))
+    if standing.place is not None:
+        group.delete("queue", ledger.place(submission.key, standing.place))

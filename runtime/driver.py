@@ -1,0 +1,159 @@
+"""The driver: calls the workflow of a run, and again if need be, until it ends or leaves memory."""
+
+import traceback
+from math import inf
+from typing import Any
+
+import trio
+
+from keyrun.runtime.branch import Branch
+from keyrun.runtime.context import Context
+from keyrun.runtime.errors import NonDeterminism, StepFailed
+from keyrun.runtime.logs import log
+from keyrun.runtime.outcome import TRACEBACK_LIMIT
+from keyrun.runtime.run import Halt, Run, Unwind
+from keyrun.runtime.settlement import quarantine, settle
+from keyrun.runtime.values import Failure, FailureKind, State
+from keyrun.runtime.verdict import CancelVerdict
+from keyrun.storage.errors import StoreError
+
+
+async def drive(run: Run) -> bool:
+    """Drive a run. Says whether it has ended; if not, it is held or will be driven later."""
+    while run.standing.started_at is None and run.stopped:
+        if run.standing.cancel_requested:
+            settle(run, State.CANCELLED)
+            return True
+        if run.engine.draining:
+            return False
+        await run.resumed.wait()
+    _start(run)
+    while True:
+        ended = await _pass(run)
+        if ended is not None:
+            return ended
+
+
+def _start(run: Run) -> None:
+    standing, engine = run.standing, run.engine
+    if standing.started_at is None:
+        standing.started_at = engine.wall()
+        limit = run.submission.limits.run_timeout
+        standing.deadline = None if limit is None else standing.started_at + limit
+        standing.state = State.RUNNING
+        if limit is not None:
+            run.store_standing()
+    if standing.deadline is not None:
+        rest = standing.deadline - engine.wall()
+        limit = run.submission.limits.run_timeout
+        # A clock that was set back does not make it longer.
+        run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
+
+
+async def _pass(run: Run) -> bool | None:
+    """Call the workflow once. None asks for another pass."""
+    run.journal.rewind()
+    run.begun_steps = 0
+    run.decision = run.unwinding = None
+    result: Any = None
+    failure: Failure | None = None
+    branch = Branch(run)
+    try:
+        with trio.CancelScope(deadline=run.deadline) as run.scope:
+            if run.standing.cancel_requested:
+                run.unwind(Unwind.CANCEL)
+            if run.unwinding is not None or run.deadline < inf:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            workflow = run.workflow
+            input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
+            result = await run.engine.call(workflow, Context(branch, input_), input_)
+    except Halt:
+        pass
+    except StepFailed as error:
+        failure = error.failure
+    except StoreError:
+        raise
+    except Exception as error:
+        failure = _workflow_error(error)
+    except BaseExceptionGroup as group:
+        # A nursery of the workflow wraps what ends the pass.
+        halted, rest = group.split(Halt)
+        if halted is None or not (rest is None or isinstance(rest, ExceptionGroup)):
+            raise
+    finally:
+        branch.close()
+    return _conclude(run, result, failure)
+
+
+def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
+    decision = run.decision
+    if isinstance(decision, CancelVerdict):
+        settle(run, State.CANCELLED, reason=decision.reason)
+        return True
+    if run.standing.cancel_requested:
+        settle(run, State.CANCELLED)
+        return True
+    if isinstance(decision, NonDeterminism):
+        quarantine(run, str(decision))
+        return False
+    if decision is None:
+        # What a workflow makes of being unwound, an error or even a value, says nothing.
+        if run.unwinding is Unwind.AGAIN:
+            return None
+        if run.unwinding is Unwind.LEAVE:
+            return False
+        if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
+            settle(run, State.FAILED, failure=_out_of_time(run))
+            return True
+    unread = run.journal.unread()
+    if unread is not None:
+        quarantine(
+            run,
+            f"the journal has an outcome of {unread!r}, and the workflow ended without asking for "
+            "it; what is between steps must decide the same way each time it runs",
+        )
+        return False
+    if isinstance(decision, Failure):
+        settle(run, State.FAILED, failure=decision)
+        return True
+    if failure is not None:
+        settle(run, State.FAILED, failure=failure, dead=True)
+        return True
+    try:
+        payload = run.engine.codec.encode(result, run.workflow.result_type)
+    except (TypeError, ValueError) as error:
+        settle(run, State.FAILED, failure=_workflow_error(error), dead=True)
+        return True
+    settle(run, State.SUCCEEDED, result=payload)
+    return True
+
+
+def _workflow_error(error: Exception) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    return Failure(
+        kind=FailureKind.WORKFLOW_ERROR,
+        reason=f"the workflow itself raised {type(error).__name__}: {error}",
+        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback=text[-TRACEBACK_LIMIT:],
+    )
+
+
+def _out_of_time(run: Run) -> Failure:
+    standing = run.standing
+    limit = run.submission.limits.run_timeout
+    elapsed = run.engine.wall() - (standing.started_at or 0.0)
+    last = run.journal.last_failure
+    step, attempt = standing.step, standing.attempt or None
+    if step is None and last is not None:
+        step, attempt = last.step, last.attempt
+    where = "" if step is None else f" at step {step!r}"
+    failure = Failure(
+        kind=FailureKind.RUN_TIMEOUT,
+        reason=f"the run took {elapsed:.3f} s{where}, and its run_timeout is {limit or 0:g} s",
+        step=step,
+        attempt=attempt,
+        elapsed=elapsed,
+        cause=last,
+    )
+    log(run, "run_timeout", failure.reason, failure)
+    return failure

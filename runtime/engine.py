@@ -1,0 +1,253 @@
+"""The engine: what all runs of a runtime share, and how they are found."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import trio
+
+from keyrun.actors import Actor, ActorSystem
+from keyrun.runtime.asyncio_loop import AsyncioLoop
+from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.delays import Delays
+from keyrun.runtime.ledger import Ledger, Standing, Submission, sealed
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.line import Line
+from keyrun.runtime.outbox import Outbox
+from keyrun.runtime.reading import Reading
+from keyrun.runtime.retention import Retention, Sweeper
+from keyrun.runtime.retry import DEFAULT_RETRY
+from keyrun.runtime.run import Run
+from keyrun.runtime.slots import Slots
+from keyrun.runtime.values import RunOutcome
+from keyrun.runtime.workflow import Registry, Workflow
+from keyrun.storage import Store, StoreClosed
+from keyrun.storage.payload import PayloadCodec
+
+Hook = Callable[[RunOutcome], Awaitable[object]]
+
+
+class LineActor(Actor["Line", None]):
+    """The actor of a key: it serves the key's line."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    async def receive(self, line: Line) -> None:
+        """Serve the line until there is nothing to do."""
+        try:
+            await line.serve()
+        except Exception as error:
+            self._engine.fail(error)
+
+
+class Waiter:
+    """Those who wait, or may come to wait, for the end of a run. Kept by their handles."""
+
+    __slots__ = ("__weakref__", "_event", "run")
+
+    def __init__(self) -> None:
+        self._event: trio.Event | None = None
+        self.run: Run | None = None
+
+    async def wait(self) -> Run:
+        """The run, when its end is durable."""
+        if self.run is None:
+            if self._event is None:
+                self._event = trio.Event()
+            await self._event.wait()
+            if self.run is None:
+                raise StoreClosed(
+                    "the runtime was left before the run ended; it goes on when the store is "
+                    "opened again"
+                )
+        return self.run
+
+    def ended(self, run: Run) -> None:
+        """The end of the run is durable."""
+        self.run = run
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Let those go on who wait."""
+        if self._event is not None:
+            self._event.set()
+
+
+class Engine:
+    """The parts of a runtime."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        registry: Registry,
+        namespace: str,
+        limits: Limits,
+        max_concurrent_steps: int,
+        max_pending: int,
+        max_pending_per_key: int,
+        backpressure_timeout: float,
+        hook: Hook | None,
+        retention: Retention,
+        codec: PayloadCodec,
+        wall: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.ledger = Ledger(store.namespace(namespace))
+        self.limits = limits
+        self.reading = Reading(self.ledger, codec, registry)
+        self.sweeper = Sweeper(self, retention)
+        self.retry = DEFAULT_RETRY
+        self.codec = codec
+        self.wall = wall
+        self.slots = Slots(max_concurrent_steps)
+        self.threads = trio.CapacityLimiter(max_concurrent_steps)
+        self.asyncio = AsyncioLoop()
+        self.suspects = trio.Lock()
+        self.lines: dict[str, Line] = {}
+        self.backlog = Backlog(self.lines, max_pending, max_pending_per_key, backpressure_timeout)
+        self.hook = hook
+        self.outbox = Outbox(self)
+        self.delays = Delays(self)
+        self.live: dict[int, Run] = {}
+        self.resting: dict[int, Run] = {}
+        """Runs that nobody drives and that were changed: the store does not show it yet."""
+        self.waiters: WeakValueDictionary[int, Waiter] = WeakValueDictionary()
+        self.actors: ActorSystem[str, Line, None] = ActorSystem(
+            lambda key: LineActor(self),
+            idle_timeout=60.0,
+            # A line that was not served to its end is served again at the next open.
+            on_dead_letter=lambda letter: None,
+        )
+        self.scope = trio.CancelScope(shield=True)
+        """Around all that works for the runs. It ends when the engine says so, also when the block
+        is cancelled: that is drained like any other."""
+        self.block = trio.CancelScope()
+        """Around the user's block, and then around the drain."""
+        self.failure: Exception | None = None
+        self.draining = False
+        self.paused = False
+        self.stopped = False
+        """Whether no step may start anywhere: paused or draining."""
+        self.stateless = False
+        """Whether no key has a durable mapping, so that there is none to be read."""
+        self.unclean = False
+        self.counted = trio.Event()
+        """Set when all runs that were there before are counted and their lines are awake."""
+        self.next_number = 1
+        self.opened_at = 1
+        """The first number that was not taken before."""
+        self._reserved = 0
+
+    def take_number(self) -> int:
+        """The next admission number; the counter is stored with whatever uses it."""
+        number = self.next_number
+        self.next_number = number + 1
+        if self.next_number >= self._reserved:
+            # In blocks: what a crash leaves unused is never used, which harms nobody.
+            self._reserved = self.next_number + 1000
+            key = self.ledger.name("next")
+            self.store.open_group().put("counter", key, sealed("counter", key, self._reserved))
+        return number
+
+    async def read_counter(self) -> None:
+        """Go on where the last owner of the store stopped."""
+        fields = await self.ledger.get("counter", self.ledger.name("next"))
+        if fields is not None:
+            self.next_number = self.opened_at = fields[0]
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the index of places has been read to its end."""
+        return self.counted.is_set()
+
+    def line(self, key: str) -> Line:
+        """The line of a key, made if there is none."""
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = Line(self, key, known=self.recovered)
+        return line
+
+    def forget_line(self, line: Line) -> None:
+        """A line with nothing in it costs nothing."""
+        if not line.pending and not line.paused:
+            self.lines.pop(line.key, None)
+
+    async def load(
+        self, line: Line, place: int, number: int, submission: Submission | None
+    ) -> Run | None:
+        """A run that is about to be driven, with all that it remembers."""
+        fresh = submission is not None
+        standing: Standing | None = None
+        if submission is None:
+            while (resting := self.resting.get(number)) is not None:
+                await self.store.durable(resting.staged)
+            submission = await self.ledger.submission(number)
+            if submission is None:
+                self.store.open_group().delete("queue", self.ledger.place(line.key, place))
+                line.started()
+                return None
+            standing = await self.ledger.standing(number)
+            if standing is not None and standing.state.terminal:
+                return None
+        workflow = self.registry.find(submission.workflow, submission.version)
+        run = Run(self, line, submission, standing or Standing(place=place), workflow)
+        run.standing.place = place
+        if not fresh:
+            await self._recall(run)
+        return run
+
+    async def _recall(self, run: Run) -> None:
+        journal, ledger = run.journal, self.ledger
+        prefix = ledger.number(run.number)
+        for key, fields in await ledger.scan("journal", prefix):
+            journal.fold(int.from_bytes(key[-4:], "big"), fields)
+        # The status is not stored with every step.
+        run.standing.steps_done = journal.steps_done()
+        for _, (step, payload) in await ledger.scan("memo", prefix):
+            run.memos[step] = payload
+
+    async def call(self, workflow: Workflow[Any, Any], context: Any, input_: Any) -> Any:
+        """Call the function of a workflow, with the input if it takes one."""
+        if workflow.takes_input:
+            return await workflow.function(context, input_)
+        return await workflow.function(context)
+
+    async def ended(self, number: int) -> Run:
+        """The run, when its end is durable. It must not have ended yet."""
+        return await self.expect(number).wait()
+
+    def expect(self, number: int) -> Waiter:
+        """Somebody will want to know how a run ends that has not ended yet."""
+        waiter = self.waiters.get(number)
+        if waiter is None:
+            waiter = self.waiters[number] = Waiter()
+        return waiter
+
+    def close(self) -> None:
+        """Nothing will end any more: send those away who wait for it."""
+        for waiter in list(self.waiters.values()):
+            waiter.give_up()
+
+    def run_ended(self, run: Run) -> None:
+        """The end of a run is durable."""
+        self.live.pop(run.number, None)
+        self.resting.pop(run.number, None)
+        self.sweeper.run_ended()
+        waiter = self.waiters.pop(run.number, None)
+        if waiter is not None:
+            waiter.ended(run)
+        if self.hook is not None:
+            self.outbox.add(run.number, run.standing.generation)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing can go on: the store failed, or Keyrun has a bug."""
+        if self.failure is None:
+            self.failure = error
+            self.stopped = True
+            self.scope.cancel()
+            self.block.cancel()

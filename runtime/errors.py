@@ -1,0 +1,101 @@
+"""What can go wrong with a run, each error with the builtin it is and a way out."""
+
+from typing import TYPE_CHECKING
+
+from keyrun.errors import KeyrunError
+
+if TYPE_CHECKING:
+    from keyrun.runtime.values import Failure
+
+
+class RuntimeFault(KeyrunError):
+    """Base of the errors of the runtime, with what they are about."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+        step: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.key = key
+        self.step = step
+
+
+class InvalidKey(RuntimeFault, ValueError):
+    """An ordering key is a non-empty string of at most 255 UTF-8 bytes."""
+
+
+class InvalidRunId(RuntimeFault, ValueError):
+    """A run id is 1 to 128 of A-Z, a-z, 0-9, '_' and '-'."""
+
+
+class InputMismatch(RuntimeFault, ValueError):
+    """The run id is taken by a run with another input, key or workflow."""
+
+
+class ReservedHeader(RuntimeFault, ValueError):
+    """Header names that start with 'keyrun.' are Keyrun's own."""
+
+
+class UnknownWorkflow(RuntimeFault, LookupError):
+    """The workflow was not given to `open_runtime(workflows=...)`."""
+
+
+class UnknownRun(RuntimeFault, LookupError):
+    """No run has this id, or it was forgotten."""
+
+
+class RunEnded(RuntimeFault, RuntimeError):
+    """The run has ended, so it cannot take this any more."""
+
+
+class Backpressure(RuntimeFault, TimeoutError):
+    """Too many runs wait to be started."""
+
+
+class RunFailed(RuntimeFault, RuntimeError):
+    """The run failed; `failure` says how."""
+
+    def __init__(self, message: str, *, failure: "Failure", run_id: str, key: str) -> None:
+        super().__init__(message, run_id=run_id, key=key, step=failure.step)
+        self.failure = failure
+
+
+class RunCancelled(RuntimeFault, RuntimeError):
+    """The run was cancelled; `reason` is the workflow's own, or None."""
+
+    def __init__(self, message: str, *, reason: str | None, run_id: str, key: str) -> None:
+        super().__init__(message, run_id=run_id, key=key)
+        self.reason = reason
+
+
+class StepFailed(RuntimeFault, RuntimeError):
+    """A step failed for good; `failure` says how. Catch it to go on without the step."""
+
+    def __init__(self, failure: "Failure", *, run_id: str, key: str) -> None:
+        super().__init__(failure.reason, run_id=run_id, key=key, step=failure.step)
+        self.failure = failure
+
+
+class StepTimeout(StepFailed, TimeoutError):
+    """The last attempt of a step ran out of time."""
+
+
+class NonDeterminism(RuntimeFault, RuntimeError):
+    """The workflow asks for something else than its journal says it did."""
+
+
+class WrongTask(RuntimeFault, RuntimeError):
+    """A context was used outside the workflow, or outside the branch, that it belongs to."""
+
+
+class TransientError(Exception):
+    """For users to raise: this attempt failed, another may succeed."""
+
+
+class PermanentError(Exception):
+    """For users to raise: no further attempt can succeed."""

@@ -1,0 +1,86 @@
+"""Gather: several branches of a run side by side.
+
+When a branch fails, one journal entry says which, and its siblings are cancelled. Driven again
+after a crash, the siblings give back what they had, and start nothing that they had not finished.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+
+from keyrun.runtime.branch import Branch
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.journal import Call, Entry
+from keyrun.runtime.run import Halt
+from keyrun.runtime.stepping import halt
+from keyrun.storage import StoreError
+
+Start = Callable[[Any, Branch], Awaitable[Any]]
+
+
+async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[Any, ...]:
+    """The results of all `parts`, in their order, or what the first that failed raised."""
+    run = branch.run
+    branch.check()
+    journal = run.journal
+    scope = f"{branch.prefix}g{branch.count('gather()')}"
+    ident = f"{scope}()"
+    decision = journal.memories.get(ident)
+    results: list[Any] = [None] * len(parts)
+    failed: list[BaseException] = []
+    left = len(parts)
+
+    async def live(index: int, nursery: trio.Nursery) -> None:
+        nonlocal left
+        child = branch.fork(f"{scope}.{index}/")
+        child.lost = branch.lost or (decision is not None and decision.payload != index)
+        try:
+            if failed:
+                return
+            results[index] = await start(parts[index], child)
+            if decision is not None and decision.payload == index:
+                said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
+                raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
+        except (Exception, Halt) as error:
+            if child.lost and not isinstance(error, Halt):
+                await child.rest()
+            if not failed:
+                failed.append(error)
+                if not isinstance(error, Halt | StoreError):
+                    _decide(branch, ident, index)
+                for sibling in branch.forks:
+                    sibling.close()
+                # What losers were given after the decision is asked for by nobody.
+                journal.abandon(f"{scope}.")
+                nursery.cancel_scope.cancel()
+        finally:
+            child.closed = True
+            left -= 1
+            if left:  # after the last one, the branch above goes on
+                journal.tasks -= 1
+                journal.look()
+
+    if parts:
+        journal.tasks += left - 1
+        async with trio.open_nursery() as nursery:
+            for index in range(left):
+                nursery.start_soon(live, index, nursery)
+        branch.forks.clear()
+    if failed:
+        journal.abandon(f"{scope}.")
+        raise failed[0]
+    return tuple(results)
+
+
+def _decide(branch: Branch, ident: str, index: int) -> None:
+    """Write down which branch failed first, unless that is known."""
+    run = branch.run
+    memory = run.journal.memory(ident)
+    if memory.outcome is not None:
+        run.journal.deliver(memory)
+        return
+    memory.call = Call.GATHER
+    memory.payload = index
+    run.write(Entry.DONE, ident, int(Call.GATHER), None, 1, None, index)
+    run.journal.settled(ident, memory, Entry.DONE)

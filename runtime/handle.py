@@ -1,0 +1,83 @@
+"""The handle of a run: what `submit` gives back."""
+
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from keyrun.runtime.errors import RunCancelled, RunFailed, UnknownRun
+from keyrun.runtime.ledger import Standing, Submission
+from keyrun.runtime.values import RunStatus, State
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Waiter
+    from keyrun.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class RunHandle(Generic[T]):
+    """One run, as its submitter sees it. `newly_submitted` is False if it was there before."""
+
+    __slots__ = ("_runtime", "_submission", "_waiter", "newly_submitted")
+
+    def __init__(self, runtime: "Runtime", submission: Submission, waiter: "Waiter | None") -> None:
+        self._runtime = runtime
+        self._submission = submission
+        self._waiter = waiter
+        self.newly_submitted = waiter is not None
+
+    @property
+    def run_id(self) -> str:
+        """The id, given or made."""
+        return self._submission.run_id
+
+    @property
+    def key(self) -> str:
+        """The ordering key."""
+        return self._submission.key
+
+    async def result(self) -> T:
+        """Wait for the end; the value of the workflow, or `RunFailed`, or `RunCancelled`."""
+        submission = self._submission
+        waiter = self._waiter
+        # A run that has ended may have been redriven since: then the store knows better.
+        if waiter is not None and waiter.run is None:
+            end: Standing | None = (await waiter.wait()).standing
+        else:
+            end = await self._runtime.wait_for_end(submission.number)
+        if end is None:
+            raise UnknownRun(f"the run {self.run_id!r} was forgotten", run_id=self.run_id)
+        match end.state:
+            case State.SUCCEEDED:
+                assert end.result is not None
+                return cast(
+                    T,
+                    self._runtime.decode_result(
+                        submission.workflow, submission.version, end.result
+                    ),
+                )
+            case State.CANCELLED:
+                why = f": {end.reason}" if end.reason else ""
+                raise RunCancelled(
+                    f"the run {self.run_id!r} was cancelled{why}",
+                    reason=end.reason,
+                    run_id=self.run_id,
+                    key=self.key,
+                )
+            case _:
+                assert end.failure is not None
+                raise RunFailed(
+                    f"the run {self.run_id!r} failed: {end.failure.reason}",
+                    failure=end.failure,
+                    run_id=self.run_id,
+                    key=self.key,
+                )
+
+    async def status(self) -> RunStatus | None:
+        """How it stands, or None if it was forgotten."""
+        return await self._runtime.status(self.run_id)
+
+    async def cancel(self) -> bool:
+        """Cancel it; see `Runtime.cancel`."""
+        return await self._runtime.cancel(self.run_id)
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id} of key {self.key!r}>"

@@ -1,0 +1,230 @@
+"""A line: the runs of one ordering key, of which only the first is driven.
+
+The order is that of the places in the store. In memory there is a small window of it; what is
+beyond stays in the store until its turn comes.
+"""
+
+from typing import TYPE_CHECKING
+
+from keyrun.runtime.current import CurrentStep, Draft
+from keyrun.runtime.driver import drive
+from keyrun.runtime.ledger import Submission
+from keyrun.runtime.run import Run
+from keyrun.runtime.salvage import set_aside
+from keyrun.runtime.settlement import quarantine
+from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
+
+WINDOW = 64
+
+
+class Line:
+    """The queue of one key."""
+
+    __slots__ = (
+        "_last",
+        "_more",
+        "_state",
+        "_told",
+        "_untouched",
+        "awake",
+        "engine",
+        "group",
+        "head",
+        "holder",
+        "key",
+        "paused",
+        "pending",
+        "window",
+    )
+
+    def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
+        self.engine = engine
+        self.key = key
+        self.window: list[tuple[int, int, Submission | None]] = []
+        """Place, number, and what was submitted if it is still at hand."""
+        self._last = 0
+        """The last place that came into the window."""
+        self._more = not known
+        self._told = False
+        """Whether a run got a place that is not in the window, since that was last read."""
+        self._untouched = not known
+        """Whether no run was driven since the store was opened."""
+        self.head: Run | None = None
+        self.awake = False
+        self.paused = False
+        self.pending = 0
+        self.group: Group | None = None
+        """The group that ends the last run: nothing of the next may happen before it is durable."""
+        self._state: bytes | None = None
+        """The key's mapping as it is stored, empty if there is none; None if it was not read."""
+        self.holder: CurrentStep | None = None
+
+    def admit(self, place: int, submission: Submission) -> None:
+        """A run has its place, durably."""
+        self._append(place, submission.number, submission)
+
+    def admit_stored(self, place: int, number: int) -> None:
+        """A run that was there before has a place again, durably."""
+        self._append(place, number, None)
+
+    def _append(self, place: int, number: int, submission: Submission | None) -> None:
+        if self._more or len(self.window) >= WINDOW:
+            self._more = self._told = True
+        elif place > self._last:
+            # Else it was read from the store between its commit and the news of it.
+            self._last = place
+            self.window.append((place, number, submission))
+        self.wake()
+
+    def reload(self, number: int) -> None:
+        """The first run was changed in the store: drive it from there."""
+        if self.head is not None and self.head.number == number:
+            self.engine.live.pop(number, None)
+            self.head = None
+            self.engine.backlog.enter(self)
+        self.forget_submission(number)
+        self.wake()
+
+    def drop(self, number: int) -> None:
+        """A run that held the line is gone."""
+        if self.head is not None and self.head.number == number:
+            self.head = None
+        self.window = [item for item in self.window if item[1] != number]
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the line looked at by its actor, unless all ends."""
+        if not self.awake and not self.engine.draining:
+            self.awake = True
+            self.engine.actors.tell_nowait(self.key, self)
+
+    async def serve(self) -> None:
+        """Drive one run after the other until there is none, or the first is held."""
+        try:
+            while not self.engine.draining:
+                if self.head is None and not await self._next():
+                    self.engine.forget_line(self)
+                    return
+                run = self.head
+                assert run is not None
+                if run.standing.state is State.QUARANTINED or not await drive(run):
+                    return
+                self.group = run.staged
+                self._leave()
+        finally:
+            self.awake = False
+            if self.engine.draining and self.head is not None:
+                self.engine.live.pop(self.head.number, None)
+                self.head = None
+
+    def _leave(self) -> None:
+        """The first run has ended."""
+        self.head = None
+        self.window.pop(0)
+
+    def remove(self, number: int) -> None:
+        """A run has no place here any more."""
+        self.window = [item for item in self.window if item[1] != number]
+
+    def forget_submission(self, number: int) -> None:
+        """A run in the window was changed: it must be read from the store when its turn comes."""
+        for at, (place, other, _) in enumerate(self.window):
+            if other == number:
+                self.window[at] = (place, number, None)
+
+    def dismiss(self, run: Run) -> None:
+        """A run that held the line has been settled from outside."""
+        if self.head is run:
+            self.group = run.staged
+            self._leave()
+            self.wake()
+
+    async def _next(self) -> bool:
+        """Make the first run of the line ready to be driven."""
+        while True:
+            if not self.window and self._more:
+                await self._read_window()
+            if not self.window:
+                return False
+            place, number, submission = self.window[0]
+            try:
+                run = await self.engine.load(self, place, number, submission)
+            except StoreCorrupt as error:
+                await set_aside(self.engine, self.key, place, number, error)
+                self.remove(number)
+                self.started()
+                continue
+            if run is None:
+                self.remove(number)
+                continue
+            self.head = self.engine.live[number] = run
+            run.staged = self.group
+            # Only the first run can have been driven when the process was killed, if it was.
+            run.careful = self._untouched and self.engine.unclean
+            self._untouched = False
+            if self._state is None:
+                if submission is not None and self.engine.stateless:
+                    self._state = b""
+                else:
+                    await self._read_state()
+            if run.standing.started_at is not None:
+                run.begin()
+            if run.workflow is None and run.standing.state is not State.QUARANTINED:
+                quarantine(
+                    run,
+                    f"the workflow {run.submission.workflow!r} version {run.submission.version} "
+                    "is not registered; give it to open_runtime(workflows=[...])",
+                )
+            return True
+
+    def started(self) -> None:
+        """One run fewer waits to be started."""
+        self.engine.backlog.left(self)
+
+    async def _read_window(self) -> None:
+        ledger, store = self.engine.ledger, self.engine.store
+        self._told = False
+        if self.group is not None:
+            # The index must not show runs whose end is only staged.
+            await store.durable(self.group)
+        rows = await store.scan("queue", prefix=ledger.line(self.key), limit=WINDOW)
+        self._more = self._told or len(rows) == WINDOW
+        for key, raw in rows:
+            place = ledger.split_place(key)[1]
+            try:
+                (number,) = unseal("queue", key, raw)
+            except StoreCorrupt:
+                # Most runs have the place that is their number.
+                number = place
+            self.window.append((place, number, None))
+            self._last = place
+
+    async def _read_state(self) -> None:
+        ledger = self.engine.ledger
+        fields = await ledger.get("state", ledger.line(self.key))
+        self._state = b"" if fields is None else fields[0]
+
+    def borrow_state(self, borrower: CurrentStep) -> Draft:
+        """The key's mapping, for one step at a time."""
+        if self.holder is not None:
+            raise RuntimeError(
+                f"the step {self.holder.step!r} holds the state of the key {self.key!r}; of steps "
+                "that run side by side only one can use it until it has its outcome"
+            )
+        assert self._state is not None
+        draft = Draft(self.engine.codec, self._state)
+        self.holder = borrower
+        return draft
+
+    def keep_state(self, run: Run, borrower: CurrentStep) -> None:
+        """Stage what a step that succeeded made of the mapping."""
+        if borrower.sealed_state is not None:
+            self.engine.stateless = False
+            self._state = borrower.sealed_state
+            run.put("state", self.engine.ledger.line(self.key), self._state)

@@ -1,0 +1,159 @@
+"""Outcomes of attempts: what is written down when a step succeeds, fails, or fails for good."""
+
+import traceback
+from typing import Any
+
+from keyrun.runtime.attempt import Overrun
+from keyrun.runtime.current import CurrentStep
+from keyrun.runtime.errors import StepFailed, StepTimeout
+from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.ledger import write_failure
+from keyrun.runtime.logs import log
+from keyrun.runtime.retry import Retry
+from keyrun.runtime.run import Run
+from keyrun.runtime.step import StepFunction
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.storage.payload import PayloadError, PayloadTypeError
+
+TRACEBACK_LIMIT = 4000
+"""Characters of a traceback that are stored; the end says most."""
+
+
+def succeeded(
+    run: Run, step: StepFunction[..., Any], memory: Memory, current: CurrentStep, value: Any
+) -> None:
+    """Stage what a step returned, with what it made of the key's state: one commit."""
+    payload = run.engine.codec.encode(value, step.declared)
+    ident = current.step
+    memory.attempts = current.attempt
+    memory.payload = payload
+    memory.interruptions = memory.interruptions_alone = 0
+    run.write(
+        Entry.DONE, ident, Call.STEP, memory.fingerprint, current.attempt, current.begun, payload
+    )
+    if run.line.holder is current:
+        run.line.keep_state(run, current)
+    if run.memos and ident in run.memos:
+        del run.memos[ident]
+        run.delete("memo", run.engine.ledger.step(run.number, ident))
+    run.standing.steps_done += 1
+    run.journal.settled(ident, memory, Entry.DONE)
+
+
+def failed(
+    run: Run,
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    error: Exception,
+) -> StepFailed | None:
+    """Stage a failed attempt: None if another follows, else what the workflow gets."""
+    ident, number = current.step, current.attempt
+    memory.attempts = number
+    memory.interruptions = memory.interruptions_alone = 0
+    try:
+        current.store_memo()
+    except (TypeError, ValueError) as unfit:
+        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {unfit}")
+    policy = step.set.retry or run.workflow.retry or run.engine.retry
+    failure, again = _judge(run, step, current, error, policy)
+    if not again:
+        return gave_up(run, ident, memory, failure, current.begun)
+    delay = policy.delay_for(run.run_id, ident, number)
+    memory.failure = run.journal.last_failure = failure
+    memory.retry = (run.engine.wall() + delay, delay)
+    run.journal.retries += 1
+    run.write(
+        Entry.FAILED,
+        ident,
+        memory.fingerprint,
+        number,
+        current.begun,
+        write_failure(failure),
+        memory.retry,
+    )
+    if step.complete is not None:
+        run.journal.turn_entries.append(run.journal.next - 1)
+    log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
+    return None
+
+
+def gave_up(
+    run: Run, ident: str, memory: Memory, failure: Failure, begun: float | None = None
+) -> StepFailed:
+    """Stage that a step failed for good."""
+    memory.failure = run.journal.last_failure = failure
+    run.write(
+        Entry.GAVE_UP, ident, memory.fingerprint, memory.attempts, begun, write_failure(failure)
+    )
+    run.journal.settled(ident, memory, Entry.GAVE_UP)
+    log(run, "step_failed", failure.reason, failure)
+    return step_failed(run, failure)
+
+
+def step_failed(run: Run, failure: Failure) -> StepFailed:
+    """What the workflow gets for a step that failed for good, live and replayed alike."""
+    kind = StepTimeout if failure.kind is FailureKind.STEP_TIMEOUT else StepFailed
+    return kind(failure, run_id=run.run_id, key=run.key)
+
+
+def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> StepFailed:
+    """A step that crashes have interrupted too often is not started again."""
+    if at_most_once:
+        reason = f"step {ident!r} may run at most once, and a crash interrupted it"
+    else:
+        reason = (
+            f"step {ident!r} was interrupted by {memory.interruptions_alone} crashes while it was "
+            "the only suspect: it seems to end the process"
+        )
+    failure = Failure(
+        kind=FailureKind.INTERRUPTED,
+        reason=reason,
+        step=ident,
+        attempt=memory.attempts + 1,
+        cause=memory.failure,
+    )
+    return gave_up(run, ident, memory, failure)
+
+
+def _judge(
+    run: Run,
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    error: Exception,
+    policy: Retry,
+) -> tuple[Failure, bool]:
+    """What a failed attempt is, and whether another may follow."""
+    ident, number = current.step, current.attempt
+    elapsed = current.elapsed()
+    kind = FailureKind.STEP_FAILED
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, Overrun):
+        kind = FailureKind.STEP_TIMEOUT
+        what = f"took longer than its timeout of {current.timeout:g} s"
+        error = TimeoutError(what)
+    # A value that cannot be stored will not be any better the next time.
+    again = policy.retries(error) and not isinstance(error, PayloadError | PayloadTypeError)
+    if not again:
+        kind = FailureKind.PERMANENT_ERROR
+    limits = run.submission.limits
+    most = policy.max_attempts if step.set.retry else limits.max_attempts or policy.max_attempts
+    if step.set.at_most_once:
+        most = 1
+    again = again and number < most
+    reason = f"step {ident!r}, attempt {number} of {most}, after {elapsed:.3f} s: {what}"
+    if again and limits.retry_budget is not None and run.journal.retries >= limits.retry_budget:
+        again = False
+        kind = FailureKind.RETRY_BUDGET
+        reason += f"; the run's retry budget of {limits.retry_budget} is used up"
+    text = "".join(traceback.format_exception(error)) if error.__traceback__ else None
+    failure = Failure(
+        kind=kind,
+        reason=reason,
+        step=ident,
+        attempt=number,
+        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback=text and text[-TRACEBACK_LIMIT:],
+        elapsed=elapsed,
+    )
+    return failure, again

@@ -1,0 +1,70 @@
+"""Recovery: what happens when a store is opened that somebody has used before.
+
+1. Steps that were begun and have no outcome were interrupted by a crash. That is written into the
+   journals of their runs and the marks are removed, in one commit each page: done again after a
+   crash in the middle, it finds only what is left.
+2. The index of places is read page by page, and the line of each key is woken. No run is loaded
+   before its turn comes.
+"""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.ledger import sealed
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+
+PAGE = 1000
+
+
+async def note_interruptions(engine: "Engine") -> None:
+    """Write down which steps a crash cut off."""
+    ledger, store = engine.ledger, engine.store
+    while True:
+        rows = await store.scan("begun", prefix=ledger.prefix, limit=PAGE)
+        if not rows:
+            return
+        following: dict[int, int] = {}
+        for key, raw in rows:
+            number, step = ledger.split_number(key)
+            try:
+                ident, attempt, _begun, alone = unseal("begun", key, raw)
+            except StoreCorrupt:
+                # What matters stands in the key.
+                ident, attempt, alone = step.decode(errors="replace"), 0, False
+            if number not in following:
+                last = await store.scan(
+                    "journal", prefix=ledger.number(number), limit=1, reverse=True
+                )
+                following[number] = 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+            entry = ledger.entry(number, following[number])
+            following[number] += 1
+            fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone)
+            group = store.open_group()
+            group.put("journal", entry, sealed("journal", entry, *fields))
+            group.delete("begun", key)
+        await store.durable()
+
+
+async def wake_lines(engine: "Engine") -> None:
+    """Wake every key that has runs which have not ended."""
+    ledger, start = engine.ledger, b""
+    while True:
+        rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
+        for key, _ in rows:
+            ordering_key, place = ledger.split_place(key)
+            # What got its place since has been counted and woken by its own admission.
+            if place < engine.opened_at:
+                line = engine.line(ordering_key)
+                engine.backlog.enter(line)
+                line.wake()
+        if len(rows) < PAGE:
+            engine.counted.set()
+            return
+        start = rows[-1][0] + b"\0"
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,99 @@
+"""Retention: ended runs are kept for a while, so that a repeat of a submit finds them."""
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from keyrun.runtime.deadletters import erase
+from keyrun.runtime.ledger import Standing
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+
+PAGE = 200
+
+
+def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Retention:
+    """How long ended runs are kept: `age` seconds, and the latest `count` of them. Dead letters
+    stay until they are redriven or forgotten."""
+
+    age: float = attrs.field(default=7 * 86_400.0, validator=_positive)
+    count: float = attrs.field(default=1_000_000, validator=_positive)
+
+
+class Sweeper:
+    """Removes ended runs when their time is over."""
+
+    def __init__(self, engine: "Engine", retention: Retention) -> None:
+        self._engine = engine
+        self._retention = retention
+        self._ended = 0
+        self._wake = trio.Event()
+
+    def run_ended(self) -> None:
+        """One more run has ended."""
+        self._ended += 1
+        if self._ended == 1 or self._ended > self._retention.count:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        ledger = self._engine.ledger
+        self._ended += await self._count()
+        while True:
+            self._wake = trio.Event()
+            oldest = await ledger.scan("ended", ledger.prefix, limit=PAGE)
+            swept = await self._sweep([ledger.split_timed(key) for key, _ in oldest])
+            if swept:
+                continue
+            with trio.move_on_after(self._rest(oldest)):
+                await self._wake.wait()
+
+    def _rest(self, oldest: list[tuple[bytes, list[object]]]) -> float:
+        """Seconds until something can be due."""
+        if not oldest:
+            return float("inf")
+        ended_at = self._engine.ledger.split_timed(oldest[0][0])[0]
+        return max(0.0, ended_at + self._retention.age - self._engine.wall())
+
+    async def _sweep(self, oldest: list[tuple[float, int]]) -> int:
+        engine, now = self._engine, self._engine.wall()
+        swept = 0
+        for ended_at, number in oldest:
+            if ended_at + self._retention.age > now and self._ended <= self._retention.count:
+                break
+            group = engine.store.open_group()
+            submission = await engine.ledger.submission(number)
+            standing = await engine.ledger.standing(number)
+            if submission is not None:
+                kept = await engine.ledger.get("dead", engine.ledger.number(number)) is not None
+                if kept:
+                    # Out of the index, so that it is not looked at again and again.
+                    group.delete("ended", engine.ledger.timed(ended_at, number))
+                else:
+                    await erase(engine, group, number, submission, standing or Standing())
+            self._ended -= 1
+            swept += 1
+        if swept:
+            await engine.store.durable()
+        return swept
+
+    async def _count(self) -> int:
+        ledger, total, after = self._engine.ledger, 0, b""
+        while True:
+            start = after + b"\0" if after else b""
+            rows = await self._engine.store.scan(
+                "ended", prefix=ledger.prefix, start=start, limit=5000
+            )
+            total += len(rows)
+            if len(rows) < 5000:
+                return total
+            after = rows[-1][0]
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,155 @@
+"""Retry: how often a step is tried, what is tried again, and how long to wait in between."""
+
+from random import Random
+from typing import Any, Literal
+
+import attrs
+
+from keyrun.runtime.errors import PermanentError
+
+Shape = Literal["none", "fixed", "linear", "exponential"]
+_AGES = 1e300
+
+ErrorTypes = tuple[type[BaseException], ...]
+
+
+def _check(instance: "Retry", attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    least = 1 if attribute.name in ("max_attempts", "factor") else 0
+    kind = int if attribute.name == "max_attempts" else int | float
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
+        what = "a whole number of " if kind is int else ""
+        raise ValueError(f"{attribute.name} must be {what}at least {least}, got {value!r}")
+    if attribute.name == "jitter" and value > 1:
+        raise ValueError(f"jitter must be between 0 and 1, got {value!r}")
+
+
+def _error_types(types: Any) -> ErrorTypes:
+    return (types,) if isinstance(types, type) else tuple(types)
+
+
+def _check_types(instance: "Retry", attribute: "attrs.Attribute[Any]", types: Any) -> None:
+    for each in types:
+        if not isinstance(each, type) or not issubclass(each, BaseException):
+            raise TypeError(f"{attribute.name} must be exception types, got {each!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """A retry policy; make one with `none`, `fixed`, `linear` or `exponential`.
+
+    `max_attempts` counts executions. `jitter` spreads each delay by up to that share either way,
+    from a generator that is seeded with the run id, the step and the attempt, so the same run
+    always waits the same; `max_delay` caps the result. Only errors in `retry_on` are tried again,
+    all by default, and never those in `never_retry_on` nor a `PermanentError`.
+    """
+
+    shape: Shape
+    max_attempts: int = attrs.field(default=3, validator=_check)
+    base: float = attrs.field(default=1.0, validator=_check)
+    factor: float = attrs.field(default=2.0, validator=_check)
+    max_delay: float = attrs.field(default=60.0, validator=_check)
+    jitter: float = attrs.field(default=0.25, validator=_check)
+    retry_on: ErrorTypes = attrs.field(
+        default=(Exception,), converter=_error_types, validator=_check_types
+    )
+    never_retry_on: ErrorTypes = attrs.field(
+        default=(), converter=_error_types, validator=_check_types
+    )
+
+    @classmethod
+    def none(cls) -> "Retry":
+        """One attempt."""
+        return cls(shape="none", max_attempts=1)
+
+    @classmethod
+    def fixed(
+        cls,
+        *,
+        max_attempts: int = 3,
+        delay: float = 1.0,
+        jitter: float = 0.25,
+        retry_on: ErrorTypes = (Exception,),
+        never_retry_on: ErrorTypes = (),
+    ) -> "Retry":
+        """The same delay each time."""
+        return cls(
+            shape="fixed",
+            max_attempts=max_attempts,
+            base=delay,
+            max_delay=float("inf"),
+            jitter=jitter,
+            retry_on=retry_on,
+            never_retry_on=never_retry_on,
+        )
+
+    @classmethod
+    def linear(
+        cls,
+        *,
+        max_attempts: int = 3,
+        step: float = 1.0,
+        max_delay: float = 60.0,
+        jitter: float = 0.25,
+        retry_on: ErrorTypes = (Exception,),
+        never_retry_on: ErrorTypes = (),
+    ) -> "Retry":
+        """`step` longer each time."""
+        return cls(
+            shape="linear",
+            max_attempts=max_attempts,
+            base=step,
+            max_delay=max_delay,
+            jitter=jitter,
+            retry_on=retry_on,
+            never_retry_on=never_retry_on,
+        )
+
+    @classmethod
+    def exponential(
+        cls,
+        *,
+        max_attempts: int = 3,
+        base: float = 1.0,
+        factor: float = 2.0,
+        max_delay: float = 60.0,
+        jitter: float = 0.25,
+        retry_on: ErrorTypes = (Exception,),
+        never_retry_on: ErrorTypes = (),
+    ) -> "Retry":
+        """`factor` times as long each time."""
+        return cls(
+            shape="exponential",
+            max_attempts=max_attempts,
+            base=base,
+            factor=factor,
+            max_delay=max_delay,
+            jitter=jitter,
+            retry_on=retry_on,
+            never_retry_on=never_retry_on,
+        )
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether another attempt may follow `error`, attempts permitting."""
+        if isinstance(error, (PermanentError, self.never_retry_on)):
+            return False
+        return isinstance(error, self.retry_on)
+
+    def delay_for(self, run_id: str, step: str, attempt: int) -> float:
+        """Seconds to wait after `attempt` (from 1) failed."""
+        match self.shape:
+            case "none":
+                return 0.0
+            case "fixed":
+                delay = self.base
+            case "linear":
+                delay = self.base * attempt
+            case "exponential":
+                try:
+                    delay = self.base * self.factor ** (attempt - 1)
+                except OverflowError:
+                    delay = _AGES if self.base else 0.0
+        spread = Random(f"{run_id}\0{step}\0{attempt}").uniform(-self.jitter, self.jitter)
+        return min(delay * (1 + spread), self.max_delay)
+
+
+DEFAULT_RETRY = Retry.exponential()

@@ -1,0 +1,238 @@
+"""A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from keyrun.runtime.journal import Entry, Journal
+from keyrun.runtime.ledger import Standing, Submission
+from keyrun.runtime.values import RunStatus, State
+from keyrun.storage.record import seal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.current import CurrentStep
+    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.line import Line
+    from keyrun.runtime.workflow import Workflow
+    from keyrun.storage.group import Group
+
+
+class Unwind(Enum):
+    """Why the coroutine of a workflow is being cancelled."""
+
+    AGAIN = auto()
+    """To be driven again at once: a step ran out of time."""
+    DEADLINE = auto()
+    """The run is out of time."""
+    CANCEL = auto()
+    """Somebody cancelled the run."""
+    LEAVE = auto()
+    """The run leaves memory and will be driven again later: drain."""
+
+
+class Halt(BaseException):
+    """Ends the pass: `run.decision` or `run.unwinding` says what comes of it. Not an Exception, so
+    that a workflow's own `except Exception` cannot swallow it."""
+
+
+NOT_DRIVEN = trio.CancelScope()
+"""Stands in for the scope of a run that nobody drives."""
+
+
+class Run:
+    """One run that is, or is about to be, driven."""
+
+    __slots__ = (
+        "_resumed",
+        "begun_steps",
+        "careful",
+        "current",
+        "deadline",
+        "decision",
+        "engine",
+        "journal",
+        "line",
+        "memos",
+        "number",
+        "parked",
+        "pending",
+        "scope",
+        "seen",
+        "staged",
+        "standing",
+        "submission",
+        "unwinding",
+        "workflow",
+    )
+
+    def __init__(
+        self,
+        engine: "Engine",
+        line: "Line",
+        submission: Submission,
+        standing: Standing,
+        workflow: "Workflow[Any, Any] | None",
+    ) -> None:
+        self.engine = engine
+        self.line = line
+        self.submission = submission
+        self.standing = standing
+        self.workflow: Any = workflow
+        self.number = submission.number
+        self.journal = Journal()
+        self.memos: dict[str, bytes] = {}
+        self.scope: trio.CancelScope = NOT_DRIVEN
+        self.staged: Group | None = None
+        """The last group that holds something of this run, or of the one before it: no further
+        effect until it is durable."""
+        self.current: dict[str, CurrentStep] = {}
+        self.begun_steps = 0
+        self.deadline = float("inf")
+        self.decision: Any = None
+        self.unwinding: Unwind | None = None
+        self.parked = 0
+        self.pending = True
+        """Whether it counts as waiting to be started."""
+        self.seen = False
+        self.careful = False
+        """Whether steps wait for their start marker, since the process was killed last time."""
+        self._resumed: trio.Event | None = None
+
+    @property
+    def resumed(self) -> trio.Event:
+        """Set when it is time to look again whether the run may go on."""
+        if self._resumed is None:
+            self._resumed = trio.Event()
+        return self._resumed
+
+    @property
+    def run_id(self) -> str:
+        """The id it was submitted with."""
+        return self.submission.run_id
+
+    @property
+    def key(self) -> str:
+        """The ordering key."""
+        return self.submission.key
+
+    def put(self, table: str, key: bytes, *fields: Any) -> None:
+        """Stage a record of this run."""
+        group = self.staged = self.engine.store.open_group()
+        group.put(table, key, seal(table, key, fields))
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Stage the removal of a record of this run."""
+        group = self.engine.store.open_group()
+        group.delete(table, key)
+        self.staged = group
+
+    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+        """Stage a journal entry."""
+        engine = self.engine
+        key = engine.ledger.entry(self.number, self.journal.take())
+        group = self.staged = engine.store.open_group()
+        group.put("journal", key, seal("journal", key, (entry, ident, engine.wall(), *fields)))
+
+    def store_standing(self) -> None:
+        """Stage how the run stands."""
+        key = self.engine.ledger.number(self.number)
+        self.put("status", key, *self.standing.fields())
+
+    def store_memo(self, step: str, encoded: bytes) -> None:
+        """Stage the memo of a step."""
+        self.memos[step] = encoded
+        self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
+
+    async def gate(self) -> None:
+        """Return when everything that this run has staged is durable."""
+        group = self.staged
+        if group is not None:
+            await self.engine.store.durable(group)
+            # Another branch, or somebody outside, may have staged more meanwhile.
+            if self.staged is group:
+                self.staged = None
+
+    async def wait(self, seconds: float, waiting_on: str) -> None:
+        """Wait with nothing running, and say so in the status."""
+        if seconds <= 0:
+            return
+        end = trio.current_time() + seconds
+        standing = self.standing
+        self.parked += 1
+        standing.waiting_on = waiting_on
+        standing.state = State.WAITING
+        self.store_standing()
+        self.begin()
+        self.leave_if_asked()
+        try:
+            # When to go on is on the disk before the wait begins.
+            await self.gate()
+            await trio.sleep_until(end)
+        finally:
+            self.parked -= 1
+            self.seen = False
+            if not self.parked and standing.state is State.WAITING:
+                standing.waiting_on = None
+                standing.state = State.RUNNING
+
+    def unwind(self, why: Unwind) -> None:
+        """Cancel the coroutine of the workflow; the first reason counts."""
+        if self.unwinding is None:
+            self.unwinding = why
+            self.scope.cancel()
+
+    @property
+    def shielded(self) -> bool:
+        """Whether all that the run is doing are steps that may only be told of a cancel."""
+        steps = self.current.values()
+        return bool(steps) and not self.parked and all(step.shielded for step in steps)
+
+    def leave_if_asked(self) -> None:
+        """Unwind if the run was cancelled, or if all drains and none of its steps runs any more."""
+        if self.standing.cancel_requested:
+            self.unwind(Unwind.CANCEL)
+        elif self.engine.draining and not self.current:
+            self.unwind(Unwind.LEAVE)
+
+    def begin(self) -> None:
+        """It no longer waits to be started."""
+        if self.pending:
+            self.pending = False
+            self.line.started()
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody paused the run, its key, or everything."""
+        return self.standing.paused or self.line.paused or self.engine.paused
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further step may start for now."""
+        return (
+            self.standing.paused
+            or self.standing.cancel_requested
+            or self.line.paused
+            or self.engine.stopped
+        )
+
+    def resume(self) -> None:
+        """Look again whether the run is held."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
+
+    def status(self) -> RunStatus:
+        """How it stands, also where that is not stored yet."""
+        status = self.engine.reading.status_of(self.submission, self.standing)
+        if self.standing.state.terminal or self.standing.cancel_requested:
+            return status
+        if self.current:
+            current = next(iter(self.current.values()))
+            return attrs.evolve(
+                status, state=State.RUNNING, step=current.step, attempt=current.attempt
+            )
+        if self.held and self.standing.state is not State.QUARANTINED:
+            return attrs.evolve(status, state=State.PAUSED)
+        return status

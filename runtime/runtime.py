@@ -1,0 +1,345 @@
+"""The runtime: submit runs, see how they stand, hold, cancel and wait for them."""
+
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from keyrun.runtime import deadletters, recovery
+from keyrun.runtime.admission import Admission, Admitted, check_key
+from keyrun.runtime.backlog import BacklogStatistics
+from keyrun.runtime.control import Control
+from keyrun.runtime.engine import Engine, Hook
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.reader import Reader
+from keyrun.runtime.retention import Retention
+from keyrun.runtime.run import Unwind
+from keyrun.runtime.values import Priority, RunStatus
+from keyrun.runtime.workflow import Registry, Workflow
+from keyrun.storage import CommitStatistics, LmdbStore, Store, StoreError
+from keyrun.storage.payload import PayloadCodec, Transform
+
+I = TypeVar("I")  # noqa: E741 (the input)
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeStatistics:
+    """A snapshot of what a runtime is doing."""
+
+    live: int
+    keys: int
+    running_steps: int
+    waiting_for_slot: int
+    backlog: BacklogStatistics
+    commits: CommitStatistics
+
+
+class Runtime(Reader):
+    """An open runtime; `open_runtime` makes it."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.ledger, engine.reading)
+        self._engine = engine
+        self._admission = Admission(engine)
+        self._control = Control(engine)
+
+    async def submit(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        *,
+        key: str,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> RunHandle[T]:
+        """Start a run, and return when it is durable. Under backpressure this waits; a repeat of
+        what was submitted before gives the run that is there."""
+        described = self._admission.describe(
+            workflow,
+            input,
+            key=key,
+            run_id=run_id,
+            headers=headers,
+            tags=tags,
+            priority=priority,
+            limits=limits,
+            delay=delay,
+            origin="submit",
+        )
+        engine = self._engine
+        admitted = await self._admission.known(described) if run_id is not None else None
+        if not engine.recovered:
+            await engine.counted.wait()
+        while admitted is None and engine.backlog.full(key):
+            await engine.backlog.wait_for_room(key)
+            admitted = await self._admission.known(described)
+        return await self._accepted(admitted or self._admission.admit(described))
+
+    async def submit_nowait(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        *,
+        key: str,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> RunHandle[T]:
+        """Like `submit`, but raises `Backpressure` at once instead of waiting for room."""
+        described = self._admission.describe(
+            workflow,
+            input,
+            key=key,
+            run_id=run_id,
+            headers=headers,
+            tags=tags,
+            priority=priority,
+            limits=limits,
+            delay=delay,
+            origin="submit",
+        )
+        engine = self._engine
+        admitted = await self._admission.known(described) if run_id is not None else None
+        if not engine.recovered:
+            await engine.counted.wait()
+        if admitted is None:
+            if engine.backlog.full(key):
+                raise engine.backlog.refuse(key)
+            admitted = self._admission.admit(described)
+        return await self._accepted(admitted)
+
+    async def _accepted(self, admitted: Admitted) -> RunHandle[Any]:
+        submission: Submission = admitted.submission
+        # Before it can end: from here on somebody waits for it.
+        waiter = self._engine.expect(submission.number) if admitted.new else None
+        if admitted.group is not None:
+            await self._engine.store.durable(admitted.group)
+        return RunHandle(self, submission, waiter)
+
+    async def status(self, run_id: str) -> RunStatus | None:
+        """How a run stands, also after its end; None if there is no such run."""
+        number = await self._engine.ledger.find(run_id)
+        return None if number is None else await self._status(number)
+
+    async def _status(self, number: int) -> RunStatus | None:
+        engine = self._engine
+        run = engine.live.get(number)
+        if run is not None and run.standing.state.terminal:
+            # An end that is only staged has not happened yet.
+            await engine.store.durable(run.staged)
+            run = None
+        return await engine.reading.status(number) if run is None else run.status()
+
+    async def wait_for_end(self, number: int) -> Standing | None:
+        """How a run ended, once it has; None if it was forgotten."""
+        engine = self._engine
+        if number not in engine.live:
+            if await engine.ledger.submission(number) is None:
+                return None
+            standing = await engine.ledger.standing(number)
+            if standing is not None and standing.state.terminal:
+                return standing
+        return (await engine.ended(number)).standing
+
+    def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
+        """The result of a run as its workflow declares it."""
+        return self._engine.reading.decode_result(workflow, version, payload)
+
+    async def cancel(self, run_id: str) -> bool:
+        """Ask for a run to be cancelled. True while it has not ended, False when it has, or is
+        unknown. With no step running it is settled when this returns."""
+        return await self._control.cancel(run_id)
+
+    async def pause(self, run_id: str) -> bool:
+        """Let the running step finish, then hold the run until `resume`."""
+        return await self._control.pause(run_id, True)
+
+    async def resume(self, run_id: str) -> bool:
+        """Let a paused run go on."""
+        return await self._control.pause(run_id, False)
+
+    async def pause_key(self, key: str) -> None:
+        """Hold all runs of a key."""
+        await self._control.pause_key(check_key(key), True)
+
+    async def resume_key(self, key: str) -> None:
+        """Let the runs of a key go on."""
+        await self._control.pause_key(check_key(key), False)
+
+    async def pause_all(self) -> None:
+        """Hold everything."""
+        await self._control.pause_key("", True)
+
+    async def resume_all(self) -> None:
+        """Let everything go on that is not paused by itself."""
+        await self._control.pause_key("", False)
+
+    async def redrive(self, run_id: str) -> int:
+        """Give a failed or quarantined run another chance, from the step that failed and with
+        today's code. Returns its generation."""
+        return await deadletters.redrive(self._engine, run_id)
+
+    async def forget(self, run_id: str) -> None:
+        """Remove all that is stored of a run that has ended."""
+        await deadletters.forget(self._engine, run_id)
+
+    def statistics(self) -> RuntimeStatistics:
+        """A snapshot."""
+        engine = self._engine
+        return RuntimeStatistics(
+            live=len(engine.live),
+            keys=len(engine.lines),
+            running_steps=engine.slots.total - engine.slots.free,
+            waiting_for_slot=engine.slots.waiting,
+            backlog=engine.backlog.statistics(),
+            commits=engine.store.statistics(),
+        )
+
+
+def _check(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+
+
+@asynccontextmanager
+async def open_runtime(
+    store: "str | os.PathLike[str] | Store",
+    *,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    namespace: str = "default",
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    max_concurrent_steps: int = 256,
+    max_pending: int = 100_000,
+    max_pending_per_key: int = 10_000,
+    backpressure_timeout: float = 30.0,
+    drain_timeout: float = 10.0,
+    on_terminal: Hook | None = None,
+    retention: Retention = Retention(),  # noqa: B008 (frozen)
+    transform: Transform | None = None,
+    wall: Callable[[], float] = time.time,
+) -> AsyncIterator[Runtime]:
+    """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
+    on by itself. Leaving the block drains: no step is started any more, running ones have
+    `drain_timeout` seconds, and what is unfinished goes on at the next open."""
+    _check("max_concurrent_steps", max_concurrent_steps, 1)
+    _check("max_pending", max_pending, 1)
+    _check("max_pending_per_key", max_pending_per_key, 1)
+    _check("backpressure_timeout", backpressure_timeout, 0)
+    _check("drain_timeout", drain_timeout, 0)
+    if not isinstance(store, Store):
+        store = LmdbStore(store)
+    registry = Registry(workflows)
+    async with store:
+        engine = Engine(
+            store,
+            registry=registry,
+            namespace=namespace,
+            limits=limits,
+            max_concurrent_steps=max_concurrent_steps,
+            max_pending=max_pending,
+            max_pending_per_key=max_pending_per_key,
+            backpressure_timeout=backpressure_timeout,
+            hook=on_terminal,
+            retention=retention,
+            codec=PayloadCodec(transform),
+            wall=wall,
+        )
+        store.when_failed(engine.fail)
+        await _begin(engine)
+        left: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    await nursery.start(_work, engine)
+                    with engine.block:
+                        yield Runtime(engine)
+                except trio.Cancelled:
+                    raise
+                except BaseException as error:
+                    # Raised outside of the nursery, so that it is itself and not in a group.
+                    left = error
+                finally:
+                    with trio.CancelScope(shield=True) as engine.block, suppress(StoreError):
+                        if engine.failure is None:
+                            await _drain(engine, drain_timeout)
+                    engine.scope.cancel()
+                    engine.close()
+        finally:
+            if engine.failure is None:
+                mark = engine.ledger.name("open")
+                engine.store.open_group().delete("counter", mark)
+        if engine.failure is not None:
+            raise engine.failure
+        if left is not None:
+            raise left
+
+
+async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
+    """All that goes on by itself, until the engine's scope is cancelled."""
+
+    async def guard(task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except Exception as error:
+            engine.fail(error)
+
+    with engine.scope:
+        async with engine.actors, trio.open_nursery() as nursery:
+            nursery.start_soon(guard, lambda: recovery.wake_lines(engine))
+            nursery.start_soon(guard, engine.delays.run)
+            nursery.start_soon(guard, engine.sweeper.run)
+            nursery.start_soon(guard, engine.asyncio.run)
+            if engine.hook is not None:
+                await engine.outbox.recover()
+                nursery.start_soon(guard, engine.outbox.run)
+            task_status.started()
+
+
+async def _begin(engine: Engine) -> None:
+    ledger = engine.ledger
+    await engine.read_counter()
+    mark = ledger.name("open")
+    engine.unclean = await ledger.get("counter", mark) is not None
+    engine.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
+    for key, _ in await engine.store.scan("held", prefix=ledger.prefix):
+        name = key[len(ledger.prefix) :].decode()
+        if name:
+            engine.line(name).paused = True
+        else:
+            engine.paused = engine.stopped = True
+    engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
+    await recovery.note_interruptions(engine)
+    await engine.delays.recover()
+    await engine.store.durable()
+
+
+async def _drain(engine: Engine, timeout: float) -> None:
+    """Start nothing more, let running steps finish, then cancel what still runs."""
+    engine.draining = engine.stopped = True
+    for run in list(engine.live.values()):
+        run.leave_if_asked()
+        run.resume()
+    patience = trio.current_time() + timeout
+    with trio.move_on_at(patience):
+        await engine.actors.drain()
+    for run in list(engine.live.values()):
+        run.unwind(Unwind.LEAVE)
+    await engine.actors.drain()
+    await engine.store.durable()
+    if engine.hook is not None:
+        with trio.move_on_at(patience):
+            await engine.outbox.tried()

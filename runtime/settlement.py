@@ -1,0 +1,57 @@
+"""Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
+
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.ledger import sealed
+from keyrun.runtime.logs import log
+from keyrun.runtime.run import Run
+from keyrun.runtime.values import Failure, State
+
+
+def settle(
+    run: Run,
+    state: State,
+    *,
+    result: bytes | None = None,
+    reason: str | None = None,
+    failure: Failure | None = None,
+    dead: bool = False,
+) -> None:
+    """Stage the end of a run: its terminal record, its place freed, the hook's turn."""
+    engine, standing, ledger = run.engine, run.standing, run.engine.ledger
+    standing.state = state
+    standing.result = result
+    standing.reason = reason if failure is None else failure.reason
+    standing.failure = failure
+    standing.ended_at = engine.wall()
+    standing.waiting_on = None
+    standing.step = failure.step if failure else standing.step
+    run.store_standing()
+    assert run.staged is not None
+    group = run.staged
+    if standing.place is not None:
+        group.delete("queue", ledger.place(run.key, standing.place))
+    elif run.submission.delay:
+        engine.delays.remove(group, run.submission)
+    ended = ledger.timed(standing.ended_at, run.number)
+    group.put("ended", ended, sealed("ended", ended))
+    if dead:
+        letter = ledger.number(run.number)
+        group.put("dead", letter, sealed("dead", letter, standing.ended_at))
+    if engine.hook is not None:
+        told = ledger.outbox(run.number, standing.generation)
+        group.put("outbox", told, sealed("outbox", told))
+    if failure is not None:
+        log(run, f"run_{state}", failure.reason, failure)
+    group.when_durable(lambda: engine.run_ended(run))
+    engine.store.hasten()
+    run.begin()
+
+
+def quarantine(run: Run, reason: str) -> None:
+    """Set a run aside until a person has looked at it. It holds its key: the code can be fixed."""
+    run.standing.state = State.QUARANTINED
+    run.standing.reason = reason
+    run.write(Entry.NOTE, "", "quarantined", reason)
+    run.store_standing()
+    run.begin()
+    log(run, "run_quarantined", reason)

@@ -1,0 +1,67 @@
+"""Slots: how many steps run at the same time, and who gets the next free one.
+
+First come, first served inside a priority; between priorities by turns, so that a flood of HIGH
+leaves something for LOW. Whoever waits for anything but a slot holds none.
+"""
+
+from collections import deque
+
+import trio
+
+from keyrun.runtime.values import Priority
+
+TURNS = (
+    Priority.HIGH,
+    Priority.NORMAL,
+    Priority.HIGH,
+    Priority.LOW,
+    Priority.HIGH,
+    Priority.NORMAL,
+    Priority.HIGH,
+)
+"""Who is asked first for each slot that becomes free: four, two and one of seven."""
+
+
+class Slots:
+    """A semaphore with priorities."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.free = total
+        self._waiting: dict[Priority, deque[trio.lowlevel.Task]] = {p: deque() for p in Priority}
+        self._turn = 0
+        self.waiting = 0
+
+    def take_nowait(self) -> bool:
+        """Take a slot if one is free; then nobody waits."""
+        if self.free:
+            self.free -= 1
+            return True
+        return False
+
+    async def take(self, priority: Priority) -> None:
+        """Wait for a slot."""
+        task = trio.lowlevel.current_task()
+        queue = self._waiting[priority]
+        queue.append(task)
+        self.waiting += 1
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            queue.remove(task)
+            self.waiting -= 1
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def give(self) -> None:
+        """Give a slot back, straight to the next in turn if somebody waits."""
+        if not self.waiting:
+            self.free += 1
+            return
+        while True:
+            queue = self._waiting[TURNS[self._turn]]
+            self._turn = (self._turn + 1) % len(TURNS)
+            if queue:
+                self.waiting -= 1
+                trio.lowlevel.reschedule(queue.popleft())
+                return

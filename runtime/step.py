@@ -1,0 +1,186 @@
+"""Steps: functions that a run calls durably, and what holds for each of them."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+
+import attrs
+
+from keyrun.runtime.retry import Retry
+from keyrun.runtime.values import UNSET, Unset
+
+_NAME = re.compile(r"(?:(?!\(\))[^#/])+")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value is UNSET or value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class StepOptions:
+    """What holds for a step. `timeout` is per attempt, None for none.
+
+    `shield`: a cancel only tells it, through `current_step().cancel_requested`.
+    `at_most_once`: it is never started twice; after a crash in the middle it fails instead.
+    `abandon`: a sync step that overruns is left behind in its thread.
+    `asyncio`: the coroutine is one of an asyncio library.
+    """
+
+    name: str
+    timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    retry: Retry | None = None
+    shield: bool = False
+    at_most_once: bool = False
+    abandon: bool = False
+    asyncio: bool = False
+
+
+class StepFunction(Generic[P, R]):
+    """A function with its options; `@step` makes it. Called directly it is the plain function."""
+
+    def __init__(self, function: Callable[P, Any], options: StepOptions, declared: Any) -> None:
+        self.function = function
+        self.set = options
+        self.declared = declared
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.plain = self.is_async and not options.asyncio
+        self.careful = options.at_most_once
+        self.complete: Callable[..., None] | None = None
+        """What to do with a value instead of journaling it: turns of a machine."""
+        self.__name__ = options.name
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        name: str | Unset = UNSET,
+        timeout: float | Unset | None = UNSET,
+        retry: Retry | Unset = UNSET,
+        shield: bool | Unset = UNSET,
+        at_most_once: bool | Unset = UNSET,
+        abandon: bool | Unset = UNSET,
+    ) -> "StepFunction[P, R]":
+        """The same function with other options."""
+        given: dict[str, Any] = {
+            field: value
+            for field, value in (
+                ("name", name),
+                ("timeout", timeout),
+                ("retry", retry),
+                ("shield", shield),
+                ("at_most_once", at_most_once),
+                ("abandon", abandon),
+            )
+            if value is not UNSET
+        }
+        return StepFunction(self.function, _checked(attrs.evolve(self.set, **given)), self.declared)
+
+    def __repr__(self) -> str:
+        return f"<step {self.set.name}>"
+
+
+def _checked(options: StepOptions) -> StepOptions:
+    name = options.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > 200:
+        raise ValueError(f"name must be 1 to 200 bytes without '#', '/' and '()', got {name!r}")
+    if options.retry is not None and not isinstance(options.retry, Retry):
+        raise TypeError(f"retry must be a Retry, got {options.retry!r}")
+    return options
+
+
+def return_type(function: Callable[..., Any]) -> Any:
+    """The declared return type, or Any where there is none that can be read."""
+    try:
+        return get_type_hints(function).get("return", Any)
+    except Exception:
+        return Any
+
+
+@overload
+def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> StepFunction[P, R]: ...
+@overload
+def step(function: Callable[P, R], /) -> StepFunction[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = ...,
+    timeout: float | Unset | None = ...,
+    retry: Retry | None = ...,
+    shield: bool = ...,
+    at_most_once: bool = ...,
+    abandon: bool = ...,
+    asyncio: bool = ...,
+) -> "_Decorator": ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: float | Unset | None = UNSET,
+    retry: Retry | None = None,
+    shield: bool = False,
+    at_most_once: bool = False,
+    abandon: bool = False,
+    asyncio: bool = False,
+) -> Any:
+    """Make a step of an async function, or of a sync one, which then runs in a worker thread."""
+
+    def decorate(function: Callable[..., Any]) -> StepFunction[..., Any]:
+        if isinstance(function, StepFunction):
+            raise TypeError(f"{function!r} is a step already; use .options(...) to change it")
+        if not callable(function):
+            raise TypeError(f"a step is made of a function, got {function!r}")
+        is_async = inspect.iscoroutinefunction(function)
+        if asyncio and not is_async:
+            raise TypeError(f"asyncio=True needs an async function, and {function!r} is none")
+        if abandon and is_async:
+            raise TypeError("abandon is for sync steps; an async one is cancelled")
+        options = StepOptions(
+            name=name or str(getattr(function, "__name__", "step")),
+            timeout=timeout,
+            retry=retry,
+            shield=shield,
+            at_most_once=at_most_once,
+            abandon=abandon,
+            asyncio=asyncio,
+        )
+        return StepFunction(function, _checked(options), return_type(function))
+
+    return decorate if function is None else decorate(function)
+
+
+class _Decorator:
+    """What `@step(...)` returns: only its type matters."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> StepFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> StepFunction[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise AssertionError("only for the type checker")
+
+
+_plain: dict[Any, StepFunction[..., Any]] = {}
+
+
+def as_step(function: Callable[..., Any]) -> StepFunction[..., Any]:
+    """`function` as a step, with default options unless it is one."""
+    if isinstance(function, StepFunction):
+        return function
+    known = _plain.get(function)
+    if known is None:
+        known = _plain[function] = step(function)
+    return known
+
+
+StepLike = StepFunction[P, R] | Callable[P, Awaitable[R]]

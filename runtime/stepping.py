@@ -1,0 +1,279 @@
+"""Stepping: what happens when a workflow asks for a step, from the journal to the outcome.
+
+asked for ──► journaled? ── yes ──► given back in journal order
+                 │ no
+                 ▼
+    gate (what was staged is durable) ──► hold (paused) ──► slot ──► attempt
+                 ▲                                                     │
+                 └── backoff ◄── failed, attempts left ◄───────────────┤
+                                                                       ▼
+                                     outcome staged, given to the workflow at once
+"""
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import trio
+
+from keyrun.runtime.attempt import Overrun, attempt
+from keyrun.runtime.current import CurrentStep
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.outcome import failed, interrupted, step_failed, succeeded
+from keyrun.runtime.run import Halt, Run, Unwind
+from keyrun.runtime.step import StepFunction
+from keyrun.runtime.values import UNSET, Failure, FailureKind
+from keyrun.storage.payload import PayloadError, PayloadTypeError
+
+if TYPE_CHECKING:
+    from keyrun.runtime.branch import Branch
+
+_RETRY = object()
+_FOREVER = float("inf")
+
+
+def halt(run: Run, decision: Any) -> Halt:
+    """Decide how the pass ends; the first decision counts."""
+    if run.decision is None:
+        run.decision = decision
+    return Halt()
+
+
+async def perform(
+    branch: "Branch", step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One durable step."""
+    run = branch.run
+    branch.check()
+    ident = branch.name(step.set.name)
+    mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
+    run.begun_steps += 1
+    memory = run.journal.memories.get(ident)
+    if memory is not None:
+        _check_against(run, ident, memory, mark)
+        if memory.outcome is not None:
+            return await _replayed(run, step, ident, memory)
+    else:
+        memory = run.journal.memory(ident)
+    if branch.lost:
+        await branch.rest()
+    memory.fingerprint = mark
+    most = run.submission.limits.max_iterations
+    if most is not None and run.begun_steps > most:
+        reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+        raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+    return await attempts(branch, step, ident, memory, args, kwargs)
+
+
+async def attempts(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Try until there is a value, or `StepFailed`."""
+    run = branch.run
+    while True:
+        if memory.retry is not None:
+            due, delay = memory.retry
+            await run.wait(min(due - run.engine.wall(), delay), "backoff")
+            memory.retry = None
+        value = await _try(branch, step, ident, memory, args, kwargs)
+        if value is not _RETRY:
+            return value
+
+
+def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """A number that tells other arguments, or None if they cannot be told."""
+    try:
+        return crc32(run.engine.codec.canonical([list(args), kwargs]))
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> None:
+    """Halt if the journal says that something else was asked for under this identity."""
+    if memory.call is not Call.STEP:
+        said = f"the journal has {ident!r} as {memory.call.name.lower()}, the code asks for a step"
+    elif memory.fingerprint is None or mark is None or memory.fingerprint == mark:
+        return
+    else:
+        said = (
+            f"the step {ident!r} is asked for with other arguments than the journal has; what is "
+            "between steps must decide the same way each time it runs"
+        )
+    raise halt(run, _contradiction(run, said, ident))
+
+
+async def _replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
+    await given_back(run, ident, memory)
+    if memory.outcome is Entry.DONE:
+        try:
+            return run.engine.codec.decode(memory.payload, step.declared)
+        except (PayloadError, PayloadTypeError) as error:
+            said = f"the journal has an outcome of {ident!r} that the step cannot have: {error}"
+            raise halt(run, _contradiction(run, said, ident)) from error
+    assert memory.failure is not None
+    raise step_failed(run, memory.failure)
+
+
+async def given_back(run: Run, ident: str, memory: Memory) -> None:
+    """Return when it is the turn of a journaled outcome."""
+    missing = await run.journal.turn_of(ident)
+    if missing is not None:
+        said = (
+            f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
+            "instead"
+        )
+        raise halt(run, _contradiction(run, said, ident))
+    run.journal.deliver(memory)
+
+
+def _contradiction(run: Run, said: str, ident: str) -> NonDeterminism:
+    return NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident)
+
+
+async def _try(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
+    run = branch.run
+    engine = run.engine
+    if run.staged is not None and not run.staged.durable:
+        await engine.store.durable(run.staged)
+    if run.stopped:
+        await ready(run)
+    suspect = memory.interruptions >= 2
+    if memory.interruptions:
+        limit = run.submission.limits.max_interruptions
+        once = step.set.at_most_once
+        if once or memory.interruptions_alone >= limit:
+            raise interrupted(run, ident, memory, at_most_once=once)
+    if suspect:
+        await engine.suspects.acquire()
+    slots = engine.slots
+    try:
+        if slots.free:
+            slots.free -= 1
+        else:
+            await slots.take(run.submission.priority)
+        current = CurrentStep(
+            run, ident, memory.attempts + 1, engine.wall(), suspect, _timeout(run, step)
+        )
+        try:
+            if step.careful or suspect or run.careful:
+                current.mark()
+                await run.gate()
+                run.careful = False
+            # It may have been a while since the gate; who is held shall not hold a slot.
+            if run.stopped:
+                return _RETRY
+            if run.pending:
+                run.begin()
+            run.current[ident] = current
+            return await _attempt(branch, step, memory, current, args, kwargs)
+        finally:
+            run.current.pop(ident, None)
+            current.over = True
+            if run.line.holder is current:
+                run.line.holder = None
+            if current.marked:
+                current.unmark()
+            if run.parked:
+                run.leave_if_asked()
+            if slots.waiting:
+                slots.give()
+            else:
+                slots.free += 1
+    finally:
+        if suspect:
+            engine.suspects.release()
+
+
+def _timeout(run: Run, step: StepFunction[..., Any]) -> float:
+    """Seconds for one attempt: the step's own word, else that of the run."""
+    timeout = step.set.timeout
+    if timeout is UNSET:
+        timeout = run.submission.limits.step_timeout
+    return _FOREVER if timeout is None else timeout
+
+
+async def _attempt(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    run = branch.run
+    try:
+        value = await attempt(branch, step, current, args, kwargs)
+        current.seal_state()
+        if step.complete is None:
+            succeeded(run, step, memory, current, value)
+        else:
+            step.complete(run, memory, current, value)
+    except Exception as error:
+        if run.unwinding is not None and not current.shielded:
+            # It was told to stop, and this is how it did: that is nobody's failure.
+            current.store_memo()
+            raise Halt from error
+        final = failed(run, step, memory, current, error)
+        if _cut_off(run, branch, current):
+            raise Halt from error
+        if final is not None:
+            raise final from error
+        return _RETRY
+    except (trio.Cancelled, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and not _only_cancelled(error):
+            raise
+        if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
+            failed(run, step, memory, current, Overrun())
+        elif branch.closed and run.unwinding is None:
+            run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
+        if isinstance(error, trio.Cancelled):
+            raise
+        raise Halt from error
+    return value
+
+
+def _only_cancelled(group: BaseExceptionGroup[BaseException]) -> bool:
+    """Whether it is the cancellation of the step, with whatever errors that led to inside it."""
+    cancelled, rest = group.split(trio.Cancelled)
+    return cancelled is not None and (rest is None or isinstance(rest, ExceptionGroup))
+
+
+def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:
+    """Whether the time of the run, or on the main line that of the attempt, is up. There the scope
+    of the run carries the deadline of the attempt, so the workflow cannot go on in this pass."""
+    if run.unwinding is not None:
+        return False
+    if trio.current_time() >= run.deadline:
+        run.unwinding = Unwind.DEADLINE
+        run.standing.step, run.standing.attempt = current.step, current.attempt
+    elif not branch.apart and run.scope.cancel_called:
+        run.unwinding = Unwind.AGAIN
+    else:
+        return False
+    return True
+
+
+async def ready(run: Run) -> None:
+    """Return when the next step may start: all is durable, and nobody holds the run."""
+    await run.gate()
+    while run.stopped:
+        run.leave_if_asked()
+        resumed = run.resumed
+        run.parked += 1
+        try:
+            await resumed.wait()
+        finally:
+            run.parked -= 1

@@ -1,0 +1,31 @@
+"""Durable timers: a wait whose end is written down before it begins."""
+
+from keyrun.runtime.branch import Branch
+from keyrun.runtime.journal import Call, Entry
+from keyrun.runtime.stepping import given_back, ready
+
+
+async def sleep(branch: Branch, seconds: float) -> None:
+    """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
+    back does not make the wait longer than it was meant to be."""
+    if not seconds >= 0:
+        raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+    run = branch.run
+    branch.check()
+    ident = branch.name("sleep()")
+    memory = run.journal.memory(ident)
+    if memory.outcome is not None:
+        await given_back(run, ident, memory)
+        return
+    if branch.lost:
+        await branch.rest()
+    if memory.retry is None:
+        memory.call = Call.TIMER
+        memory.retry = (run.engine.wall() + seconds, float(seconds))
+        run.write(Entry.TIMER, ident, *memory.retry)
+    due, length = memory.retry
+    rest = min(due - run.engine.wall(), length)
+    await run.wait(rest, "timer")
+    await ready(run)
+    run.write(Entry.DONE, ident, int(Call.TIMER), None, 1, None, None)
+    run.journal.settled(ident, memory, Entry.DONE)

@@ -1,0 +1,153 @@
+"""Workflows: how a run decides what to do next, written as an async function."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
+
+from keyrun.runtime.errors import UnknownWorkflow
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.retry import Retry
+from keyrun.runtime.step import return_type
+
+I = TypeVar("I")  # noqa: E741 (the input)
+T = TypeVar("T")
+
+WhileWaiting = Literal["hold", "yield"]
+
+
+class Workflow(Generic[I, T]):
+    """A named, versioned way to run; `@workflow` and `@machine` make it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        version: int,
+        limits: Limits,
+        retry: Retry | None,
+        input_type: Any,
+        result_type: Any,
+        kind: Literal["function", "machine"] = "function",
+    ) -> None:
+        if not isinstance(name, str) or not name or len(name.encode()) > 200:
+            raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise ValueError(f"version must be a whole number of at least 1, got {version!r}")
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits must be Limits, got {limits!r}")
+        self.function = function
+        self.name = name
+        self.version = version
+        self.limits = limits
+        self.retry = retry
+        self.input_type = input_type
+        self.result_type = result_type
+        self.kind = kind
+        self.takes_input = len(inspect.signature(function).parameters) > 1
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for unit tests of it."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} v{self.version}>"
+
+
+def _input_type(function: Callable[..., Any]) -> Any:
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) < 2:
+        return Any
+    try:
+        return get_type_hints(function).get(parameters[1], Any)
+    except Exception:
+        return Any
+
+
+Function = Callable[[Any, I], Coroutine[Any, Any, T]]
+NoInput = Callable[[Any], Coroutine[Any, Any, T]]
+
+
+class _Decorator:
+    """What `@workflow(...)` returns: only its type matters."""
+
+    @overload
+    def __call__(self, function: Function[I, T], /) -> Workflow[I, T]: ...
+    @overload
+    def __call__(self, function: NoInput[T], /) -> Workflow[None, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise AssertionError("only for the type checker")
+
+
+@overload
+def workflow(function: Function[I, T], /) -> Workflow[I, T]: ...
+@overload
+def workflow(function: NoInput[T], /) -> Workflow[None, T]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = ...,
+    version: int = ...,
+    limits: Limits = ...,
+    retry: Retry | None = ...,
+) -> _Decorator: ...
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    retry: Retry | None = None,
+) -> Any:
+    """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
+
+    What is between its steps is ordinary code that may be run again: it decides, and has no
+    effects of its own. `retry` is for those of its steps that have no policy of their own.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"a workflow is an async function, and {function!r} is none")
+        return Workflow(
+            function,
+            name=name or function.__name__,
+            version=version,
+            limits=limits,
+            retry=retry,
+            input_type=_input_type(function),
+            result_type=return_type(function),
+        )
+
+    return decorate if function is None else decorate(function)
+
+
+class Registry:
+    """The workflows of a runtime, by name and version."""
+
+    def __init__(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
+        self._versions: dict[str, dict[int, Workflow[Any, Any]]] = {}
+        for each in workflows:
+            if not isinstance(each, Workflow):
+                raise TypeError(f"workflows must be made with @workflow or @machine, got {each!r}")
+            versions = self._versions.setdefault(each.name, {})
+            if versions.get(each.version, each) is not each:
+                raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
+            versions[each.version] = each
+
+    def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
+        """The highest version of a workflow, which new runs take."""
+        name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
+        versions = self._versions.get(name) if isinstance(name, str) else None
+        if not versions:
+            known = ", ".join(sorted(self._versions)) or "none"
+            raise UnknownWorkflow(
+                f"{wanted!r} is not a workflow of this runtime, which has: {known}; give it to "
+                "open_runtime(workflows=[...])"
+            )
+        return versions[max(versions)]
+
+    def find(self, name: str, version: int) -> Workflow[Any, Any] | None:
+        """One version of a workflow, or None if this runtime does not have it."""
+        return self._versions.get(name, {}).get(version)

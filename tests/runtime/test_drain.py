@@ -1,0 +1,371 @@
+"""Leaving the block: running steps finish, the rest goes on at the next open."""
+
+import pytest
+import trio
+
+from keyrun.runtime import Context, Retry, State, TransientError, current_step, step, workflow
+from keyrun.storage import MemoryStore, StoreClosed, StoreCrashed, StoreError
+from keyrun.testing import RecordingHook, open_test_runtime
+from tests.runtime.fragile import FragileStore, FullDisk
+
+
+class Log:
+    """A workflow of three steps that take 10 seconds each."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.done: list[str] = []
+
+        @step(retry=Retry.none())
+        async def work(name: str) -> str:
+            self.begun.append(name)
+            assert current_step().attempt == 1
+            await trio.sleep(10)
+            self.done.append(name)
+            return name
+
+        @workflow
+        async def job(ctx: Context) -> str:
+            return "".join([await ctx.step(work, name) for name in "abc"])
+
+        self.job = job
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+async def test_a_running_step_finishes_and_the_next_one_begins_at_the_next_open(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore()
+    hook = RecordingHook()
+    async with open_test_runtime(store, workflows=[log.job], on_terminal=hook) as rt:
+        await rt.submit(log.job, key="k", run_id="r")
+        await rt.submit(log.job, key="k", run_id="next")
+        await trio.sleep(12)
+    assert trio.current_time() == pytest.approx(20, abs=0.1)
+    assert log.done == ["a", "b"]
+    assert hook.calls == 0
+    async with open_test_runtime(store, workflows=[log.job], on_terminal=hook) as rt:
+        assert await (await rt.submit(log.job, key="k", run_id="next")).result() == "abc"
+        assert not [entry for entry in await rt.history("r") if entry.failure is not None]
+    assert log.begun == [*"abc", *"abc"]
+    assert [outcome.run_id for outcome in hook.outcomes] == ["r", "next"]
+
+
+async def test_a_step_that_takes_longer_than_the_drain_is_cancelled_and_run_again(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = FragileStore()
+    for _ in range(3):
+        async with open_test_runtime(store, workflows=[log.job], drain_timeout=3) as rt:
+            await rt.submit(log.job, key="k", run_id="r")
+            await trio.sleep(5)
+        assert store.keys("begun") == []
+    assert trio.current_time() == pytest.approx(24, abs=0.1)
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "abc"
+        events = {entry.event for entry in await rt.history("r")}
+    assert log.begun == [*"aaa", *"abc"]
+    assert not events & {"failed", "interrupted"}
+
+
+async def test_a_run_whose_last_step_finishes_in_the_drain_ends(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        run = await rt.submit(log.job, key="k", run_id="r")
+        await trio.sleep(25)
+    assert log.done == ["a", "b", "c"]
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.SUCCEEDED
+        assert run.run_id == "r"
+
+
+async def test_runs_that_wait_do_not_keep_the_block(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Neither those that wait already, nor those that come to wait in the drain."""
+    store = MemoryStore()
+    passes: list[str] = []
+
+    @step(retry=Retry.fixed(max_attempts=2, delay=300, jitter=0))
+    async def work(fails: bool) -> None:
+        await trio.sleep(5)
+        if fails and current_step().attempt == 1:
+            raise TransientError("once")
+
+    @workflow
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep(300)
+
+    @workflow
+    async def later(ctx: Context) -> None:
+        await ctx.step(work, False)
+        await ctx.sleep(300)
+        passes.append("later")
+
+    @workflow
+    async def retrier(ctx: Context) -> None:
+        await ctx.step(work, True)
+        passes.append("retrier")
+
+    @workflow
+    async def side_by_side(ctx: Context) -> None:
+        async def twice(ctx: Context) -> None:
+            await ctx.step(work, False)
+            await ctx.step(work, False)
+
+        await ctx.gather(ctx.step(work, False), twice, lambda ctx: ctx.sleep(300))
+        passes.append("side_by_side")
+
+    workflows = [sleeper, later, retrier, side_by_side]
+    async with open_test_runtime(store, workflows=workflows, drain_timeout=100) as rt:
+        for each in workflows:
+            await rt.submit(each, key=each.name, run_id=each.name)
+        await rt.submit(sleeper, key="delayed", delay=1000)
+        await rt.pause_key("paused")
+        await rt.submit(sleeper, key="paused")
+        await trio.sleep(1)
+    assert trio.current_time() == pytest.approx(5, abs=0.2)
+    async with open_test_runtime(store, workflows=workflows, drain_timeout=0) as rt:
+        for each in workflows:
+            await (await rt.submit(each, key=each.name, run_id=each.name)).result()
+        assert trio.current_time() == pytest.approx(310, abs=2)
+    assert sorted(passes) == ["later", "retrier", "side_by_side"]
+
+
+async def test_in_a_gather_the_running_steps_finish(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Also when a sibling comes to its next step meanwhile."""
+    store = MemoryStore()
+    done: list[str] = []
+
+    @step
+    async def work(name: str, seconds: float) -> None:
+        await trio.sleep(seconds)
+        done.append(name)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        async def branch(ctx: Context) -> None:
+            await ctx.step(work, "short", 2)
+            await ctx.step(work, "next", 2)
+
+        await ctx.gather(branch, ctx.step(work, "long", 8))
+
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+    assert trio.current_time() == pytest.approx(8, abs=0.1)
+    assert done == ["short", "long"]
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await (await rt.submit(job, key="k", run_id="r")).result()
+    assert done == ["short", "long", "next"]
+
+
+async def test_a_block_left_by_an_exception_drains_and_raises_just_that(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = FragileStore()
+    with pytest.raises(ValueError, match="mine"):
+        async with open_test_runtime(store, workflows=[log.job]) as rt:
+            await rt.submit(log.job, key="k", run_id="r")
+            await trio.sleep(5)
+            raise ValueError("mine")
+    assert log.done == ["a"]
+    assert store.keys("begun") == []
+    assert not [key for key in store.keys("counter") if b"open" in key]
+
+
+async def test_a_block_left_by_a_cancellation_drains(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = FragileStore()
+    with trio.move_on_after(5) as scope:
+        async with open_test_runtime(store, workflows=[log.job]) as rt:
+            await rt.submit(log.job, key="k", run_id="r")
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert trio.current_time() == pytest.approx(10, abs=0.1)
+    assert log.done == ["a"]
+    assert store.keys("begun") == []
+    assert not [key for key in store.keys("counter") if b"open" in key]
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "abc"
+    assert log.begun == ["a", "b", "c"]
+
+
+async def test_a_cancelled_block_does_not_wait_longer_than_the_drain(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    with trio.move_on_after(5):
+        async with open_test_runtime(workflows=[log.job], drain_timeout=2) as rt:
+            await rt.submit(log.job, key="k", run_id="r")
+            await trio.sleep_forever()
+    assert trio.current_time() == pytest.approx(7, abs=0.1)
+
+
+@pytest.mark.parametrize("keys", [1, 300])
+async def test_a_store_that_fails_ends_the_block_with_a_clear_error(
+    autojump_clock: trio.testing.MockClock, log: Log, keys: int
+) -> None:
+    store = FullDisk()
+    hook = RecordingHook()
+    with pytest.raises(StoreError, match="No space left on device"):
+        async with open_test_runtime(store, workflows=[log.job], on_terminal=hook) as rt:
+            for n in range(keys):
+                await rt.submit(log.job, key=f"k{n}", run_id=f"r{n}")
+            await trio.sleep(5)
+            store.full = True
+            await trio.sleep_forever()
+    assert trio.current_time() == pytest.approx(10, abs=0.2)
+    assert hook.calls == 0
+    store.full = False
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        for n in range(keys):
+            assert await (await rt.submit(log.job, key=f"k{n}", run_id=f"r{n}")).result() == "abc"
+
+
+async def test_a_store_that_fails_in_the_drain_ends_the_block_with_a_clear_error(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = FullDisk()
+    with pytest.raises(StoreError, match="No space left on device"):
+        async with open_test_runtime(store, workflows=[log.job]) as rt:
+            for n in range(20):
+                await rt.submit(log.job, key=f"k{n}")
+            await trio.sleep(5)
+            store.full = True
+    assert trio.current_time() == pytest.approx(10, abs=0.2)
+
+
+async def test_a_submit_on_a_failed_store_raises_the_store_error(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = FullDisk()
+    with pytest.raises(StoreError, match="No space left on device"):
+        async with open_test_runtime(store, workflows=[log.job]) as rt:
+            store.full = True
+            await rt.submit(log.job, key="k")
+
+
+async def test_a_crash_of_the_store_cancels_the_block(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore()
+    reached = False
+    async with open_test_runtime(store, workflows=[log.job], drain_timeout=1000) as rt:
+        for n in range(300):
+            await rt.submit(log.job, key=f"k{n}")
+        await trio.sleep(5)
+        store.crash()
+        await trio.sleep(1)
+        reached = True
+    assert not reached
+    assert trio.current_time() == pytest.approx(5, abs=0.1)
+    assert log.done == []
+
+
+async def test_who_waits_for_a_result_outside_of_the_block_is_sent_away(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    errors: list[str] = []
+    async with trio.open_nursery() as nursery:
+        async with open_test_runtime(workflows=[log.job]) as rt:
+            run = await rt.submit(log.job, key="k")
+
+            async def wait() -> None:
+                with pytest.raises(StoreClosed) as caught:
+                    await run.result()
+                errors.append(str(caught.value))
+
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+    assert len(errors) == 1
+    assert "goes on" in errors[0]
+
+
+async def test_a_submit_in_the_drain_is_kept_for_the_next_open(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore(latency=0.1)
+    async with trio.open_nursery() as nursery:
+        async with open_test_runtime(store, workflows=[log.job]) as rt:
+            await rt.submit(log.job, key="k", run_id="r")
+
+            async def submit_late() -> None:
+                await trio.sleep(3)
+                await rt.submit(log.job, key="late", run_id="late")
+
+            nursery.start_soon(submit_late)
+            await trio.sleep(1)
+    assert log.begun == ["a"]
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="late", run_id="late")).result() == "abc"
+
+
+async def test_submits_until_the_very_end_are_kept_and_disturb_nobody(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore(latency=0.01)
+    accepted: list[str] = []
+
+    async def hook(outcome: object) -> None:
+        await trio.sleep(0.5)
+
+    async with trio.open_nursery() as nursery:
+        async with open_test_runtime(store, workflows=[log.job], on_terminal=hook) as rt:
+            await rt.submit(log.job, key="k")
+
+            async def submit_on(name: str) -> None:
+                with pytest.raises(StoreClosed):
+                    while True:
+                        run = await rt.submit(log.job, key=f"{name}{len(accepted)}")
+                        accepted.append(run.run_id)
+
+            for name in "abc":
+                nursery.start_soon(submit_on, name)
+            await trio.sleep(25)
+    assert len(accepted) > 100
+    async with open_test_runtime(store, workflows=[log.job], max_concurrent_steps=10_000) as rt:
+        await trio.sleep(100)
+        states = [status.state for run_id in accepted if (status := await rt.status(run_id))]
+    assert states == [State.SUCCEEDED] * len(accepted)
+
+
+async def test_a_resume_in_the_drain_starts_nothing(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    async with trio.open_nursery() as nursery:
+        async with open_test_runtime(workflows=[log.job], drain_timeout=100) as rt:
+            await rt.submit(log.job, key="k")
+
+            async def resume() -> None:
+                await trio.sleep(3)
+                await rt.resume_all()
+
+            nursery.start_soon(resume)
+            await trio.sleep(1)
+    assert log.begun == ["a"]
+
+
+async def test_the_same_store_can_be_opened_and_left_many_times(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    store = MemoryStore()
+    for _ in range(20):
+        async with open_test_runtime(store, workflows=[log.job], drain_timeout=0):
+            pass
+    with pytest.raises(StoreCrashed):
+        async with store:
+            store.crash()
+            await store.durable()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="k")).result() == "abc"

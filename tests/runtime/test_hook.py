@@ -1,0 +1,276 @@
+"""The terminal hook: told of every end, after its commit, at least once."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+
+from keyrun.runtime import (
+    Context,
+    FailureKind,
+    PermanentError,
+    RunOutcome,
+    State,
+    step,
+    workflow,
+)
+from keyrun.storage import MemoryStore, StoreError
+from keyrun.testing import RecordingHook, open_test_runtime
+from tests.runtime.fragile import FragileStore, FullDisk
+
+
+@step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@step
+async def refuse() -> None:
+    raise PermanentError("never")
+
+
+@workflow
+async def doubling(ctx: Context, number: int) -> int:
+    return await ctx.step(double, number)
+
+
+@workflow
+async def failing(ctx: Context) -> None:
+    await ctx.step(double, 1)
+    await ctx.step(refuse)
+
+
+@workflow
+async def judging(ctx: Context) -> None:
+    ctx.fail("not good enough")
+
+
+async def test_the_hook_sees_how_each_run_ended(autojump_clock: trio.testing.MockClock) -> None:
+    hook = RecordingHook()
+    async with open_test_runtime(workflows=[doubling, failing, judging], on_terminal=hook) as rt:
+        await rt.submit(doubling, 21, key="a", run_id="a", headers={"trace": "1"})
+        await rt.submit(failing, key="b", run_id="b", headers={"trace": "2"})
+        await rt.submit(judging, key="c", run_id="c")
+        await trio.sleep(10)
+    told = {outcome.run_id: outcome for outcome in hook.outcomes}
+    assert hook.calls == len(told) == 3
+    assert (told["a"].state, told["a"].result, told["a"].failure) == (State.SUCCEEDED, 42, None)
+    assert (told["a"].headers, told["a"].steps_done) == ({"trace": "1"}, 1)
+    assert (told["a"].key, told["a"].workflow, told["a"].generation) == ("a", "doubling", 1)
+    failure = told["b"].failure
+    assert failure is not None
+    assert (told["b"].state, failure.kind) == (State.FAILED, FailureKind.PERMANENT_ERROR)
+    assert (told["b"].step, told["b"].headers) == ("refuse", {"trace": "2"})
+    assert told["b"].reason == failure.reason
+    assert (told["c"].state, told["c"].reason) == (State.FAILED, "not good enough")
+
+
+async def test_the_hook_is_called_after_the_commit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    times: list[float] = []
+    states: list[State] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        times.append(trio.current_time())
+        status = await rt.status(outcome.run_id)
+        assert status is not None
+        states.append(status.state)
+
+    async with open_test_runtime(
+        MemoryStore(latency=2), workflows=[doubling], on_terminal=hook
+    ) as rt:
+        run = await rt.submit(doubling, 1, key="k")
+        submitted = trio.current_time()
+        await run.result()
+        await trio.sleep(1)
+    assert times == [submitted + 2]
+    assert states == [State.SUCCEEDED]
+
+
+@pytest.mark.parametrize("crash_at", range(2, 12))
+async def test_whenever_the_process_dies_the_hook_is_told_of_the_end_that_lasts(
+    autojump_clock: trio.testing.MockClock, crash_at: int
+) -> None:
+    """Never of one that did not commit: each attempt at the step gives another result."""
+    store = FragileStore()
+    hook = RecordingHook()
+    calls = 0
+
+    @step
+    async def count() -> int:
+        nonlocal calls
+        calls += 1
+        await trio.sleep(1)
+        return calls
+
+    @workflow
+    async def counting(ctx: Context) -> int:
+        return await ctx.step(count) + await ctx.step(count)
+
+    store.crash_at = crash_at
+    result = None
+    for _ in range(2):
+        async with open_test_runtime(store, workflows=[counting], on_terminal=hook) as rt:
+            run = await rt.submit(counting, key="k", run_id="r")
+            result = await run.result()
+            await trio.sleep(1)
+            store.crash()
+        store.crash_at = None
+    assert {outcome.result for outcome in hook.outcomes} == {result}
+    assert store.keys("outbox") == []
+
+
+async def test_an_end_whose_commit_fails_is_not_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = FullDisk()
+    hook = RecordingHook()
+
+    @step
+    async def fill() -> None:
+        store.full = True
+
+    @workflow
+    async def filling(ctx: Context) -> None:
+        await ctx.step(fill)
+
+    with pytest.raises(StoreError, match="No space left"):
+        async with open_test_runtime(store, workflows=[filling], on_terminal=hook) as rt:
+            await rt.submit(filling, key="k")
+            await trio.sleep_forever()
+    assert hook.calls == 0
+
+
+async def test_a_crash_between_the_commit_and_the_hook_tells_it_at_the_next_open(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = MemoryStore()
+    hook = RecordingHook()
+
+    async def crashing(outcome: RunOutcome) -> None:
+        store.crash()
+
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=crashing) as rt:
+        await rt.submit(doubling, 3, key="k", run_id="r", headers={"trace": "t"})
+        await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        await trio.sleep(1)
+    assert [(outcome.run_id, outcome.result) for outcome in hook.outcomes] == [("r", 6)]
+    assert hook.outcomes[0].headers == {"trace": "t"}
+
+
+async def test_a_hook_that_raises_is_told_again_with_growing_delays(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    times: list[float] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        times.append(trio.current_time())
+        if len(times) < 5:
+            raise RuntimeError("not now")
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook) as rt:
+        await (await rt.submit(doubling, 1, key="k")).result()
+        await trio.sleep(100)
+    assert len(times) == 5
+    delays = [after - before for before, after in pairwise(times)]
+    assert delays == sorted(delays)
+    assert delays[-1] > 3 * delays[0]
+    assert delays[0] == pytest.approx(0.5, rel=0.3)
+
+
+async def test_an_end_that_the_hook_does_not_take_holds_up_no_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: list[str] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        if outcome.run_id == "bad":
+            raise RuntimeError("never")
+        told.append(outcome.run_id)
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="bad")).result()
+        await (await rt.submit(doubling, 1, key="k", run_id="good")).result()
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == ["good"]
+
+
+async def test_a_hook_that_raised_is_told_again_after_a_restart(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = MemoryStore()
+    broken, hook = RecordingHook(failures=1000), RecordingHook()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=broken) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="r")).result()
+        await trio.sleep(1)
+    assert broken.calls > 1
+    assert broken.outcomes == []
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        pass
+    assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
+
+
+async def test_leaving_the_block_tells_what_ends_in_the_drain(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: list[str] = []
+
+    async def slow(outcome: RunOutcome) -> None:
+        await trio.sleep(1)
+        told.append(outcome.run_id)
+
+    @step
+    async def nap() -> None:
+        await trio.sleep(5)
+
+    @workflow
+    async def napping(ctx: Context) -> None:
+        await ctx.step(nap)
+
+    async with open_test_runtime(workflows=[napping], on_terminal=slow) as rt:
+        for name in "abc":
+            await rt.submit(napping, key=name, run_id=name)
+        await trio.testing.wait_all_tasks_blocked()
+    assert sorted(told) == ["a", "b", "c"]
+
+
+async def test_a_hook_that_hangs_is_left_after_the_drain_and_told_again_at_the_next_open(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = MemoryStore()
+    hook = RecordingHook()
+
+    async def hanging(outcome: RunOutcome) -> None:
+        await trio.sleep_forever()
+
+    async with open_test_runtime(
+        store, workflows=[doubling], on_terminal=hanging, drain_timeout=7
+    ) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="r")).result()
+    assert trio.current_time() == pytest.approx(7, abs=0.1)
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        pass
+    assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
+
+
+async def test_an_end_that_cannot_be_read_with_todays_code_does_not_stop_the_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @workflow(name="doubling")
+    async def changed(ctx: Context, number: int) -> str:
+        return str(await ctx.step(double, number))
+
+    store = MemoryStore()
+    broken, hook = RecordingHook(failures=1000), RecordingHook()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=broken) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="old")).result()
+    options: dict[str, Any] = {"workflows": [changed], "on_terminal": hook}
+    async with open_test_runtime(store, **options) as rt:
+        assert await (await rt.submit(changed, 1, key="k", run_id="new")).result() == "2"
+        await trio.sleep(1)
+    assert [outcome.run_id for outcome in hook.outcomes] == ["new"]

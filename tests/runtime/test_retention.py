@@ -1,0 +1,80 @@
+"""Ended runs are kept by age since the end and by count; dead letters stay."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from keyrun.runtime import Context, PermanentError, Retention, RunFailed, step, workflow
+from keyrun.storage import MemoryStore
+from keyrun.testing import open_test_runtime
+
+
+@step
+async def work(seconds: float) -> None:
+    await trio.sleep(seconds)
+
+
+@workflow
+async def job(ctx: Context, seconds: float) -> None:
+    await ctx.step(work, seconds)
+
+
+@step
+async def broken() -> None:
+    raise PermanentError("no")
+
+
+@workflow
+async def doomed(ctx: Context) -> None:
+    await ctx.step(broken)
+
+
+async def test_a_run_is_swept_exactly_so_long_after_its_end(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[job], retention=Retention(age=100)) as runtime:
+        run = await runtime.submit(job, 50, key="k", run_id="r")
+        await run.result()
+        await trio.sleep(99.9)
+        assert await runtime.status("r") is not None
+        await trio.sleep(0.2)
+        assert await runtime.status("r") is None
+
+
+async def test_only_so_many_ended_runs_are_kept(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job], retention=Retention(count=3)) as runtime:
+        for number in range(5):
+            run = await runtime.submit(job, 1, key="k", run_id=f"r{number}")
+            await run.result()
+        await trio.sleep(1)
+        assert [status.run_id for status in await runtime.runs()] == ["r2", "r3", "r4"]
+    async with open_test_runtime(store, workflows=[job], retention=Retention(count=1)) as runtime:
+        await trio.sleep(1)
+        assert [status.run_id for status in await runtime.runs()] == ["r4"]
+        assert len(await store.scan("journal")) == 1
+
+
+async def test_dead_letters_stay_until_they_are_forgotten(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[doomed], retention=Retention(age=10)) as runtime:
+        run = await runtime.submit(doomed, key="k", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        await trio.sleep(1000)
+        assert len(await runtime.dead_letters()) == 1
+        await runtime.forget("r")
+        assert await runtime.dead_letters() == []
+
+
+async def test_a_repeat_within_the_retention_is_the_same_run_and_after_it_a_new_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[job], retention=Retention(age=100)) as runtime:
+        await (await runtime.submit(job, 1, key="k", run_id="r")).result()
+        assert not (await runtime.submit(job, 1, key="k", run_id="r")).newly_submitted
+        await trio.sleep(200)
+        assert (await runtime.submit(job, 1, key="k", run_id="r")).newly_submitted
+
+
+@pytest.mark.parametrize("field", ["age", "count"])
+def test_a_retention_that_keeps_nothing_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be positive, got 0"):
+        Retention(**{field: 0})
