@@ -174,6 +174,7 @@ class Admission:
     def admit(self, described: Submission) -> Admitted:
         """Stage a run with its place at the end of its key's line."""
         engine, ledger = self._engine, self._engine.ledger
+        engine.check_open()
         number = engine.take_number()
         submission = described
         submission.number = number

@@ -25,12 +25,21 @@ if TYPE_CHECKING:
     from keyrun.runtime.run import Run
 
 
+class Raised:
+    """What is left of a function that raised before it waited for anything."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Overrun(Exception):
     """The attempt ran out of time."""
 
 
 @types.coroutine
-def _carry(coroutine: Coroutine[Any, Any, Any], trap: Any) -> Generator[Any, Any, Any]:
+def carry(coroutine: Coroutine[Any, Any, Any], trap: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that was started by hand and gave `trap`, as `await` would."""
     while True:
         try:
@@ -50,11 +59,17 @@ async def attempt(
     current: CurrentStep,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    work: Awaitable[Any] | Raised | None,
 ) -> Any:
-    """Run the function once. Raises `Overrun` when its time is up, except on the main line, where
-    the cancellation of the run's scope does. A function that swallows its cancellation, or cannot
-    be cancelled, is found out when it returns too late."""
+    """Run the function once, or go on with `work`, which is the rest of it.
+
+    Raises `Overrun` when its time is up, except on the main line, where the cancellation of the
+    run's scope does. A function that swallows its cancellation, or cannot be cancelled, is found
+    out when it returns too late.
+    """
     run = branch.run
+    if isinstance(work, Raised):
+        raise work.error
     token = enter(current)
     try:
         if branch.apart or step.set.shield:
@@ -66,14 +81,7 @@ async def attempt(
             if scope.cancelled_caught:
                 raise Overrun
         else:
-            if step.plain:
-                coroutine = step.function(*args, **kwargs)
-                try:
-                    trap = coroutine.send(None)
-                except StopIteration as stop:
-                    return stop.value
-                work: Awaitable[Any] = _carry(coroutine, trap)
-            else:
+            if work is None:
                 work = _call(run, step, current, args, kwargs)
             current.mark()
             scope = run.scope

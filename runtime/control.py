@@ -56,6 +56,7 @@ class Control:
     async def _find(self, run_id: str) -> Run | None:
         """A run to be changed, as it is in memory, or taken from the store."""
         engine = self._engine
+        engine.check_open()
         number = await engine.ledger.find(run_id)
         if number is None:
             return None
@@ -113,6 +114,7 @@ class Control:
     async def pause_key(self, key: str, paused: bool) -> None:
         """Hold a key, or all keys for the empty one, or let them go on."""
         engine = self._engine
+        engine.check_open()
         record = engine.ledger.name(key)
         group = engine.store.open_group()
         if paused:

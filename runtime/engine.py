@@ -130,6 +130,7 @@ class Engine:
         """Around the user's block, and then around the drain."""
         self.failure: Exception | None = None
         self.draining = False
+        self.closed = False
         self.paused = False
         self.stopped = False
         """Whether no step may start anywhere: paused or draining."""
@@ -230,8 +231,14 @@ class Engine:
 
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
+        self.closed = True
         for waiter in list(self.waiters.values()):
             waiter.give_up()
+
+    def check_open(self) -> None:
+        """Raise if the block has been left."""
+        if self.closed:
+            raise StoreClosed("the runtime was left; open it again to go on")
 
     def run_ended(self, run: Run) -> None:
         """The end of a run is durable."""

@@ -74,6 +74,11 @@ class Memory:
         self.payload: Any = None
         self.delivered = False
 
+    @property
+    def known(self) -> bool:
+        """Whether anything happened to it yet."""
+        return self.attempts > 0 or self.interruptions > 0
+
 
 class Journal:
     """The memories of a run by what they are about, and the order in which to give them back."""

@@ -50,8 +50,11 @@ class StepFunction(Generic[P, R]):
         self.set = options
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        self.plain = self.is_async and not options.asyncio
         self.careful = options.at_most_once
+        self.sprints = (
+            self.is_async and not options.asyncio and not options.shield and not self.careful
+        )
+        """Whether it may be started with no more ado than a call."""
         self.complete: Callable[..., None] | None = None
         """What to do with a value instead of journaling it: turns of a machine."""
         self.__name__ = options.name

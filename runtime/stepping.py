@@ -15,8 +15,8 @@ from zlib import crc32
 
 import trio
 
-from keyrun.runtime.attempt import Overrun, attempt
-from keyrun.runtime.current import CurrentStep
+from keyrun.runtime.attempt import Overrun, Raised, attempt, carry
+from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.outcome import failed, interrupted, step_failed, succeeded
@@ -62,7 +62,59 @@ async def perform(
     if most is not None and run.begun_steps > most:
         reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
         raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-    return await attempts(branch, step, ident, memory, args, kwargs)
+    if not step.sprints or branch.apart or memory.known:
+        return await attempts(branch, step, ident, memory, args, kwargs)
+    if run.staged is not None and not run.staged.durable:
+        await run.engine.store.durable(run.staged)
+    if run.careful or run.stopped or not run.engine.slots.free:
+        return await attempts(branch, step, ident, memory, args, kwargs)
+    current, work = _sprint(run, step, ident, args, kwargs)
+    if type(work) is Sprinted:
+        try:
+            current.seal_state()
+            succeeded(run, step, memory, current, work.value)
+        except Exception as error:
+            work = Raised(error)
+        else:
+            current.over = True
+            if run.line.holder is current:
+                run.line.holder = None
+            return work.value
+    return await attempts(branch, step, ident, memory, args, kwargs, (current, work))
+
+
+class Sprinted:
+    """What a step returned that waited for nothing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _sprint(
+    run: Run,
+    step: StepFunction[..., Any],
+    ident: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[CurrentStep, Any]:
+    """Start the first attempt of a step that nothing stands in the way of. If it waits for nothing
+    it is done, with no slot taken, since nobody else could run meanwhile; else it is to be gone on
+    with as any other attempt."""
+    if run.pending:
+        run.begin()
+    current = CurrentStep(run, ident, 1, run.engine.wall(), False, _timeout(run, step))
+    token = enter(current)
+    try:
+        coroutine = step.function(*args, **kwargs)
+        return current, carry(coroutine, coroutine.send(None))
+    except StopIteration as stop:
+        return current, Sprinted(stop.value)
+    except Exception as error:
+        return current, Raised(error)
+    finally:
+        leave(token)
 
 
 async def attempts(
@@ -72,17 +124,19 @@ async def attempts(
     memory: Memory,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    started: tuple[CurrentStep, Any] | None = None,
 ) -> Any:
-    """Try until there is a value, or `StepFailed`."""
+    """Try until there is a value, or `StepFailed`. `started` is an attempt under way."""
     run = branch.run
     while True:
         if memory.retry is not None:
             due, delay = memory.retry
             await run.wait(min(due - run.engine.wall(), delay), "backoff")
             memory.retry = None
-        value = await _try(branch, step, ident, memory, args, kwargs)
+        value = await _try(branch, step, ident, memory, args, kwargs, started)
         if value is not _RETRY:
             return value
+        started = None
 
 
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -142,6 +196,7 @@ async def _try(
     memory: Memory,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    started: tuple[CurrentStep, Any] | None,
 ) -> Any:
     """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
     run = branch.run
@@ -164,21 +219,24 @@ async def _try(
             slots.free -= 1
         else:
             await slots.take(run.submission.priority)
-        current = CurrentStep(
-            run, ident, memory.attempts + 1, engine.wall(), suspect, _timeout(run, step)
-        )
+        if started is not None:
+            current, work = started
+        else:
+            timeout = _timeout(run, step)
+            current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
+            work = None
         try:
             if step.careful or suspect or run.careful:
                 current.mark()
                 await run.gate()
                 run.careful = False
             # It may have been a while since the gate; who is held shall not hold a slot.
-            if run.stopped:
+            if run.stopped and work is None:
                 return _RETRY
             if run.pending:
                 run.begin()
             run.current[ident] = current
-            return await _attempt(branch, step, memory, current, args, kwargs)
+            return await _attempt(branch, step, memory, current, args, kwargs, work)
         finally:
             run.current.pop(ident, None)
             current.over = True
@@ -212,10 +270,11 @@ async def _attempt(
     current: CurrentStep,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    work: Any,
 ) -> Any:
     run = branch.run
     try:
-        value = await attempt(branch, step, current, args, kwargs)
+        value = await attempt(branch, step, current, args, kwargs, work)
         current.seal_state()
         if step.complete is None:
             succeeded(run, step, memory, current, value)

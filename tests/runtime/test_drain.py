@@ -314,7 +314,7 @@ async def test_a_submit_in_the_drain_is_kept_for_the_next_open(
 async def test_submits_until_the_very_end_are_kept_and_disturb_nobody(
     autojump_clock: trio.testing.MockClock, log: Log
 ) -> None:
-    store = MemoryStore(latency=0.01)
+    store = MemoryStore(latency=0.1)
     accepted: list[str] = []
 
     async def hook(outcome: object) -> None:
@@ -332,7 +332,7 @@ async def test_submits_until_the_very_end_are_kept_and_disturb_nobody(
 
             for name in "abc":
                 nursery.start_soon(submit_on, name)
-            await trio.sleep(25)
+            await trio.sleep(5)
     assert len(accepted) > 100
     async with open_test_runtime(store, workflows=[log.job], max_concurrent_steps=10_000) as rt:
         await trio.sleep(100)

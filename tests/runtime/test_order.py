@@ -291,6 +291,39 @@ async def test_the_next_run_has_no_effect_before_the_end_of_the_one_before_is_du
     assert seen == ["succeeded"] * 4
 
 
+async def test_a_step_has_no_effect_before_what_its_branch_did_is_durable(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Also when a sibling has waited for an earlier commit meanwhile."""
+    durable: list[bool] = []
+
+    @step(at_most_once=True)
+    async def once() -> None:
+        await trio.sleep(10)
+
+    @step
+    async def before() -> None:
+        await trio.sleep(0.5)
+
+    @step
+    async def after() -> None:
+        story = await rt.history("r")
+        durable.append(any(entry.step == "g1.0/before" for entry in story))
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        async def branch(ctx: Context) -> None:
+            await ctx.step(before)
+            await trio.sleep(0.7)
+            await ctx.step(after)
+
+        await ctx.gather(branch, ctx.step(once))
+
+    async with open_test_runtime(MemoryStore(latency=1.0), workflows=[job]) as rt:
+        await (await rt.submit(job, key="k", run_id="r")).result()
+    assert durable == [True]
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_history_per_key_is_serial_and_in_order_under_random_faults_and_crashes(
     autojump_clock: trio.testing.MockClock, trace: Trace, seed: int
