@@ -201,10 +201,12 @@ async def _try(
     """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
     run = branch.run
     engine = run.engine
-    if run.staged is not None and not run.staged.durable:
-        await engine.store.durable(run.staged)
-    if run.stopped:
-        await ready(run)
+    if started is None:
+        if run.staged is not None and not run.staged.durable:
+            await engine.store.durable(run.staged)
+        if run.stopped:
+            await ready(run)
+    # An attempt under way waits for something already: nothing else may be awaited before it.
     suspect = memory.interruptions >= 2
     if memory.interruptions:
         limit = run.submission.limits.max_interruptions
@@ -229,7 +231,6 @@ async def _try(
             if step.careful or suspect or run.careful:
                 current.mark()
                 await run.gate()
-                run.careful = False
             # It may have been a while since the gate; who is held shall not hold a slot.
             if run.stopped and work is None:
                 return _RETRY
@@ -238,11 +239,15 @@ async def _try(
             run.current[ident] = current
             return await _attempt(branch, step, memory, current, args, kwargs, work)
         finally:
-            run.current.pop(ident, None)
+            ran = run.current.pop(ident, None) is not None
             current.over = True
+            if ran:
+                run.careful = False
             if run.line.holder is current:
                 run.line.holder = None
-            if current.marked:
+            cut = ran and memory.attempts < current.attempt and run.unwinding is Unwind.LEAVE
+            # A drain that cuts off what may run once leaves the mark: it was begun.
+            if current.marked and not (cut and step.set.at_most_once):
                 current.unmark()
             if run.parked:
                 run.leave_if_asked()

@@ -537,3 +537,30 @@ async def test_a_permanent_error_names_step_attempt_and_type(autojump_clock: Moc
     assert failure.traceback is not None
     assert "no way" in failure.traceback
     assert len(hook.outcomes) == 1
+
+
+async def test_a_step_that_stages_something_and_then_waits_is_not_disturbed_by_the_commit(
+    autojump_clock: MockClock,
+) -> None:
+    """What its first part staged is committed while it already waits for something else."""
+    door = trio.Event()
+
+    @step
+    async def knock(kind: str) -> str:
+        current_step().memo["knocked"] = kind
+        if kind == "event":
+            await door.wait()
+        else:
+            with trio.move_on_after(0.5):
+                await trio.sleep_forever()
+        return kind
+
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        return await ctx.step(knock, "event"), await ctx.step(knock, "time")
+
+    async with open_test_runtime(MemoryStore(latency=1), workflows=[flow]) as runtime:
+        run = await runtime.submit(flow, key="k")
+        await trio.sleep(0.2)
+        door.set()
+        assert await run.result() == ("event", "time")

@@ -546,6 +546,24 @@ async def test_a_drain_that_cuts_a_step_off_costs_no_attempt(autojump_clock: Moc
     assert "interrupted" not in events
 
 
+async def test_a_step_that_may_run_once_is_not_begun_again_after_a_drain_cut_it_off(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(slow.options(at_most_once=True), 100)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow], drain_timeout=1) as runtime:
+        await runtime.submit(flow, key="k", run_id="r")
+        await trio.sleep(10)
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        with pytest.raises(RunFailed) as caught:
+            await (await runtime.submit(flow, key="k", run_id="r")).result()
+    assert caught.value.failure.kind is FailureKind.INTERRUPTED
+    assert begun == [("slow", 1)]
+
+
 async def test_a_step_that_may_run_once_is_not_retried(autojump_clock: MockClock) -> None:
     @step(at_most_once=True, timeout=5)
     async def once() -> None:
