@@ -67,11 +67,6 @@ class PayloadCodec:
 
     def encode(self, value: Any, declared: Any = Any) -> bytes:
         """The bytes of a value; `PayloadTypeError` or `PayloadError` say what cannot be stored."""
-        kind = type(value)
-        if kind in _SCALARS and self._transform is None and (declared is Any or declared is kind):
-            packed = pack_scalar(value)
-            if packed is not None:
-                return packed
         data = self._plain(value, declared)
         return data if self._transform is None else _wrap(self._transform, data)
 
@@ -103,6 +98,11 @@ class PayloadCodec:
         return self._plain(value, declared, canonical=True)
 
     def _plain(self, value: Any, declared: Any, *, canonical: bool = False) -> bytes:
+        kind = type(value)
+        if kind in _SCALARS and (declared is Any or declared is kind):
+            packed = pack_scalar(value)
+            if packed is not None:
+                return packed
         try:
             lowered = value if declared is Any else self._converter.plan(declared).lower(value)
             vet(lowered, self._max_depth, self._max_size)
