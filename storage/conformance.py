@@ -71,8 +71,9 @@ def batch(*operations: tuple[str, bytes, bytes | None]) -> Batch:
 
 
 async def rows(store: Store) -> Rows:
-    """Everything in the tables of this suite."""
-    return {(t, key): value for t in TABLES for key, value in await store.scan(t)}
+    """Everything in the tables of this suite, as of one commit: another may be under way."""
+    with store.view():
+        return {(t, key): value for t in TABLES for key, value in await store.scan(t)}
 
 
 def laid_on(below: Rows, tables: Tables) -> Rows:
