@@ -94,7 +94,7 @@ def compare(figures: list[Figure], baseline: Path) -> tuple[str, bool]:
     worse = False
     for figure in figures:
         row = old.get((figure.suite, figure.name))
-        if row is None:
+        if row is None or not row["median"]:
             continue
         before = row["ratio"] if figure.ratio is not None and row["ratio"] else row["median"]
         now = figure.comparable if row["ratio"] else figure.median

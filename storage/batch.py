@@ -45,18 +45,23 @@ class Batch:
         """Write `value` under `key`, whether or not something is there."""
         if type(value) is not bytes:
             raise TypeError(f"value must be bytes, got {type(value).__name__}")
-        full = self._prefix + key if self._prefix else key
         operations = self.tables.get(table)
-        if operations is None or not 0 < len(full) <= MAX_KEY_BYTES:
+        if operations is None or type(key) is not bytes:
             self._set(table, key, value)
-        else:
+            return
+        full = self._prefix + key if self._prefix else key
+        if 0 < len(full) <= MAX_KEY_BYTES:
             operations[full] = value
+        else:
+            check_key(full)
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove `key`; it is fine if nothing is there."""
         self._set(table, key, None)
 
     def _set(self, table: str, key: bytes, value: bytes | None) -> None:
+        if not isinstance(key, bytes):
+            raise TypeError(f"key must be bytes, got {type(key).__name__}")
         full = self._prefix + key
         check_key(full)
         operations = self.tables.get(table)

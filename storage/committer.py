@@ -83,7 +83,8 @@ class ProcessCommitter:
         try:
             await self._answer()
         except BaseException:
-            await self.close()
+            with trio.CancelScope(shield=True):
+                await self.close()
             raise
         return self
 

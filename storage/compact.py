@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from tempfile import mkdtemp
 
 import lmdb
 
@@ -23,12 +24,14 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         raise StoreError(f"there is no Keyrun store at {path}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise StoreError(f"{to} exists and is not an empty directory; choose another place")
-    draft = to.with_name(to.name + ".partial")
-    if draft.exists():
-        shutil.rmtree(draft)
-    draft.mkdir(parents=True)
+    if path.resolve() in (to.resolve(), *to.resolve().parents):
+        raise StoreError(f"{to} is inside of {path}; choose another place")
+    to = to.resolve()
+    to.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(mkdtemp(dir=to.parent, prefix=f"{to.name}.partial-"))
     try:
         with writer.open_environment(str(path), map_size=0, read_only=True) as environment:
+            identity.check_length(environment, path)
             identity.check_same(path, expected, identity.stored_identity(environment))
             environment.copy(str(draft), compact=True)
         data = draft / identity.DATA_FILE

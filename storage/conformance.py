@@ -455,6 +455,17 @@ class StoreConformance(ABC):
 
         run(test)
 
+    def test_a_group_of_a_life_before_is_told_to_be_lost(self, place: Place) -> None:
+        async def test() -> None:
+            async with place.store() as store:
+                group = store.stage(batch(("red", b"k", b"v")))
+                store.crash()
+            async with place.store() as store:
+                with pytest.raises(StoreError):
+                    await store.durable(group)
+
+        run(test)
+
     def test_namespaces_keep_equal_keys_apart(self, place: Place) -> None:
         async def test() -> None:
             async with place.store() as store:
@@ -532,6 +543,12 @@ class StoreConformance(ABC):
                     store.namespace("")
                 with pytest.raises(TypeError, match="key must be bytes, got str"):
                     await store.get("red", "k")  # type: ignore[arg-type]
+                known = batch(("red", b"k", b"v"))
+                with pytest.raises(TypeError, match="key must be bytes, got str"):
+                    known.put("red", "k", b"v")  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="key must be bytes, got str"):
+                    store.namespace("a").batch().put("red", "k", b"v")  # type: ignore[arg-type]
+                await store.commit(known)
                 with pytest.raises(TypeError, match="value must be bytes, got int"):
                     Batch().put("red", b"k", 1)  # type: ignore[arg-type]
 

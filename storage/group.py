@@ -179,8 +179,9 @@ class GroupCommit:
         )
 
     def _refusal(self) -> StoreError:
+        if self.failure is None:
+            return StoreError("this was staged before the store was opened, and is lost")
         # One exception per raise: a shared one would collect the tracebacks of all.
-        assert self.failure is not None
         refusal = type(self.failure)(str(self.failure))
         refusal.__cause__ = self.failure
         return refusal

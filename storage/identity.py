@@ -44,13 +44,18 @@ class Identity:
 def read_identity(path: Path) -> Identity | None:
     """What the identity file says, or None if there is none."""
     try:
-        text = (path / IDENTITY_FILE).read_text()
-    except FileNotFoundError:
+        text = (path / IDENTITY_FILE).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path / IDENTITY_FILE}: {error}") from error
     try:
         fields = json.loads(text)
-        return Identity(UUID(fields["id"]), int(fields["format"]))
-    except (ValueError, KeyError, TypeError) as error:
+        format_ = fields["format"]
+        if type(format_) is not int or format_ < 1:
+            raise ValueError(f"{format_!r} is no format")
+        return Identity(UUID(fields["id"]), format_)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreCorrupt(
             f"{path / IDENTITY_FILE} is damaged ({error}); restore it from a backup"
         ) from error

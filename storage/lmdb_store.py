@@ -19,7 +19,13 @@ import trio
 from keyrun.storage import identity, ownership, writer
 from keyrun.storage.batch import Tables
 from keyrun.storage.committer import Committer, InlineCommitter, ProcessCommitter
-from keyrun.storage.errors import StoreClosed, StoreError, StoreLocked, StoreReadOnly
+from keyrun.storage.errors import (
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+)
 from keyrun.storage.store import Store
 
 CommitterName = Literal["inline", "process"]
@@ -158,7 +164,7 @@ class LmdbStore(Store):
         if self._committer is not None:
             self._committer.forked()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.drop()
         self._environment = self._committer = self._lock = None
         if self._group is not None:
             self._group.failure = self._not_ours()
@@ -182,8 +188,11 @@ class LmdbStore(Store):
         database = self._database(table)
         if database is None:
             return None
-        with self._reading() as transaction:
-            return transaction.get(key, db=database)
+        try:
+            with self._reading() as transaction:
+                return transaction.get(key, db=database)
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
 
     async def _scan(
         self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
@@ -191,6 +200,21 @@ class LmdbStore(Store):
         database = self._database(table)
         if database is None:
             return []
+        try:
+            return self._rows(database, start, stop, limit, reverse)
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
+
+    def _unreadable(self, table: str, error: lmdb.Error) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"the table {table!r} of {self.path} cannot be read: {error}; run verify() to see what "
+            "is damaged, and restore the store from a backup",
+            table=table,
+        )
+
+    def _rows(
+        self, database: Any, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
         with self._reading() as transaction, transaction.cursor(db=database) as cursor:
             rows = []
             if reverse:
@@ -216,6 +240,7 @@ class LmdbStore(Store):
             yield
             return
         # LMDB knows a table in a snapshot only if it was opened before.
+        self._snapshot().abort()  # adopts a map that has grown
         for name in self._mapped().dbs():
             self._database(bytes(name).decode())
         with self._snapshot() as self._view:

@@ -8,6 +8,7 @@ parent, so nobody opens the store while an orphaned commit is still under way.
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakMethod
@@ -31,17 +32,31 @@ class OwnerLock:
             error = self._locked()
             self._file.close()
             raise error from None
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
+        except BaseException:
+            self._file.close()
+            raise
+        try:
+            self._file.truncate(0)
+            self._file.write(f"{os.getpid()}\n")
+            self._file.flush()
+        except BaseException:
+            self.release()
+            raise
 
     def fileno(self) -> int:
         """The descriptor that carries the lock, to be passed on to a child that shares it."""
         return self._file.fileno()
 
     def release(self) -> None:
-        """Let go. What a child still holds stays locked until that child ends."""
-        self._file.close()
+        """Let go, for every process that shares the lock."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of this process's share only: a fork must not unlock its parent's store."""
+        # Closing flushes: what could not be written then is no reason to keep the file open.
+        with suppress(OSError):
+            self._file.close()
 
     def _locked(self) -> StoreLocked:
         self._file.seek(0)
@@ -64,8 +79,12 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
-    return True
+        return True
+    try:
+        # A process that has ended and that nobody has waited for is still there by name.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return True
 
 
 def owner_has_ended(error: StoreLocked) -> bool:

@@ -5,6 +5,7 @@ to open and close, how to read, and how to make a set of tables durable whole or
 Everything else, group commit above all, is here and the same for all stores.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,8 @@ def upper_bound(prefix: bytes) -> bytes | None:
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
+
+logger = logging.getLogger("keyrun.storage")
 
 _EXPECTED = (StoreCrashed, StoreReadOnly)
 """Failures that are no surprise to whoever closes the store."""
@@ -184,6 +187,8 @@ class Store(ABC):
                 self._group = None
                 await self._close()
         failure = group.failure
+        if failure is not None and error is not None and not isinstance(failure, _EXPECTED):
+            logger.error("%r was closed after a failed commit: %s", self, failure)
         if failure is not None and error is None and not isinstance(failure, _EXPECTED):
             raise StoreError(
                 f"{self!r} was closed after a failed commit; what was not acknowledged by then "

@@ -54,8 +54,8 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check the store at `path`, also while it is in use. Blocks for as long as it takes, so call
-    it from a thread in a service."""
+    """Check the store at `path`, also while it is in use. Every record must have been sealed, as
+    those of Keyrun are. Blocks for as long as it takes, so call it from a thread in a service."""
     path = Path(path)
     try:
         expected = identity.check_data_file(path)
@@ -65,9 +65,10 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         )
     if expected is None:
         raise StoreError(f"there is no Keyrun store at {path}")
-    problems, structure_checked, ours = _check_structure(path)
-    # LMDB may crash on a damaged page, and does not open one store twice in a process.
-    walk = _walk_apart(path) if problems or ours else _walk(path)
+    problems, structure_checked = _check_structure(path)
+    # LMDB may crash on a damaged page, and does not open one store twice in a process: only what
+    # is known to be sound is walked here.
+    walk = _walk(path) if structure_checked and not problems else _walk_apart(path)
     tables: dict[str, int] = {}
     for finding in walk:
         if isinstance(finding, Damage):
@@ -79,17 +80,17 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     )
 
 
-def _check_structure(path: Path) -> tuple[list[Damage], bool, bool]:
-    """Damage, whether it could be looked for, and whether this process has the store open."""
+def _check_structure(path: Path) -> tuple[list[Damage], bool]:
+    """Damage, and whether it could be looked for."""
     try:
         lock = ownership.OwnerLock(path)
-    except StoreLocked as error:
-        return [], False, error.pid == os.getpid()
+    except StoreLocked:
+        return [], False
     try:
         problems = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
-        return [Damage(problem=problem) for problem in problems], True, False
+        return [Damage(problem=problem) for problem in problems], True
     except lmdb.verify.VerifyError as error:
-        return [Damage(problem=str(error))], True, False
+        return [Damage(problem=str(error))], True
     finally:
         lock.release()
 
@@ -101,29 +102,40 @@ def _walk(path: Path) -> Iterator[Damage | dict[str, int]]:
     except lmdb.Error as error:
         yield Damage(problem=f"LMDB cannot open the data: {error}")
         return
-    with environment, environment.begin() as transaction:
-        for name in environment.dbs(transaction):
-            table = bytes(name).decode(errors="replace")
-            database = environment.open_db(name, txn=transaction, create=False)
-            found = 0
-            try:
-                for key, value in transaction.cursor(db=database):
-                    found += 1
-                    try:
-                        check(table, key, value)
-                    except StoreError as error:
-                        yield Damage(problem=str(error), table=table, key=key)
-            except lmdb.Error as error:
-                yield Damage(problem=f"the table cannot be walked: {error}", table=table)
-            yield {table: found}
-            counted = transaction.stat(database)["entries"]
-            if counted != found:
-                problem = f"the table says that it has {counted} records, but {found} are there"
-                yield Damage(problem=problem, table=table)
+    with environment:
+        expected = identity.read_identity(path)
+        try:
+            if expected is not None:
+                identity.check_same(path, expected, identity.stored_identity(environment))
+            with environment.begin() as transaction:
+                for name in environment.dbs(transaction):
+                    yield from _walk_table(environment, transaction, name)
+        except (lmdb.Error, StoreError) as error:
+            yield Damage(problem=f"the walk ended early: {error}")
+
+
+def _walk_table(
+    environment: lmdb.Environment, transaction: "lmdb.Transaction[bytes]", name: bytes
+) -> Iterator[Damage | dict[str, int]]:
+    table = bytes(name).decode(errors="replace")
+    database = environment.open_db(name, txn=transaction, create=False)
+    found = 0
+    for key, value in transaction.cursor(db=database):
+        found += 1
+        try:
+            check(table, key, value)
+        except StoreError as error:
+            yield Damage(problem=str(error), table=table, key=key)
+    yield {table: found}
+    counted = transaction.stat(database)["entries"]
+    if counted != found:
+        problem = f"the table says that it has {counted} records, but {found} are there"
+        yield Damage(problem=problem, table=table)
 
 
 def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
-    command = [sys.executable, "-m", "keyrun.storage.verify", str(path)]
+    program = "import sys; from keyrun.storage.verify import main; main(sys.argv[1])"
+    command = [sys.executable, "-c", program, str(path)]
     child = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     for line in child.stdout.splitlines():
         finding: dict[str, Any] = json.loads(line)
@@ -139,13 +151,10 @@ def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
         yield Damage(problem=f"the walk over the records failed with code {child.returncode}")
 
 
-def _main(path: str) -> None:
+def main(path: str) -> None:
+    """The child process: one line of JSON for each finding."""
     for finding in _walk(Path(path)):
         if isinstance(finding, Damage):
             key = finding.key and finding.key.hex()
             finding = {"problem": finding.problem, "table": finding.table, "key": key}  # type: ignore[dict-item]
         print(json.dumps(finding), flush=True)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

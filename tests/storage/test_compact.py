@@ -47,7 +47,6 @@ async def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
 
 async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     await make(tmp_path / "a")
-    (tmp_path / "b.partial").mkdir()
     async with LmdbStore(tmp_path / "a"):
         with pytest.raises(StoreError, match="cannot copy"):
             compact(tmp_path / "a", tmp_path / "b")
@@ -57,3 +56,19 @@ async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_place_with_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no Keyrun store"):
         compact(tmp_path, tmp_path / "b")
+
+
+async def test_a_cut_store_is_refused_and_crashes_nobody(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    data = tmp_path / "a" / "data.mdb"
+    whole = data.read_bytes()
+    for size in (8192, len(whole) // 2 // 4096 * 4096, len(whole) - 4096):
+        data.write_bytes(whole[:size])
+        with pytest.raises(StoreError, match="where its header says"):
+            compact(tmp_path / "a", tmp_path / "b")
+
+
+async def test_a_copy_into_the_store_itself_is_refused(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    with pytest.raises(StoreError, match="is inside of"):
+        compact(tmp_path / "a", tmp_path / "a" / "copy")

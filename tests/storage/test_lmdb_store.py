@@ -162,10 +162,23 @@ async def test_a_store_whose_maker_died_before_the_identity_file_opens(tmp_path:
         assert len(await store.scan("red")) == 10
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '{"id": "x", "format": 1}', "[]"])
-async def test_a_damaged_identity_file_is_told(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"id": "x", "format": 1}',
+        b"[]",
+        b"\xff\xfe",
+        b'{"id": 5, "format": 1}',
+        b'{"id": "x", "format": 1e400}',
+        b"[" * 100_000,
+    ],
+)
+async def test_a_damaged_identity_file_is_told(tmp_path: Path, text: bytes) -> None:
     await make(tmp_path)
-    (tmp_path / "keyrun.json").write_text(text)
+    (tmp_path / "keyrun.json").write_bytes(text)
     with pytest.raises(StoreCorrupt, match=r"keyrun.json is damaged"):
         async with LmdbStore(tmp_path):
             pass
@@ -276,12 +289,15 @@ async def test_a_forked_child_can_neither_read_nor_write(
 
 
 async def test_a_forked_child_does_not_keep_the_store_locked(tmp_path: Path) -> None:
+    ready, told = os.pipe()
     async with LmdbStore(tmp_path) as store:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
+            os.write(told, b"!")
             signal.pause()
+        os.read(ready, 1)
         await store.commit(batch(("red", b"k", b"v")))
     try:
         async with LmdbStore(tmp_path) as store:
@@ -350,6 +366,32 @@ async def test_when_there_is_no_room_everything_acknowledged_stays(
     assert acknowledged > 5
     async with LmdbStore(tmp_path) as store:
         assert len(await store.scan("red")) >= acknowledged
+
+
+def test_every_commit_is_synced_data_and_header(tmp_path: Path) -> None:
+    """Only these flags keep an acknowledged commit over a power loss."""
+    with writer.open_environment(str(tmp_path), map_size=1 << 20) as environment:
+        flags = environment.flags()
+        assert flags["sync"]
+        assert flags["metasync"]
+        assert not flags["writemap"]
+        assert not flags["map_async"]
+
+
+async def test_a_view_adopts_a_map_that_has_grown(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path, committer="process", map_size=1 << 20) as store:
+        await store.commit(batch(*(("red", b"%d" % n, bytes(1 << 18)) for n in range(40))))
+        with store.view():
+            assert len(await store.scan("red")) == 40
+
+
+async def test_an_open_that_is_cancelled_leaves_nothing_locked(tmp_path: Path) -> None:
+    for seconds in (0.001, 0.02, 0.05):
+        with trio.move_on_after(seconds):
+            async with LmdbStore(tmp_path, committer="process"):
+                await trio.sleep_forever()
+        async with LmdbStore(tmp_path) as store:
+            await store.commit(batch(("red", b"k", b"v")))
 
 
 async def test_a_view_does_not_move_while_another_process_commits(tmp_path: Path) -> None:
