@@ -7,7 +7,7 @@ that no two payloads stand for the same value. The codes and layouts are for eve
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from struct import Struct
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -26,6 +26,8 @@ TUPLE_MARK_BYTE = 0xC7
 _MICROSECOND = timedelta(microseconds=1)
 _LOCAL_TIME = Struct(">HBBBBBIB")
 _OFFSET = re.compile(r"(-?[0-9]{1,12})(?:=(.*))?", re.DOTALL)
+# The context of the thread decides how str() spells a Decimal; this one never changes.
+_SPELLING = Context(capitals=1)
 
 
 def to_extension(value: Any) -> Any:
@@ -65,10 +67,7 @@ def _write_datetime(value: datetime) -> bytes:
     if zone is UTC:
         text = ""
     elif type(zone) is timezone:
-        offset, name = zone.utcoffset(None), zone.tzname(None)
-        text = str(offset // _MICROSECOND)
-        if name != timezone(offset).tzname(None):
-            text += f"={name}"
+        text = _write_offset(zone)
     elif type(zone) is ZoneInfo and zone.key is not None:
         try:
             _zone(zone.key)
@@ -98,6 +97,15 @@ def _write_datetime(value: datetime) -> bytes:
         )
         + text.encode()
     )
+
+
+def _write_offset(zone: timezone) -> str:
+    # A name that is given and is the default one says nothing: such a zone is as good as unnamed.
+    offset, name = zone.utcoffset(None), zone.tzname(None)
+    unnamed = timezone(offset)
+    if name != unnamed.tzname(None):
+        return f"{offset // _MICROSECOND}={name}"
+    return "" if unnamed is UTC else str(offset // _MICROSECOND)
 
 
 def _read_datetime(data: bytes) -> datetime:
@@ -142,7 +150,12 @@ _SCALARS = (
         lambda day: day.isoformat().encode(),
         lambda data: date.fromisoformat(data.decode()),
     ),
-    _Scalar(4, Decimal, lambda number: str(number).encode(), lambda data: Decimal(data.decode())),
+    _Scalar(
+        4,
+        Decimal,
+        lambda number: _SPELLING.to_sci_string(number).encode(),
+        lambda data: Decimal(data.decode()),
+    ),
     _Scalar(5, UUID, lambda uuid: uuid.bytes, lambda data: UUID(bytes=data)),
 )
 _BY_KIND = {scalar.kind: scalar for scalar in _SCALARS}

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 
 _SCALARS = frozenset({type(None), bool, int, float})
+# Any of them fits into this, so that nobody has to look at their size.
+_LEAST_SIZE = 64
 
 
 class Transform(Protocol):
@@ -56,8 +58,8 @@ class PayloadCodec:
         max_size: int = 16 * 1024 * 1024,
         max_depth: int = 64,
     ) -> None:
-        if max_size < 1:
-            raise ValueError(f"max_size must be at least 1 byte, got {max_size}")
+        if max_size < _LEAST_SIZE:
+            raise ValueError(f"max_size must be at least {_LEAST_SIZE} bytes, got {max_size}")
         if not 1 <= max_depth <= 128:
             raise ValueError(f"max_depth must be in 1..128, got {max_depth}")
         self._transform = transform

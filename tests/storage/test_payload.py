@@ -95,6 +95,42 @@ def test_utc_comes_back_as_the_one_and_only() -> None:
     assert codec.decode(codec.encode(moment)).tzinfo is UTC
 
 
+@patient
+@given(
+    st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59))
+    | st.sampled_from([timedelta(0), timedelta(hours=1), timedelta(seconds=-1)]),
+    st.sampled_from([None, "", "UTC", "UTC+00:00", "UTC+01:00"])
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+)
+def test_a_fixed_offset_comes_back_whatever_its_name(offset: timedelta, name: str | None) -> None:
+    unnamed = timezone(offset)
+    zone = timezone(offset, unnamed.tzname(None) if name is None else name)
+    data = codec.encode(datetime(2024, 1, 1, tzinfo=zone))
+    back = codec.decode(data)
+    assert back.replace(tzinfo=None) == datetime(2024, 1, 1)
+    assert (back.utcoffset(), back.tzname()) == (offset, zone.tzname(None))
+    assert codec.encode(back) == data
+    if name is None:
+        assert data == codec.encode(datetime(2024, 1, 1, tzinfo=unnamed))
+
+
+def test_a_parsed_utc_comes_back_as_the_one_and_only() -> None:
+    moment = datetime.strptime("2020-01-01 +0000 UTC", "%Y-%m-%d %z %Z")
+    assert moment.tzinfo is not UTC
+    assert codec.decode(codec.encode(moment)).tzinfo is UTC
+
+
+@pytest.mark.parametrize("text", ["1E+20", "-1.50E-9", "NaN", "sNaN12", "-Infinity", "0.10"])
+def test_a_decimal_has_one_spelling_whatever_the_context(text: str) -> None:
+    number = Decimal(text)
+    data, canonical = codec.encode(number), codec.canonical(number)
+    assert data.endswith(text.encode())
+    with localcontext(capitals=0):
+        assert codec.encode(number) == data
+        assert codec.canonical(number) == canonical
+        assert same(codec.decode(data), number)
+
+
 def test_a_decimal_is_read_whatever_the_context() -> None:
     number = Decimal("1." + "0123456789" * 20)
     with localcontext(prec=3):
@@ -216,7 +252,15 @@ def test_size_is_limited_on_both_sides() -> None:
         small.decode(codec.encode(b"x" * 99))
 
 
-@pytest.mark.parametrize("limits", [{"max_size": 0}, {"max_depth": 0}, {"max_depth": 129}])
+@pytest.mark.parametrize("scalar", [None, True, 2**64 - 1, -(2**63), 2**60, 1.5], ids=repr)
+def test_every_number_fits_into_the_smallest_limit(scalar: float | None) -> None:
+    smallest = PayloadCodec(max_size=64)
+    assert same(smallest.decode(smallest.encode(scalar)), scalar)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_size": 0}, {"max_size": 63}, {"max_depth": 0}, {"max_depth": 129}]
+)
 def test_senseless_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         PayloadCodec(**limits)

@@ -49,6 +49,12 @@ def test_what_was_sealed_is_unsealed(table: str, key: bytes, fields: list[Any]) 
     check(table, key, raw)
 
 
+@pytest.mark.parametrize("fields", ["text", b"bytes", {"a": 1}, None, 7])
+def test_what_is_no_list_of_fields_is_not_sealed(fields: Any) -> None:
+    with pytest.raises(TypeError, match=f"a list or a tuple, got {type(fields).__name__}"):
+        seal("runs", b"k", fields)
+
+
 @pytest.mark.parametrize("bit", range(len(RAW) * 8))
 def test_every_flipped_bit_is_damage(bit: int) -> None:
     damaged = bytearray(RAW)
