@@ -42,7 +42,7 @@ class Actor(ABC, Generic[M, A]):
     async def on_start(self) -> None:
         """Runs before the first message of a fresh actor. An error counts as a crash."""
 
-    async def on_restart(self, error: Exception) -> None:
+    async def on_restart(self, error: BaseException) -> None:
         """Runs instead of `on_start` on the actor that replaces one that crashed with `error`."""
         await self.on_start()
 

@@ -54,6 +54,7 @@ class Envelope:
 
     message: Any
     _task: trio.lowlevel.Task | None = None
+    accepted: bool = attrs.field(default=False, init=False)
     _settled: bool = False
     _answer: Any = None
     _failure: KeyrunError | None = None
@@ -103,11 +104,19 @@ class Crashes:
     """The restarts of a key that still count, and the error that its next actor is told."""
 
     times: list[float] = attrs.Factory(list)
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def forget(self, before: float) -> None:
         """Drop the restarts that happened `before` the window."""
         self.times = [time for time in self.times if time > before]
+
+    def add(self, now: float, delay: float) -> None:
+        """Count a restart that comes after `delay` seconds.
+
+        The wait must not push earlier restarts out of the window, or long delays would keep a
+        message that always crashes from ever being quarantined: they all move along with it.
+        """
+        self.times = [time + delay for time in (*self.times, now)]
 
 
 @attrs.define(eq=False, weakref_slot=False)

@@ -4,9 +4,29 @@ Every error derives from `KeyrunError` and from the builtin that matches, carrie
 about, and says what to do.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+
+import trio
 
 from keyrun.errors import KeyrunError
+
+ENDINGS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What is meant for whoever runs the actor, not for the actor."""
+
+
+def is_crash(error: BaseException) -> bool:
+    """Whether an error is the actor's own: anything but `ENDINGS`, also inside a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_crash, error.exceptions))
+    return not isinstance(error, ENDINGS)
+
+
+def shown(value: object, form: Callable[[object], str] = repr) -> str:
+    """`repr(value)`, also of what refuses it: reporting an error must not raise another."""
+    try:
+        return form(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose {form.__name__} raised {type(error).__name__}>"
 
 
 class MailboxFull(KeyrunError, RuntimeError):
@@ -14,7 +34,7 @@ class MailboxFull(KeyrunError, RuntimeError):
 
     def __init__(self, key: Hashable, capacity: int) -> None:
         super().__init__(
-            f"the mailbox of key {key!r} is full ({capacity} messages): "
+            f"the mailbox of key {shown(key)} is full ({capacity} messages): "
             "use `await tell(...)` to wait for room"
         )
         self.key = key
@@ -22,19 +42,30 @@ class MailboxFull(KeyrunError, RuntimeError):
 
 
 class AskTimeout(KeyrunError, TimeoutError):
-    """No answer came in time. The message stays queued and will still be handled."""
+    """No answer came in time.
 
-    def __init__(self, key: Hashable, timeout: float) -> None:
-        super().__init__(f"key {key!r} did not answer within {timeout} s")
+    If the message was `accepted` it stays queued and will still be handled. If not, the mailbox
+    was full all the time and nothing was sent.
+    """
+
+    def __init__(self, key: Hashable, timeout: float, *, accepted: bool) -> None:
+        super().__init__(
+            f"key {shown(key)} did not answer within {timeout} s: "
+            "the message stays queued and will still be handled"
+            if accepted
+            else f"the mailbox of key {shown(key)} had no room within {timeout} s: "
+            "the message was not sent"
+        )
         self.key = key
         self.timeout = timeout
+        self.accepted = accepted
 
 
 class ActorFailed(KeyrunError, RuntimeError):
     """The actor raised while it handled the message; `__cause__` is what it raised."""
 
     def __init__(self, key: Hashable, cause: BaseException) -> None:
-        super().__init__(f"the actor of key {key!r} failed: {cause!r}")
+        super().__init__(f"the actor of key {shown(key)} failed: {shown(cause)}")
         self.key = key
         self.__cause__ = cause
 
@@ -43,8 +74,10 @@ class ActorStopped(KeyrunError, RuntimeError):
     """The message was accepted, but its actor was stopped before it was handled."""
 
     def __init__(self, key: Hashable, cause: BaseException | None = None) -> None:
-        why = "" if cause is None else f" after {cause!r}"
-        super().__init__(f"the actor of key {key!r} was stopped{why}: the message was not handled")
+        why = "" if cause is None else f" after {shown(cause)}"
+        super().__init__(
+            f"the actor of key {shown(key)} was stopped{why}: the message was not handled"
+        )
         self.key = key
         self.__cause__ = cause
 
@@ -61,7 +94,7 @@ class WouldDeadlock(KeyrunError, RuntimeError):
 
     def __init__(self, call: str, key: Hashable) -> None:
         super().__init__(
-            f"{call} on key {key!r} from its own handler would wait for itself for ever: "
+            f"{call} on key {shown(key)} from its own handler would wait for itself for ever: "
             "return first, or start it in a task that the handler does not wait for"
         )
         self.key = key

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from keyrun.actors.cell import Envelope, Order
-from keyrun.actors.errors import ActorFailed, ActorStopped
+from keyrun.actors.errors import ActorFailed, ActorStopped, shown
 
 logger = logging.getLogger("keyrun.actors")
 
@@ -26,7 +26,7 @@ class DeadLetter(Generic[K, M]):
 
     key: K
     message: M
-    error: Exception
+    error: BaseException
 
 
 class DeadLetters:
@@ -36,7 +36,7 @@ class DeadLetters:
         self._callback = callback
         self.count = 0
 
-    def deliver(self, key: Hashable, items: Iterable[Any], error: Exception) -> None:
+    def deliver(self, key: Hashable, items: Iterable[Any], error: BaseException) -> None:
         """Give up `items` of a mailbox because of `error`.
 
         Orders among them count as carried out: nothing is left that they could apply to.
@@ -53,17 +53,22 @@ class DeadLetters:
         self.count += len(messages)
         if self._callback is None:
             if messages:
-                logger.warning("%d message(s) of key %r given up: %s", len(messages), key, error)
+                logger.warning(
+                    "%d message(s) of key %s given up: %s",
+                    len(messages),
+                    shown(key),
+                    shown(error, str),
+                )
             return
         for message in messages:
             letter = DeadLetter(key=key, message=message, error=error)
             try:
                 copy_context().run(self._callback, letter)
             except Exception:
-                logger.exception("on_dead_letter failed for a message of key %r", key)
+                logger.exception("on_dead_letter failed for a message of key %s", shown(key))
 
 
-def _failure(key: Hashable, error: Exception) -> ActorFailed | ActorStopped:
+def _failure(key: Hashable, error: BaseException) -> ActorFailed | ActorStopped:
     """An error for one asker, who gets one of its own since raising it adds a traceback."""
     if isinstance(error, ActorStopped):
         return ActorStopped(key, error.__cause__)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keyrun.actors.actor import Actor, overrides
 from keyrun.actors.cell import Cell, Order
+from keyrun.actors.errors import is_crash, shown
 
 logger = logging.getLogger("keyrun.actors")
 
@@ -25,7 +26,7 @@ class Lifecycle:
         """Give the cell an actor. Whatever this raises counts as a crash."""
         actor = self._factory(cell.key)
         if not isinstance(actor, Actor):
-            raise TypeError(f"factory({cell.key!r}) must return an Actor, got {actor!r}")
+            raise TypeError(f"factory({shown(cell.key)}) must return an Actor, got {shown(actor)}")
         crashes = cell.crashes
         if crashes is not None and crashes.error is not None:
             self.restarts += 1
@@ -48,8 +49,10 @@ class Lifecycle:
         if cell.actor is not None:
             try:
                 await cell.actor.on_stop()
-            except Exception:
-                logger.exception("on_stop of key %r failed", cell.key)
+            except BaseException as error:
+                if not is_crash(error):
+                    raise
+                logger.exception("on_stop of key %s failed", shown(cell.key))
         cell.actor = None
         cell.crashes = None
 
@@ -57,8 +60,10 @@ class Lifecycle:
         assert cell.actor is not None
         try:
             await cell.actor.on_passivate()
-        except Exception:
-            logger.exception("on_passivate of key %r failed: the actor stays", cell.key)
+        except BaseException as error:
+            if not is_crash(error):
+                raise
+            logger.exception("on_passivate of key %s failed: the actor stays", shown(cell.key))
         else:
             self.passivations += 1
             cell.actor = None

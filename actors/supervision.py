@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from keyrun.actors import checks
+from keyrun.actors.errors import shown
 
 
 class Directive(enum.Enum):
@@ -51,8 +52,8 @@ class Supervision:
     not named restarts. An exception group stops the actor if any error in it would. Restarts
     wait `base * factor ** (n - 1)` seconds, `n` counting the restarts within `window`, give or
     take the share `jitter`, and never more than `max_delay`. A crash after `max_restarts`
-    restarts within `window` seconds puts the key into quarantine, where it keeps its mailbox
-    until `release`.
+    restarts within `window` seconds, not counting the waits, puts the key into quarantine,
+    where it keeps its mailbox until `release`.
     """
 
     directives: Mapping[type[BaseException], Directive] = attrs.field(
@@ -110,6 +111,7 @@ class Supervision:
             delay = self.base * self.factor ** (restart - 1)
         except OverflowError:
             delay = math.inf if self.base else 0.0
-        digest = hashlib.blake2b(f"{restart}:{key!r}".encode(), digest_size=8).digest()
+        seed = f"{restart}:{shown(key)}".encode(errors="backslashreplace")
+        digest = hashlib.blake2b(seed, digest_size=8).digest()
         share = int.from_bytes(digest) / 2**63 - 1
         return min(delay * (1 + self.jitter * share), self.max_delay)

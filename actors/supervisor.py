@@ -12,7 +12,7 @@ import trio
 from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Crashes, Envelope
 from keyrun.actors.directory import Directory
-from keyrun.actors.errors import ActorFailed, ActorStopped
+from keyrun.actors.errors import ActorFailed, ActorStopped, shown
 from keyrun.actors.letters import DeadLetters
 from keyrun.actors.pool import Pool
 from keyrun.actors.supervision import Directive, FailedMessage, Supervision
@@ -33,7 +33,7 @@ class Supervisor:
         self._agenda = Agenda(pool, self._resume)
         self.quarantined: dict[Cell, None] = {}
 
-    def crashed(self, cell: Cell, item: Any, error: Exception) -> None:
+    def crashed(self, cell: Cell, item: Any, error: BaseException) -> None:
         """Answer a crash that `item` was part of.
 
         The cell is in backoff or quarantine afterwards, or still bound if it can go on at once.
@@ -43,7 +43,7 @@ class Supervisor:
         started = cell.actor is not None
         cell.actor = None
         if self._supervision.directive_for(error) is Directive.STOP:
-            logger.info("actor of key %r crashed and is stopped", cell.key, exc_info=error)
+            logger.info("actor of key %s crashed and is stopped", shown(cell.key), exc_info=error)
             if isinstance(item, Envelope):
                 item.settle(failure=ActorFailed(cell.key, error))
             mailbox.appendleft(item)
@@ -63,9 +63,11 @@ class Supervisor:
         if len(crashes.times) >= self._supervision.max_restarts:
             self._quarantine(cell, error)
             return
-        crashes.times.append(now)
-        delay = self._supervision.delay_for(cell.key, len(crashes.times))
-        logger.info("actor of key %r crashed: restart in %g s", cell.key, delay, exc_info=error)
+        delay = self._supervision.delay_for(cell.key, len(crashes.times) + 1)
+        crashes.add(now, delay)
+        logger.info(
+            "actor of key %s crashed: restart in %g s", shown(cell.key), delay, exc_info=error
+        )
         if delay > 0:
             cell.state = BACKOFF
             self._pool.delayed.add(cell)
@@ -85,14 +87,15 @@ class Supervisor:
         self._give_up(cell, cell.crashes.error)
         self._directory.settle(cell)
 
-    def _quarantine(self, cell: Cell, error: Exception) -> None:
+    def _quarantine(self, cell: Cell, error: BaseException) -> None:
         assert cell.mailbox is not None
+        key = shown(cell.key)
         logger.error(
-            "key %r is quarantined after %d restarts within %g s: release(%r) lets it go on",
-            cell.key,
+            "key %s is quarantined after %d restarts within %g s: release(%s) lets it go on",
+            key,
             self._supervision.max_restarts,
             self._supervision.window,
-            cell.key,
+            key,
             exc_info=error,
         )
         if any(isinstance(item, Envelope) and item.is_stop for item in cell.mailbox):
@@ -102,7 +105,7 @@ class Supervisor:
         cell.state = QUARANTINED
         self.quarantined[cell] = None
 
-    def _give_up(self, cell: Cell, error: Exception | None) -> None:
+    def _give_up(self, cell: Cell, error: BaseException | None) -> None:
         cell.crashes = None
         items = self._directory.take(cell)
         self._letters.deliver(cell.key, items, ActorStopped(cell.key, error))

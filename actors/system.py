@@ -152,12 +152,13 @@ class ActorSystem(Generic[K, M, A]):
         message was given up, `ActorStopped` if the actor was stopped before. A caller that goes
         away does not take the message back: it is handled in its turn and the answer dropped.
         """
+        envelope = Envelope(message)
         if timeout is None:
-            return await self._ask(key, message)
+            return await self._ask(key, envelope)
         checks.at_least("timeout", timeout, 0)
         with trio.move_on_after(timeout):
-            return await self._ask(key, message)
-        raise AskTimeout(key, timeout)
+            return await self._ask(key, envelope)
+        raise AskTimeout(key, timeout, accepted=envelope.accepted)
 
     async def stop(self, key: K) -> None:
         """Stop the actor of `key` after the messages that it has by now, and wait for that.
@@ -212,14 +213,14 @@ class ActorSystem(Generic[K, M, A]):
             dead_letters=self._letters.count,
         )
 
-    async def _ask(self, key: K, message: M) -> A:
+    async def _ask(self, key: K, envelope: Envelope) -> A:
         try:
             cell = self._cells[key]
         except KeyError:
             cell = self._directory.create(key)
         self._refuse_deadlock("ask", cell)
-        envelope = Envelope(message)
         await self._offer(cell, envelope, "ask")
+        envelope.accepted = True
         return cast(A, await envelope.outcome())
 
     async def _offer(self, cell: Cell, item: Any, call: str) -> None:

@@ -5,11 +5,13 @@ suspends and lets another worker go on with the queue.
 """
 
 from contextvars import copy_context
+from operator import is_
 
 import trio
 
 from keyrun.actors.cell import BOUND, Cell, Envelope, Order
 from keyrun.actors.directory import Directory
+from keyrun.actors.errors import is_crash
 from keyrun.actors.lifecycle import Lifecycle
 from keyrun.actors.pool import PASS, Pool
 from keyrun.actors.supervisor import Supervisor
@@ -41,6 +43,7 @@ class Worker:
         ready = self._pool.ready
         serving = self._pool.serving
         clean = copy_context()
+        values = tuple(clean.values())
         while ready and served < PASS:
             cell = serving[task] = ready.popleft()
             mailbox = cell.mailbox
@@ -50,10 +53,12 @@ class Worker:
             is_clean = True
             while mailbox and served < end and is_clean:
                 served += 1
-                item = mailbox.popleft()
-                if cell.waiting is not None:
-                    self._directory.admit(cell)
+                # Known before it is taken: a Ctrl-C that comes right after must not lose it.
+                item = mailbox[0]
                 try:
+                    mailbox.popleft()
+                    if cell.waiting is not None:
+                        self._directory.admit(cell)
                     if isinstance(item, Envelope):
                         await self._open(cell, item)
                     else:
@@ -62,14 +67,18 @@ class Worker:
                             actor = await self._lifecycle.start(cell)
                         await actor.receive(item)
                         self.handled += 1
-                except Exception as error:
+                except BaseException as error:
+                    if not is_crash(error):
+                        mailbox.appendleft(item)
+                        raise
                     self._supervisor.crashed(cell, item, error)
                     end = served
-                except BaseException:
-                    mailbox.appendleft(item)
-                    raise
                 try:
-                    is_clean = copy_context() == clean
+                    context = copy_context()
+                    # Equal is not enough: an equal value may still be another object.
+                    is_clean = context == clean and (
+                        not values or all(map(is_, context.values(), values))
+                    )
                 except Exception:
                     # Only values that were replaced are compared; the user's may refuse it.
                     is_clean = False

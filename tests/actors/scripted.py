@@ -92,7 +92,7 @@ class Attentive(Scripted):
     async def on_start(self) -> None:
         self.world.log.append("start")
 
-    async def on_restart(self, error: Exception) -> None:
+    async def on_restart(self, error: BaseException) -> None:
         self.world.log.append(f"restart after {type(error).__name__}")
 
     async def on_stop(self) -> None:

@@ -31,7 +31,24 @@ async def test_an_ask_that_gets_no_answer_in_time_names_the_key_and_the_limit(
         assert trio.current_time() == 2.5
         assert isinstance(caught.value, TimeoutError)
         assert isinstance(caught.value, KeyrunError)
+        assert caught.value.accepted
+        assert "will still be handled" in str(caught.value)
         gate.opened.set()
+
+
+async def test_an_ask_that_found_no_room_in_time_says_that_nothing_was_sent(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    gate = Gate()
+    async with world.system(mailbox_capacity=1) as system:
+        system.tell_nowait("a", gate)
+        await gate.entered.wait()
+        system.tell_nowait("a", "fills the mailbox")
+        with pytest.raises(AskTimeout, match="was not sent") as caught:
+            await system.ask("a", "late", timeout=1)
+        assert not caught.value.accepted
+        gate.opened.set()
+    assert world.log == ["fills the mailbox"]
 
 
 @pytest.mark.parametrize("timeout", [-1, math.nan])

@@ -3,6 +3,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -161,6 +162,25 @@ async def test_a_context_variable_whose_values_cannot_be_compared_is_not_seen_ei
             system.tell_nowait("ab"[n % 2], replace)
     assert world.log == [True] * 4
     assert world.letters == []
+
+
+async def test_a_context_variable_set_to_an_equal_value_is_not_seen_either(world: World) -> None:
+    @attrs.define
+    class User:
+        name: str
+        cart: list[str] = attrs.field(factory=list, eq=False)
+
+    async def shop() -> None:
+        world.log.append(user.get() is original)
+        user.set(User("alice", ["a secret"]))
+
+    user: ContextVar[User] = ContextVar("user")
+    original = User("alice")
+    user.set(original)
+    async with world.system() as system:
+        for n in range(4):
+            system.tell_nowait("ab"[n % 2], shop)
+    assert world.log == [True] * 4
 
 
 async def test_handlers_see_the_context_the_system_was_opened_in_not_the_tellers(
