@@ -77,14 +77,7 @@ class Runtime(Reader):
             delay=delay,
             origin="submit",
         )
-        engine = self._engine
-        admitted = await self._admission.known(described) if run_id is not None else None
-        if not engine.recovered:
-            await engine.counted.wait()
-        while admitted is None and engine.backlog.full(key):
-            await engine.backlog.wait_for_room(key)
-            admitted = await self._admission.known(described)
-        return await self._accepted(admitted or self._admission.admit(described))
+        return await self._enter(described, given=run_id is not None, wait=True)
 
     async def submit_nowait(
         self,
@@ -112,15 +105,20 @@ class Runtime(Reader):
             delay=delay,
             origin="submit",
         )
-        engine = self._engine
-        admitted = await self._admission.known(described) if run_id is not None else None
+        return await self._enter(described, given=run_id is not None, wait=False)
+
+    async def _enter(self, described: Submission, *, given: bool, wait: bool) -> RunHandle[Any]:
+        """Take a run in, or find the one that is there; `given` says that the id is the user's."""
+        engine, key = self._engine, described.key
+        admitted = await self._admission.known(described) if given else None
         if not engine.recovered:
             await engine.counted.wait()
-        if admitted is None:
-            if engine.backlog.full(key):
+        while admitted is None and engine.backlog.full(key):
+            if not wait:
                 raise engine.backlog.refuse(key)
-            admitted = self._admission.admit(described)
-        return await self._accepted(admitted)
+            await engine.backlog.wait_for_room(key)
+            admitted = await self._admission.known(described)
+        return await self._accepted(admitted or self._admission.admit(described))
 
     async def _accepted(self, admitted: Admitted) -> RunHandle[Any]:
         submission: Submission = admitted.submission
