@@ -8,16 +8,18 @@ still being committed waits for the same commit.
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
+from keyrun.runtime.ids import RunIds
 from keyrun.runtime.ledger import MAX_KEY, Submission, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.runtime.workflow import Workflow
+from keyrun.storage.payload import PayloadError, PayloadTypeError
+from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -71,25 +73,11 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return taken
 
 
-class RunIds:
-    """Makes run ids that sort by the time they were made, thousands per millisecond in order."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._maker = token_hex(4)
-
-    def make(self, wall: float) -> str:
-        """The next id."""
-        self._last = max(self._last + 1, int(wall * 1e6))
-        return f"{self._last:014x}{self._maker}"
-
-
 @attrs.frozen
 class Admitted:
-    """What came of a submit: the run, whether it is new, and the group that makes it durable."""
+    """A run that was there before a submit, and the group that makes it durable if it is not."""
 
     submission: Submission
-    new: bool
     group: "Group | None"
 
 
@@ -106,7 +94,6 @@ class Admission:
         self,
         workflow: Workflow[Any, Any],
         input_: Any,
-        *,
         key: str,
         run_id: str | None,
         headers: Mapping[str, str] | None,
@@ -114,37 +101,39 @@ class Admission:
         priority: Priority,
         limits: Limits | None,
         delay: float,
-        origin: str,
     ) -> Submission:
-        """What is to be submitted, checked; the number is given at admission."""
+        """What is to be submitted, checked; the number, and the id if there is none, are given at
+        admission."""
         engine = self._engine
         latest = engine.registry.latest(workflow)
         check_key(key)
         if run_id is not None:
             check_run_id(run_id)
-        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e10:
+        if delay and not _is_delay(delay):
             raise ValueError(f"delay must be 0 to 1e10 seconds, got {delay!r}")
         if not isinstance(priority, Priority):
             raise TypeError(f"priority must be a Priority, got {priority!r}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {limits!r}")
-        payload = engine.codec.encode(input_, latest.input_type)
-        now = engine.wall()
         return Submission(
-            run_id=run_id or self._ids.make(now),
+            run_id=run_id or "",
             key=key,
             workflow=latest.name,
             version=latest.version,
-            input=payload,
-            digest=sha256(engine.codec.canonical(input_, latest.input_type)).digest(),
+            input=engine.codec.encode(input_, latest.input_type),
+            digest=None if run_id is None else self._digest(latest, input_),
             headers={} if headers is None else check_headers(headers),
             tags=() if tags == () else check_tags(tags),
             priority=priority,
             limits=self._limits(latest, limits),
-            submitted_at=now,
+            submitted_at=engine.wall(),
             delay=delay,
-            origin=origin,
+            origin="submit",
         )
+
+    def _digest(self, workflow: Workflow[Any, Any], input_: Any) -> bytes:
+        canonical = self._engine.codec.canonical(input_, workflow.input_type)
+        return sha256(canonical).digest()
 
     def _limits(self, workflow: Workflow[Any, Any], limits: Limits | None) -> ResolvedLimits:
         if limits is not None:
@@ -160,48 +149,78 @@ class Admission:
         run_id = submission.run_id
         committing = self._committing.get(run_id)
         if committing is not None:
-            _same(submission, committing[0])
-            return Admitted(committing[0], False, committing[1])
+            self._same(submission, committing[0])
+            return Admitted(committing[0], committing[1])
         number = await self._engine.ledger.find(run_id)
         if number is None:
             return None
         stored = await self._engine.ledger.submission(number)
         if stored is None:
             return None
-        _same(submission, stored)
-        return Admitted(stored, False, None)
+        self._same(submission, stored)
+        return Admitted(stored, None)
 
-    def admit(self, described: Submission) -> Admitted:
+    def _same(self, asked: Submission, known: Submission) -> None:
+        """Raise unless a submission repeats the one that is known under its id."""
+        if asked.key != known.key:
+            different = "key"
+        elif asked.workflow != known.workflow:
+            different = "workflow"
+        elif asked.digest != (known.digest or self._digest_of(known)):
+            different = "input"
+        else:
+            return
+        raise InputMismatch(
+            f"the run {known.run_id!r} was submitted with another {different}; use another run_id, "
+            "or repeat exactly what was submitted",
+            run_id=known.run_id,
+            key=known.key,
+        )
+
+    def _digest_of(self, known: Submission) -> bytes | None:
+        """The digest of an input that was stored without one; None if it cannot be read today."""
+        workflow = self._engine.registry.latest(known.workflow)
+        try:
+            input_ = self._engine.codec.decode(known.input, workflow.input_type)
+            return self._digest(workflow, input_)
+        except (PayloadError, PayloadTypeError):
+            return None
+
+    def admit(self, submission: Submission) -> "Group":
         """Stage a run with its place at the end of its key's line."""
-        engine, ledger = self._engine, self._engine.ledger
-        engine.check_open()
-        number = engine.take_number()
-        submission = described
-        submission.number = number
-        run_id = submission.run_id
-        group = engine.store.open_group()
-        record, name = ledger.number(number), ledger.run_id(run_id)
-        group.put("runs", record, sealed("runs", record, *submission.fields()))
-        group.put("ids", name, sealed("ids", name, number))
+        engine = self._engine
+        if engine.closed:
+            engine.check_open()
+        ledger = engine.ledger
+        number = submission.number = engine.take_number()
+        group = engine.commits.open_group()
+        tables = group.tables
+        if submission.run_id:
+            name = ledger.run_id(submission.run_id)
+            tables["ids"][name] = sealed("ids", name, number)
+            self._committing[submission.run_id] = (submission, group)
+            group.when_durable(self._committed, submission.run_id)
+        else:
+            submission.run_id = self._ids.make(submission.submitted_at, number)
+        record = ledger.number(number)
+        tables["runs"][record] = seal("runs", record, submission.fields())
         line = engine.line(submission.key)
         engine.backlog.enter(line)
-        self._committing[run_id] = (submission, group)
         if submission.delay:
             engine.delays.stage(group, submission)
-            group.when_durable(lambda: self._delayed(submission))
+            group.when_durable(engine.delays.admit, submission)
         else:
-            place = ledger.place(submission.key, number)
-            group.put("queue", place, sealed("queue", place, number))
-            group.when_durable(lambda: self._admitted(submission))
-        return Admitted(submission, True, group)
+            place = line.place(number)
+            tables["queue"][place] = seal("queue", place, (number,))
+            group.when_durable(line.admit, submission)
+        return group
 
-    def _admitted(self, submission: Submission) -> None:
-        del self._committing[submission.run_id]
-        self._engine.line(submission.key).admit(submission.number, submission)
+    def _committed(self, run_id: str) -> None:
+        del self._committing[run_id]
 
-    def _delayed(self, submission: Submission) -> None:
-        del self._committing[submission.run_id]
-        self._engine.delays.admit(submission)
+
+def _is_delay(delay: object) -> bool:
+    return isinstance(delay, int | float) and not isinstance(delay, bool) and 0 <= delay < 1e10
 
 
 def _own_limits(workflow: Workflow[Any, Any]) -> Limits:
@@ -209,15 +228,3 @@ def _own_limits(workflow: Workflow[Any, Any]) -> Limits:
     if workflow.retry is None or workflow.limits.max_attempts is not UNSET:
         return workflow.limits
     return attrs.evolve(workflow.limits, max_attempts=workflow.retry.max_attempts)
-
-
-def _same(asked: Submission, known: Submission) -> None:
-    for what in ("key", "workflow", "digest"):
-        if getattr(asked, what) != getattr(known, what):
-            name = "input" if what == "digest" else what
-            raise InputMismatch(
-                f"the run {known.run_id!r} was submitted with another {name}; use another run_id, "
-                "or repeat exactly what was submitted",
-                run_id=known.run_id,
-                key=known.key,
-            )

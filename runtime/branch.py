@@ -49,8 +49,11 @@ class Branch:
 
     def name(self, base: str) -> str:
         """The identity of the next call of this name."""
-        count = self.count(base)
-        return f"{self.prefix}{base}" if count == 1 else f"{self.prefix}{base}#{count}"
+        counts = self._counts
+        if base in counts:
+            return f"{self.prefix}{base}#{self.count(base)}"
+        counts[base] = 1
+        return self.prefix + base
 
     async def rest(self) -> None:
         """Do nothing until the sibling that ended this branch does so again."""

@@ -20,18 +20,51 @@ from keyrun.storage.errors import StoreError
 
 async def drive(run: Run) -> bool:
     """Drive a run. Says whether it has ended; if not, it is held or will be driven later."""
-    while run.standing.started_at is None and run.stopped:
-        if run.standing.cancel_requested:
-            settle(run, State.CANCELLED)
-            return True
-        if run.engine.draining:
-            return False
-        await run.resumed.wait()
+    if run.standing.started_at is None:
+        while run.stopped:
+            if run.standing.cancel_requested:
+                settle(run, State.CANCELLED)
+                return True
+            if run.engine.draining:
+                return False
+            await run.resumed.wait()
     _start(run)
+    workflow, codec = run.workflow, run.engine.codec
     while True:
-        ended = await _pass(run)
+        result: Any = None
+        failure: Failure | None = None
+        branch = Branch(run)
+        try:
+            with trio.CancelScope(deadline=run.deadline) as run.scope:
+                if run.standing.cancel_requested:
+                    run.unwind(Unwind.CANCEL)
+                if run.unwinding is not None or run.deadline < inf:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                input_ = codec.decode(run.submission.input, workflow.input_type)
+                context = Context(branch, input_)
+                if workflow.takes_input:
+                    result = await workflow.function(context, input_)
+                else:
+                    result = await workflow.function(context)
+        except Halt:
+            pass
+        except StepFailed as error:
+            failure = error.failure
+        except StoreError:
+            raise
+        except Exception as error:
+            failure = _workflow_error(error)
+        except BaseExceptionGroup as group:
+            # A nursery of the workflow wraps what ends the pass.
+            halted, rest = group.split(Halt)
+            if halted is None or not (rest is None or isinstance(rest, ExceptionGroup)):
+                raise
+        finally:
+            branch.close()
+        ended = _conclude(run, result, failure)
         if ended is not None:
             return ended
+        run.rewind()
 
 
 def _start(run: Run) -> None:
@@ -48,41 +81,6 @@ def _start(run: Run) -> None:
         limit = run.submission.limits.run_timeout
         # A clock that was set back does not make it longer.
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
-
-
-async def _pass(run: Run) -> bool | None:
-    """Call the workflow once. None asks for another pass."""
-    run.journal.rewind()
-    run.begun_steps = 0
-    run.decision = run.unwinding = None
-    result: Any = None
-    failure: Failure | None = None
-    branch = Branch(run)
-    try:
-        with trio.CancelScope(deadline=run.deadline) as run.scope:
-            if run.standing.cancel_requested:
-                run.unwind(Unwind.CANCEL)
-            if run.unwinding is not None or run.deadline < inf:
-                await trio.lowlevel.checkpoint_if_cancelled()
-            workflow = run.workflow
-            input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
-            result = await run.engine.call(workflow, Context(branch, input_), input_)
-    except Halt:
-        pass
-    except StepFailed as error:
-        failure = error.failure
-    except StoreError:
-        raise
-    except Exception as error:
-        failure = _workflow_error(error)
-    except BaseExceptionGroup as group:
-        # A nursery of the workflow wraps what ends the pass.
-        halted, rest = group.split(Halt)
-        if halted is None or not (rest is None or isinstance(rest, ExceptionGroup)):
-            raise
-    finally:
-        branch.close()
-    return _conclude(run, result, failure)
 
 
 def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:

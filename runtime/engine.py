@@ -1,8 +1,6 @@
 """The engine: what all runs of a runtime share, and how they are found."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
-from weakref import WeakValueDictionary
 
 import trio
 
@@ -10,7 +8,7 @@ from keyrun.actors import Actor, ActorSystem
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.delays import Delays
-from keyrun.runtime.ledger import Ledger, Standing, Submission, sealed
+from keyrun.runtime.ledger import Ledger, Standing, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
 from keyrun.runtime.outbox import Outbox
@@ -20,7 +18,7 @@ from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
 from keyrun.runtime.slots import Slots
 from keyrun.runtime.values import RunOutcome
-from keyrun.runtime.workflow import Registry, Workflow
+from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
 
@@ -30,50 +28,21 @@ Hook = Callable[[RunOutcome], Awaitable[object]]
 class LineActor(Actor["Line", None]):
     """The actor of a key: it serves the key's line."""
 
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    __slots__ = ()
 
     async def receive(self, line: Line) -> None:
         """Serve the line until there is nothing to do."""
-        try:
-            await line.serve()
-        except Exception as error:
-            self._engine.fail(error)
+        await line.serve()
 
 
-class Waiter:
-    """Those who wait, or may come to wait, for the end of a run. Kept by their handles."""
+class Watch:
+    """Those who wait for the end of a run, and then how it ended."""
 
-    __slots__ = ("__weakref__", "_event", "run")
+    __slots__ = ("end", "tasks")
 
     def __init__(self) -> None:
-        self._event: trio.Event | None = None
-        self.run: Run | None = None
-
-    async def wait(self) -> Run:
-        """The run, when its end is durable."""
-        if self.run is None:
-            if self._event is None:
-                self._event = trio.Event()
-            await self._event.wait()
-            if self.run is None:
-                raise StoreClosed(
-                    "the runtime was left before the run ended; it goes on when the store is "
-                    "opened again"
-                )
-        return self.run
-
-    def ended(self, run: Run) -> None:
-        """The end of the run is durable."""
-        self.run = run
-        self.give_up()
-
-    def give_up(self) -> None:
-        """Let those go on who wait."""
-        if self._event is not None:
-            self._event.set()
+        self.tasks: list[trio.lowlevel.Task] = []
+        self.end: Standing | None = None
 
 
 class Engine:
@@ -96,6 +65,7 @@ class Engine:
         wall: Callable[[], float],
     ) -> None:
         self.store = store
+        self.commits = store.group_commit
         self.registry = registry
         self.ledger = Ledger(store.namespace(namespace))
         self.limits = limits
@@ -116,9 +86,10 @@ class Engine:
         self.live: dict[int, Run] = {}
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
-        self.waiters: WeakValueDictionary[int, Waiter] = WeakValueDictionary()
+        self.watches: dict[int, Watch] = {}
+        """Who waits for the end of which run."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
-            lambda key: LineActor(self),
+            lambda key: LineActor(),
             idle_timeout=60.0,
             # A line that was not served to its end is served again at the next open.
             on_dead_letter=lambda letter: None,
@@ -178,33 +149,28 @@ class Engine:
         if not line.pending and not line.paused:
             self.lines.pop(line.key, None)
 
-    async def load(
-        self, line: Line, place: int, number: int, submission: Submission | None
-    ) -> Run | None:
-        """A run that is about to be driven, with all that it remembers."""
-        fresh = submission is not None
-        standing: Standing | None = None
+    async def load(self, line: Line, place: int, number: int) -> Run | None:
+        """A run that is about to be driven, with all that it remembers; None if it has no business
+        in the line any more."""
+        while (resting := self.resting.get(number)) is not None:
+            await resting.gate()
+        submission = await self.ledger.submission(number)
         if submission is None:
-            while (resting := self.resting.get(number)) is not None:
-                await self.store.durable(resting.staged)
-            submission = await self.ledger.submission(number)
-            if submission is None:
-                self.store.open_group().delete("queue", self.ledger.place(line.key, place))
-                line.started()
-                return None
-            standing = await self.ledger.standing(number)
-            if standing is not None and standing.state.terminal:
-                return None
+            self.store.open_group().delete("queue", line.place(place))
+            line.started()
+            return None
+        standing = await self.ledger.standing(number)
+        if standing is not None and standing.state.terminal:
+            return None
         workflow = self.registry.find(submission.workflow, submission.version)
-        run = Run(self, line, submission, standing or Standing(place=place), workflow)
+        run = Run(self, line, submission, standing or Standing(), workflow)
         run.standing.place = place
-        if not fresh:
-            await self._recall(run)
+        await self._recall(run)
         return run
 
     async def _recall(self, run: Run) -> None:
         journal, ledger = run.journal, self.ledger
-        prefix = ledger.number(run.number)
+        prefix = run.record
         for key, fields in await ledger.scan("journal", prefix):
             journal.fold(int.from_bytes(key[-4:], "big"), fields)
         # The status is not stored with every step.
@@ -212,28 +178,35 @@ class Engine:
         for _, (step, payload) in await ledger.scan("memo", prefix):
             run.memos[step] = payload
 
-    async def call(self, workflow: Workflow[Any, Any], context: Any, input_: Any) -> Any:
-        """Call the function of a workflow, with the input if it takes one."""
-        if workflow.takes_input:
-            return await workflow.function(context, input_)
-        return await workflow.function(context)
+    async def ended(self, number: int) -> Standing:
+        """How a run stands that has not ended yet, when its end is durable."""
+        self.check_open()
+        task = trio.lowlevel.current_task()
+        watch = self.watches.get(number)
+        if watch is None:
+            watch = self.watches[number] = Watch()
+        watch.tasks.append(task)
 
-    async def ended(self, number: int) -> Run:
-        """The run, when its end is durable. It must not have ended yet."""
-        return await self.expect(number).wait()
+        def leave(_: object) -> trio.lowlevel.Abort:
+            watch.tasks.remove(task)
+            if not watch.tasks:
+                del self.watches[number]
+            return trio.lowlevel.Abort.SUCCEEDED
 
-    def expect(self, number: int) -> Waiter:
-        """Somebody will want to know how a run ends that has not ended yet."""
-        waiter = self.waiters.get(number)
-        if waiter is None:
-            waiter = self.waiters[number] = Waiter()
-        return waiter
+        await trio.lowlevel.wait_task_rescheduled(leave)
+        if watch.end is None:
+            raise StoreClosed(
+                "the runtime was left before the run ended; it goes on when the store is opened "
+                "again"
+            )
+        return watch.end
 
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
         self.closed = True
-        for waiter in list(self.waiters.values()):
-            waiter.give_up()
+        while self.watches:
+            for task in self.watches.popitem()[1].tasks:
+                trio.lowlevel.reschedule(task)
 
     def check_open(self) -> None:
         """Raise if the block has been left."""
@@ -242,14 +215,19 @@ class Engine:
 
     def run_ended(self, run: Run) -> None:
         """The end of a run is durable."""
-        self.live.pop(run.number, None)
-        self.resting.pop(run.number, None)
+        number = run.number
+        run.submission.at_hand = False
+        self.live.pop(number, None)
+        if self.resting:
+            self.resting.pop(number, None)
         self.sweeper.run_ended()
-        waiter = self.waiters.pop(run.number, None)
-        if waiter is not None:
-            waiter.ended(run)
+        watch = self.watches.pop(number, None)
+        if watch is not None:
+            watch.end = run.standing
+            for task in watch.tasks:
+                trio.lowlevel.reschedule(task)
         if self.hook is not None:
-            self.outbox.add(run.number, run.standing.generation)
+            self.outbox.add(number, run.standing.generation)
 
     def fail(self, error: Exception) -> None:
         """Nothing can go on: the store failed, or Keyrun has a bug."""

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from keyrun.runtime.errors import RunCancelled, RunFailed, UnknownRun
-from keyrun.runtime.ledger import Standing, Submission
+from keyrun.runtime.ledger import Submission
 from keyrun.runtime.values import RunStatus, State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Waiter
     from keyrun.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -16,13 +15,12 @@ T = TypeVar("T")
 class RunHandle(Generic[T]):
     """One run, as its submitter sees it. `newly_submitted` is False if it was there before."""
 
-    __slots__ = ("_runtime", "_submission", "_waiter", "newly_submitted")
+    __slots__ = ("_runtime", "_submission", "newly_submitted")
 
-    def __init__(self, runtime: "Runtime", submission: Submission, waiter: "Waiter | None") -> None:
+    def __init__(self, runtime: "Runtime", submission: Submission, newly: bool) -> None:
         self._runtime = runtime
         self._submission = submission
-        self._waiter = waiter
-        self.newly_submitted = waiter is not None
+        self.newly_submitted = newly
 
     @property
     def run_id(self) -> str:
@@ -37,12 +35,7 @@ class RunHandle(Generic[T]):
     async def result(self) -> T:
         """Wait for the end; the value of the workflow, or `RunFailed`, or `RunCancelled`."""
         submission = self._submission
-        waiter = self._waiter
-        # A run that has ended may have been redriven since: then the store knows better.
-        if waiter is not None and waiter.run is None:
-            end: Standing | None = (await waiter.wait()).standing
-        else:
-            end = await self._runtime.wait_for_end(submission.number)
+        end = await self._runtime.wait_for_end(submission)
         if end is None:
             raise UnknownRun(f"the run {self.run_id!r} was forgotten", run_id=self.run_id)
         match end.state:

@@ -46,33 +46,20 @@ class Call(IntEnum):
 
 
 class Memory:
-    """What is known of one step, or of one other durable call."""
+    """What is known of one step, or of one other durable call. Most of it never happens to most of
+    them, so it stands here until it does."""
 
-    __slots__ = (
-        "attempts",
-        "call",
-        "delivered",
-        "failure",
-        "fingerprint",
-        "interruptions",
-        "interruptions_alone",
-        "outcome",
-        "payload",
-        "retry",
-    )
-
-    def __init__(self) -> None:
-        self.call = Call.STEP
-        self.fingerprint: int | None = None
-        self.attempts = 0
-        self.failure: Failure | None = None
-        self.retry: tuple[float, float] | None = None
-        """When the next attempt is due, and how long a wait that was."""
-        self.interruptions = 0
-        self.interruptions_alone = 0
-        self.outcome: Entry | None = None
-        self.payload: Any = None
-        self.delivered = False
+    call = Call.STEP
+    fingerprint: int | None = None
+    attempts = 0
+    failure: Failure | None = None
+    retry: tuple[float, float] | None = None
+    """When the next attempt is due, and how long a wait that was."""
+    interruptions = 0
+    interruptions_alone = 0
+    outcome: Entry | None = None
+    payload: Any = None
+    delivered = False
 
     @property
     def known(self) -> bool:
@@ -91,6 +78,7 @@ class Journal:
         "last_failure",
         "memories",
         "next",
+        "past",
         "retries",
         "tasks",
         "turn",
@@ -101,6 +89,8 @@ class Journal:
     def __init__(self) -> None:
         self.memories: dict[str, Memory] = {}
         self.next = 1
+        self.past = 0
+        """How many outcomes are there to be asked for again in this pass."""
         self.retries = 0
         self.last_failure: Failure | None = None
         """What the latest attempt that failed did."""
@@ -118,12 +108,6 @@ class Journal:
         self._order: list[str] = []
         self._cursor = 0
 
-    def take(self) -> int:
-        """The next sequence number."""
-        number = self.next
-        self.next = number + 1
-        return number
-
     def memory(self, ident: str) -> Memory:
         """What is known of `ident`, from now on remembered."""
         known = self.memories.get(ident)
@@ -135,6 +119,7 @@ class Journal:
         """Begin another pass: every outcome will be asked for again, in order."""
         for ident in self._order:
             self.memories[ident].delivered = False
+        self.past = len(self._order)
         self._cursor = self.idle = 0
         self.tasks = 1
         self._missing = None
@@ -204,6 +189,8 @@ class Journal:
 
     def unread(self) -> str | None:
         """An outcome that was not asked for in this pass."""
+        if not self.past:
+            return None
         return next((ident for ident in self._order if not self.memories[ident].delivered), None)
 
     def fold(self, sequence: int, fields: list[Any]) -> None:
@@ -246,6 +233,7 @@ class Journal:
         if entry in (Entry.DONE, Entry.GAVE_UP):
             memory.outcome = entry
             self._order.append(ident)
+            self.past += 1
 
     def _forget_failures(self) -> None:
         """What failed is tried again with fresh budgets. What is done stays done, and so do the

@@ -8,7 +8,7 @@ that is used again leads to a new run.
 |---------|----------------------|-----------------------------------------------------------|
 | runs    | number               | what was submitted; never changes                         |
 | status  | number               | how the run stands; none while it was never touched       |
-| ids     | run id               | the number                                                |
+| ids     | run id               | the number, for ids that were given; others tell it       |
 | queue   | ordering key, place  | the number: the order of runs that have not ended         |
 | journal | number, sequence     | what a run remembers                                      |
 | begun   | number, step         | steps that were started and have no outcome               |
@@ -28,17 +28,22 @@ from typing import Any
 
 import attrs
 
+from keyrun.runtime.ids import number_in
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.values import Failure, FailureKind, Priority, State
-from keyrun.storage import Namespace, Store
+from keyrun.storage import Namespace, Store, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
 SHARD, EPOCH = 0, 0
 """Room for a store that several machines share: who owns a run, since when."""
 
-_NUMBER = Struct(">Q")
+NUMBER = Struct(">Q")
 _ENTRY = Struct(">QI")
+SEQUENCE = Struct(">I")
 _TIMED = Struct(">QQ")
+
+SALVAGE = "salvage"
+"""The origin of what stands in for a damaged run."""
 
 MAX_KEY = 255
 MAX_STEP = 350
@@ -54,7 +59,8 @@ class Submission:
     workflow: str
     version: int
     input: bytes
-    digest: bytes
+    digest: bytes | None
+    """Of the input; None where the id was made for the run, so that hardly anybody asks."""
     headers: dict[str, str]
     tags: tuple[str, ...]
     priority: Priority
@@ -62,10 +68,11 @@ class Submission:
     submitted_at: float
     delay: float
     origin: str
+    at_hand: bool = False
+    """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
-        limits = self.limits
         return (
             SHARD,
             EPOCH,
@@ -78,14 +85,7 @@ class Submission:
             self.headers,
             self.tags,
             int(self.priority),
-            (
-                limits.run_timeout,
-                limits.step_timeout,
-                limits.max_attempts,
-                limits.max_iterations,
-                limits.retry_budget,
-                limits.max_interruptions,
-            ),
+            self.limits.stored,
             self.submitted_at,
             self.delay,
             self.origin,
@@ -109,14 +109,7 @@ class Submission:
             headers=headers,
             tags=tuple(tags),
             priority=Priority(priority),
-            limits=ResolvedLimits(
-                run_timeout=limits[0],
-                step_timeout=limits[1],
-                max_attempts=limits[2],
-                max_iterations=limits[3],
-                retry_budget=limits[4],
-                max_interruptions=limits[5],
-            ),
+            limits=ResolvedLimits.read(limits),
             submitted_at=submitted_at,
             delay=delay,
             origin=origin,
@@ -215,7 +208,7 @@ class Ledger:
 
     def number(self, number: int) -> bytes:
         """The key of a run in `runs`, `status` and `dead`."""
-        return self.prefix + _NUMBER.pack(number)
+        return self.prefix + NUMBER.pack(number)
 
     def run_id(self, run_id: str) -> bytes:
         return self.prefix + run_id.encode()
@@ -227,7 +220,7 @@ class Ledger:
         return self.prefix + bytes([len(encoded)]) + encoded
 
     def place(self, key: str, place: int) -> bytes:
-        return self.line(key) + _NUMBER.pack(place)
+        return self.line(key) + NUMBER.pack(place)
 
     def entry(self, number: int, sequence: int) -> bytes:
         """The key of a journal entry."""
@@ -238,7 +231,7 @@ class Ledger:
         name = step.encode()
         if len(name) > MAX_STEP:
             name = name[: MAX_STEP - 32] + sha256(name).digest()
-        return self.prefix + _NUMBER.pack(number) + name
+        return self.prefix + NUMBER.pack(number) + name
 
     def timed(self, time: float, number: int) -> bytes:
         """The key of a run in an index by time, to the microsecond."""
@@ -253,13 +246,13 @@ class Ledger:
     def split_number(self, key: bytes) -> tuple[int, bytes]:
         """A number at the front of a record key, and the rest."""
         at = len(self.prefix)
-        return _NUMBER.unpack_from(key, at)[0], key[at + 8 :]
+        return NUMBER.unpack_from(key, at)[0], key[at + 8 :]
 
     def split_place(self, key: bytes) -> tuple[str, int]:
         """The ordering key and the place of a record key in `queue`."""
         at = len(self.prefix)
         end = at + 1 + key[at]
-        return key[at + 1 : end].decode(), _NUMBER.unpack_from(key, end)[0]
+        return key[at + 1 : end].decode(), NUMBER.unpack_from(key, end)[0]
 
     def split_timed(self, key: bytes) -> tuple[float, int]:
         """The time and the number of a record key in an index by time."""
@@ -293,7 +286,20 @@ class Ledger:
     async def find(self, run_id: str) -> int | None:
         """The number of a run id."""
         fields = await self.get("ids", self.run_id(run_id))
-        return None if fields is None else int(fields[0])
+        if fields is not None:
+            return int(fields[0])
+        number = number_in(run_id)
+        if number is None:
+            return None
+        try:
+            submission = await self.submission(number)
+        except StoreCorrupt:
+            return number
+        # What stands in for a damaged run has lost its id.
+        known = submission is not None and (
+            submission.run_id == run_id or submission.origin == SALVAGE
+        )
+        return number if known else None
 
 
 def sealed(table: str, key: bytes, *fields: Any) -> bytes:

@@ -1,5 +1,7 @@
 """Limits: how long, how often, how many. Each is resolved on its own, the nearest word wins."""
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -79,6 +81,18 @@ class ResolvedLimits:
     retry_budget: int | None
     max_interruptions: int
 
+    stored: tuple[float | None, ...] = attrs.field(init=False, eq=False, repr=False)
+    """As they are stored, made once: runs of one workflow share their limits."""
+
+    @stored.default
+    def _stored(self) -> tuple[float | None, ...]:
+        return tuple(getattr(self, name) for name in _NAMES)
+
+    @classmethod
+    def read(cls, stored: Iterable[Any]) -> "ResolvedLimits":
+        """The inverse of `stored`."""
+        return _read(tuple(stored))
+
     @classmethod
     def of(cls, *levels: Limits) -> "ResolvedLimits":
         """Resolve `levels`, the nearest first, over the defaults."""
@@ -86,3 +100,8 @@ class ResolvedLimits:
         for level in reversed(levels):
             resolved = level.over(resolved)
         return cls(**{name: getattr(resolved, name) for name in _NAMES})
+
+
+@lru_cache(256)
+def _read(stored: tuple[Any, ...]) -> ResolvedLimits:
+    return ResolvedLimits(**dict(zip(_NAMES, stored, strict=True)))

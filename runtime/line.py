@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keyrun.runtime.current import CurrentStep, Draft
 from keyrun.runtime.driver import drive
-from keyrun.runtime.ledger import Submission
+from keyrun.runtime.ledger import NUMBER, Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import quarantine
@@ -29,6 +29,7 @@ class Line:
     __slots__ = (
         "_last",
         "_more",
+        "_prefix",
         "_state",
         "_told",
         "_untouched",
@@ -46,6 +47,7 @@ class Line:
     def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
         self.engine = engine
         self.key = key
+        self._prefix = engine.ledger.line(key)
         self.window: list[tuple[int, int, Submission | None]] = []
         """Place, number, and what was submitted if it is still at hand."""
         self._last = 0
@@ -65,9 +67,13 @@ class Line:
         """The key's mapping as it is stored, empty if there is none; None if it was not read."""
         self.holder: CurrentStep | None = None
 
-    def admit(self, place: int, submission: Submission) -> None:
-        """A run has its place, durably."""
-        self._append(place, submission.number, submission)
+    def place(self, place: int) -> bytes:
+        """The record key of a place in this line."""
+        return self._prefix + NUMBER.pack(place)
+
+    def admit(self, submission: Submission) -> None:
+        """A run has its place, which is its number, durably."""
+        self._append(submission.number, submission.number, submission)
 
     def admit_stored(self, place: int, number: int) -> None:
         """A run that was there before has a place again, durably."""
@@ -80,6 +86,8 @@ class Line:
             # Else it was read from the store between its commit and the news of it.
             self._last = place
             self.window.append((place, number, submission))
+            if submission is not None:
+                submission.at_hand = True
         self.wake()
 
     def reload(self, number: int) -> None:
@@ -95,7 +103,7 @@ class Line:
         """A run that held the line is gone."""
         if self.head is not None and self.head.number == number:
             self.head = None
-        self.window = [item for item in self.window if item[1] != number]
+        self.remove(number)
         self.wake()
 
     def wake(self) -> None:
@@ -106,21 +114,23 @@ class Line:
 
     async def serve(self) -> None:
         """Drive one run after the other until there is none, or the first is held."""
+        engine = self.engine
         try:
-            while not self.engine.draining:
-                if self.head is None and not await self._next():
-                    self.engine.forget_line(self)
+            while not engine.draining:
+                run = self.head or self._fresh() or await self._next()
+                if run is None:
+                    engine.forget_line(self)
                     return
-                run = self.head
-                assert run is not None
                 if run.standing.state is State.QUARANTINED or not await drive(run):
                     return
                 self.group = run.staged
                 self._leave()
+        except Exception as error:
+            engine.fail(error)
         finally:
             self.awake = False
-            if self.engine.draining and self.head is not None:
-                self.engine.live.pop(self.head.number, None)
+            if engine.draining and self.head is not None:
+                engine.live.pop(self.head.number, None)
                 self.head = None
 
     def _leave(self) -> None:
@@ -130,13 +140,16 @@ class Line:
 
     def remove(self, number: int) -> None:
         """A run has no place here any more."""
+        self.forget_submission(number)
         self.window = [item for item in self.window if item[1] != number]
 
     def forget_submission(self, number: int) -> None:
         """A run in the window was changed: it must be read from the store when its turn comes."""
-        for at, (place, other, _) in enumerate(self.window):
+        for at, (place, other, submission) in enumerate(self.window):
             if other == number:
                 self.window[at] = (place, number, None)
+                if submission is not None:
+                    submission.at_hand = False
 
     def dismiss(self, run: Run) -> None:
         """A run that held the line has been settled from outside."""
@@ -145,16 +158,34 @@ class Line:
             self._leave()
             self.wake()
 
-    async def _next(self) -> bool:
-        """Make the first run of the line ready to be driven."""
+    def _fresh(self) -> Run | None:
+        """The first run of the line, if it came in just now and all that is needed is at hand."""
+        if not self.window or self._untouched:
+            return None
+        engine = self.engine
+        place, number, submission = self.window[0]
+        if submission is None or (self._state is None and not engine.stateless):
+            return None
+        workflow = engine.registry.find(submission.workflow, submission.version)
+        if workflow is None:
+            return None
+        run = Run(engine, self, submission, Standing(place=place), workflow)
+        run.staged = self.group
+        self.head = engine.live[number] = run
+        if self._state is None:
+            self._state = b""
+        return run
+
+    async def _next(self) -> Run | None:
+        """Make the first run of the line ready to be driven, whatever that takes."""
         while True:
             if not self.window and self._more:
                 await self._read_window()
             if not self.window:
-                return False
-            place, number, submission = self.window[0]
+                return None
+            place, number, _ = self.window[0]
             try:
-                run = await self.engine.load(self, place, number, submission)
+                run = await self.engine.load(self, place, number)
             except StoreCorrupt as error:
                 await set_aside(self.engine, self.key, place, number, error)
                 self.remove(number)
@@ -163,16 +194,14 @@ class Line:
             if run is None:
                 self.remove(number)
                 continue
+            self.forget_submission(number)
             self.head = self.engine.live[number] = run
             run.staged = self.group
             # Only the first run can have been driven when the process was killed, if it was.
             run.careful = self._untouched and self.engine.unclean
             self._untouched = False
             if self._state is None:
-                if submission is not None and self.engine.stateless:
-                    self._state = b""
-                else:
-                    await self._read_state()
+                await self._read_state()
             if run.standing.started_at is not None:
                 run.begin()
             if run.workflow is None and run.standing.state is not State.QUARANTINED:
@@ -181,7 +210,7 @@ class Line:
                     f"the workflow {run.submission.workflow!r} version {run.submission.version} "
                     "is not registered; give it to open_runtime(workflows=[...])",
                 )
-            return True
+            return run
 
     def started(self) -> None:
         """One run fewer waits to be started."""
@@ -192,8 +221,8 @@ class Line:
         self._told = False
         if self.group is not None:
             # The index must not show runs whose end is only staged.
-            await store.durable(self.group)
-        rows = await store.scan("queue", prefix=ledger.line(self.key), limit=WINDOW)
+            await self.group.wait()
+        rows = await store.scan("queue", prefix=self._prefix, limit=WINDOW)
         self._more = self._told or len(rows) == WINDOW
         for key, raw in rows:
             place = ledger.split_place(key)[1]
@@ -206,8 +235,7 @@ class Line:
             self._last = place
 
     async def _read_state(self) -> None:
-        ledger = self.engine.ledger
-        fields = await ledger.get("state", ledger.line(self.key))
+        fields = await self.engine.ledger.get("state", self._prefix)
         self._state = b"" if fields is None else fields[0]
 
     def borrow_state(self, borrower: CurrentStep) -> Draft:
@@ -227,4 +255,4 @@ class Line:
         if borrower.sealed_state is not None:
             self.engine.stateless = False
             self._state = borrower.sealed_state
-            run.put("state", self.engine.ledger.line(self.key), self._state)
+            run.put("state", self._prefix, self._state)

@@ -204,6 +204,9 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
             f"a machine returns Continue, Succeed, Fail or Cancel, and this turn returned {value!r}"
         )
     journal, engine = run.journal, run.engine
+    held = run.line.holder is current
+    if held:
+        current.seal_state()
     if isinstance(value, Continue):
         payload = engine.codec.encode(value.payload)
         timer = (engine.wall() + value.after, value.after) if value.after else None
@@ -216,7 +219,7 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         run.delete("journal", engine.ledger.entry(run.number, sequence))
     journal.turn_entries.clear()
     del journal.memories[current.step]
-    if run.line.holder is current:
+    if held:
         run.line.keep_state(run, current)
     if current.step in run.memos:
         del run.memos[current.step]

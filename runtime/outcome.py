@@ -23,19 +23,23 @@ def succeeded(
     run: Run, step: StepFunction[..., Any], memory: Memory, current: CurrentStep, value: Any
 ) -> None:
     """Stage what a step returned, with what it made of the key's state: one commit."""
-    payload = run.engine.codec.encode(value, step.declared)
-    ident = current.step
-    memory.attempts = current.attempt
-    memory.payload = payload
-    memory.interruptions = memory.interruptions_alone = 0
-    run.write(
-        Entry.DONE, ident, Call.STEP, memory.fingerprint, current.attempt, current.begun, payload
-    )
-    if run.line.holder is current:
+    engine, ident, attempt = run.engine, current.step, current.attempt
+    held = run.line.holder is current
+    if held:
+        current.seal_state()
+    payload = memory.payload = engine.codec.encode(value, step.declared)
+    memory.attempts = attempt
+    if memory.interruptions:
+        memory.interruptions = memory.interruptions_alone = 0
+    about = (Call.STEP, memory.fingerprint, attempt, current.begun, payload)
+    run.enter((Entry.DONE, ident, engine.wall(), *about))
+    current.over = True
+    if held:
         run.line.keep_state(run, current)
+        run.line.holder = None
     if run.memos and ident in run.memos:
         del run.memos[ident]
-        run.delete("memo", run.engine.ledger.step(run.number, ident))
+        run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
     run.journal.settled(ident, memory, Entry.DONE)
 

@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from keyrun.runtime.journal import Entry, Journal
-from keyrun.runtime.ledger import Standing, Submission
+from keyrun.runtime.ledger import SEQUENCE, Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage.record import seal
 
@@ -58,6 +58,7 @@ class Run:
         "number",
         "parked",
         "pending",
+        "record",
         "scope",
         "seen",
         "staged",
@@ -81,6 +82,8 @@ class Run:
         self.standing = standing
         self.workflow: Any = workflow
         self.number = submission.number
+        self.record = engine.ledger.number(submission.number)
+        """The key of its records; those of its journal begin with it."""
         self.journal = Journal()
         self.memos: dict[str, bytes] = {}
         self.scope: trio.CancelScope = NOT_DRIVEN
@@ -119,26 +122,30 @@ class Run:
 
     def put(self, table: str, key: bytes, *fields: Any) -> None:
         """Stage a record of this run."""
-        group = self.staged = self.engine.store.open_group()
-        group.put(table, key, seal(table, key, fields))
+        group = self.staged = self.engine.commits.open_group()
+        group.tables[table][key] = seal(table, key, fields)
 
     def delete(self, table: str, key: bytes) -> None:
         """Stage the removal of a record of this run."""
-        group = self.engine.store.open_group()
-        group.delete(table, key)
-        self.staged = group
+        group = self.staged = self.engine.commits.open_group()
+        group.tables[table][key] = None
 
     def write(self, entry: Entry, ident: str, *fields: Any) -> None:
         """Stage a journal entry."""
-        engine = self.engine
-        key = engine.ledger.entry(self.number, self.journal.take())
-        group = self.staged = engine.store.open_group()
-        group.put("journal", key, seal("journal", key, (entry, ident, engine.wall(), *fields)))
+        self.enter((entry, ident, self.engine.wall(), *fields))
+
+    def enter(self, fields: tuple[Any, ...]) -> None:
+        """Stage the fields of a journal entry: its kind, what it is about, when, and the rest."""
+        journal = self.journal
+        sequence = journal.next
+        journal.next = sequence + 1
+        key = self.record + SEQUENCE.pack(sequence)
+        group = self.staged = self.engine.commits.open_group()
+        group.tables["journal"][key] = seal("journal", key, fields)
 
     def store_standing(self) -> None:
         """Stage how the run stands."""
-        key = self.engine.ledger.number(self.number)
-        self.put("status", key, *self.standing.fields())
+        self.put("status", self.record, *self.standing.fields())
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""
@@ -149,7 +156,7 @@ class Run:
         """Return when everything that this run has staged is durable."""
         group = self.staged
         if group is not None:
-            await self.engine.store.durable(group)
+            await group.wait()
             # Another branch, or somebody outside, may have staged more meanwhile.
             if self.staged is group:
                 self.staged = None
@@ -176,6 +183,12 @@ class Run:
             if not self.parked and standing.state is State.WAITING:
                 standing.waiting_on = None
                 standing.state = State.RUNNING
+
+    def rewind(self) -> None:
+        """Have it driven again from its journal."""
+        self.journal.rewind()
+        self.begun_steps = 0
+        self.decision = self.unwinding = None
 
     def unwind(self, why: Unwind) -> None:
         """Cancel the coroutine of the workflow; the first reason counts."""

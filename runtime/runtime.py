@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from keyrun.runtime import deadletters, recovery
-from keyrun.runtime.admission import Admission, Admitted, check_key
+from keyrun.runtime.admission import Admission, check_key
 from keyrun.runtime.backlog import BacklogStatistics
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
@@ -66,18 +66,9 @@ class Runtime(Reader):
         """Start a run, and return when it is durable. Under backpressure this waits; a repeat of
         what was submitted before gives the run that is there."""
         described = self._admission.describe(
-            workflow,
-            input,
-            key=key,
-            run_id=run_id,
-            headers=headers,
-            tags=tags,
-            priority=priority,
-            limits=limits,
-            delay=delay,
-            origin="submit",
+            workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        return await self._enter(described, given=run_id is not None, wait=True)
+        return await self._enter(described, wait=True)
 
     async def submit_nowait(
         self,
@@ -94,39 +85,28 @@ class Runtime(Reader):
     ) -> RunHandle[T]:
         """Like `submit`, but raises `Backpressure` at once instead of waiting for room."""
         described = self._admission.describe(
-            workflow,
-            input,
-            key=key,
-            run_id=run_id,
-            headers=headers,
-            tags=tags,
-            priority=priority,
-            limits=limits,
-            delay=delay,
-            origin="submit",
+            workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        return await self._enter(described, given=run_id is not None, wait=False)
+        return await self._enter(described, wait=False)
 
-    async def _enter(self, described: Submission, *, given: bool, wait: bool) -> RunHandle[Any]:
-        """Take a run in, or find the one that is there; `given` says that the id is the user's."""
-        engine, key = self._engine, described.key
-        admitted = await self._admission.known(described) if given else None
-        if not engine.recovered:
-            await engine.counted.wait()
-        while admitted is None and engine.backlog.full(key):
-            if not wait:
-                raise engine.backlog.refuse(key)
-            await engine.backlog.wait_for_room(key)
-            admitted = await self._admission.known(described)
-        return await self._accepted(admitted or self._admission.admit(described))
-
-    async def _accepted(self, admitted: Admitted) -> RunHandle[Any]:
-        submission: Submission = admitted.submission
-        # Before it can end: from here on somebody waits for it.
-        waiter = self._engine.expect(submission.number) if admitted.new else None
-        if admitted.group is not None:
-            await self._engine.store.durable(admitted.group)
-        return RunHandle(self, submission, waiter)
+    async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
+        """Take a run in, or find the one that is there."""
+        engine, admission, key = self._engine, self._admission, described.key
+        if described.run_id or not engine.recovered or engine.backlog.full(key):
+            known = await admission.known(described)
+            if not engine.recovered:
+                await engine.counted.wait()
+            while known is None and engine.backlog.full(key):
+                if not wait:
+                    raise engine.backlog.refuse(key)
+                await engine.backlog.wait_for_room(key)
+                known = await admission.known(described)
+            if known is not None:
+                if known.group is not None:
+                    await known.group.wait()
+                return RunHandle(self, known.submission, False)
+        await admission.admit(described).wait()
+        return RunHandle(self, described, True)
 
     async def status(self, run_id: str) -> RunStatus | None:
         """How a run stands, also after its end; None if there is no such run."""
@@ -138,20 +118,20 @@ class Runtime(Reader):
         run = engine.live.get(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
-            await engine.store.durable(run.staged)
+            await run.gate()
             run = None
         return await engine.reading.status(number) if run is None else run.status()
 
-    async def wait_for_end(self, number: int) -> Standing | None:
+    async def wait_for_end(self, submission: Submission) -> Standing | None:
         """How a run ended, once it has; None if it was forgotten."""
-        engine = self._engine
-        if number not in engine.live:
-            if await engine.ledger.submission(number) is None:
-                return None
+        engine, number = self._engine, submission.number
+        if not submission.at_hand and number not in engine.live:
             standing = await engine.ledger.standing(number)
             if standing is not None and standing.state.terminal:
                 return standing
-        return (await engine.ended(number)).standing
+            if standing is None and await engine.ledger.submission(number) is None:
+                return None
+        return await engine.ended(number)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """The result of a run as its workflow declares it."""

@@ -6,7 +6,7 @@ has looked at it. What cannot be read any more is kept as it is, as the input of
 
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.ledger import SALVAGE, Standing, Submission, sealed
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.logs import logger
 from keyrun.runtime.values import Priority, State
@@ -67,7 +67,7 @@ async def _stand_in(engine: "Engine", key: str, number: int) -> Submission:
         limits=ResolvedLimits.of(),
         submitted_at=0.0,
         delay=0.0,
-        origin="salvage",
+        origin=SALVAGE,
     )
 
 

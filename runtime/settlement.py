@@ -26,25 +26,26 @@ def settle(
     standing.waiting_on = None
     standing.step = failure.step if failure else standing.step
     run.store_standing()
-    assert run.staged is not None
     group = run.staged
+    assert group is not None
+    tables = group.tables
     if standing.place is not None:
-        group.delete("queue", ledger.place(run.key, standing.place))
+        tables["queue"][run.line.place(standing.place)] = None
     elif run.submission.delay:
         engine.delays.remove(group, run.submission)
     ended = ledger.timed(standing.ended_at, run.number)
-    group.put("ended", ended, sealed("ended", ended))
+    tables["ended"][ended] = sealed("ended", ended)
     if dead:
-        letter = ledger.number(run.number)
-        group.put("dead", letter, sealed("dead", letter, standing.ended_at))
+        tables["dead"][run.record] = sealed("dead", run.record, standing.ended_at)
     if engine.hook is not None:
         told = ledger.outbox(run.number, standing.generation)
         group.put("outbox", told, sealed("outbox", told))
     if failure is not None:
         log(run, f"run_{state}", failure.reason, failure)
-    group.when_durable(lambda: engine.run_ended(run))
-    engine.store.hasten()
-    run.begin()
+    group.when_durable(engine.run_ended, run)
+    group.hasten()
+    if run.pending:
+        run.begin()
 
 
 def quarantine(run: Run, reason: str) -> None:

@@ -19,6 +19,7 @@ from keyrun.runtime.attempt import Overrun, Raised, attempt, carry
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.outcome import failed, interrupted, step_failed, succeeded
 from keyrun.runtime.run import Halt, Run, Unwind
 from keyrun.runtime.step import StepFunction
@@ -42,79 +43,64 @@ def halt(run: Run, decision: Any) -> Halt:
 async def perform(
     branch: "Branch", step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """One durable step."""
+    """One durable step.
+
+    The usual one is new, nothing stands in its way, and it waits for nothing. It is started right
+    here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
+    gone on with as any other attempt.
+    """
     run = branch.run
     branch.check()
     ident = branch.name(step.set.name)
     mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
     run.begun_steps += 1
-    memory = run.journal.memories.get(ident)
+    memories = run.journal.memories
+    memory = memories.get(ident)
     if memory is not None:
         _check_against(run, ident, memory, mark)
         if memory.outcome is not None:
             return await _replayed(run, step, ident, memory)
     else:
-        memory = run.journal.memory(ident)
+        memory = memories[ident] = Memory()
     if branch.lost:
         await branch.rest()
     memory.fingerprint = mark
-    most = run.submission.limits.max_iterations
+    limits = run.submission.limits
+    most = limits.max_iterations
     if most is not None and run.begun_steps > most:
         reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
         raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-    if not step.sprints or branch.apart or memory.known:
+    if not step.sprints or branch.apart or memory.attempts or memory.interruptions:
         return await attempts(branch, step, ident, memory, args, kwargs)
     if run.staged is not None and not run.staged.durable:
-        await run.engine.store.durable(run.staged)
-    if run.careful or run.stopped or not run.engine.slots.free:
+        await run.staged.wait()
+    engine = run.engine
+    if run.careful or run.stopped or not engine.slots.free:
         return await attempts(branch, step, ident, memory, args, kwargs)
-    current, work = _sprint(run, step, ident, args, kwargs)
-    if type(work) is Sprinted:
-        try:
-            current.seal_state()
-            succeeded(run, step, memory, current, work.value)
-        except Exception as error:
-            work = Raised(error)
-        else:
-            current.over = True
-            if run.line.holder is current:
-                run.line.holder = None
-            return work.value
-    return await attempts(branch, step, ident, memory, args, kwargs, (current, work))
-
-
-class Sprinted:
-    """What a step returned that waited for nothing."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _sprint(
-    run: Run,
-    step: StepFunction[..., Any],
-    ident: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[CurrentStep, Any]:
-    """Start the first attempt of a step that nothing stands in the way of. If it waits for nothing
-    it is done, with no slot taken, since nobody else could run meanwhile; else it is to be gone on
-    with as any other attempt."""
     if run.pending:
         run.begin()
-    current = CurrentStep(run, ident, 1, run.engine.wall(), False, _timeout(run, step))
+    current = CurrentStep(run, ident, 1, engine.wall(), False, _timeout(limits, step))
+    work: Any
     token = enter(current)
     try:
         coroutine = step.function(*args, **kwargs)
-        return current, carry(coroutine, coroutine.send(None))
+        work = carry(coroutine, coroutine.send(None))
     except StopIteration as stop:
-        return current, Sprinted(stop.value)
-    except Exception as error:
-        return current, Raised(error)
-    finally:
         leave(token)
+        try:
+            succeeded(run, step, memory, current, stop.value)
+            return stop.value
+        except Exception as error:
+            work = Raised(error)
+    except Exception as error:
+        leave(token)
+        work = Raised(error)
+    except BaseException:
+        leave(token)
+        raise
+    else:
+        leave(token)
+    return await attempts(branch, step, ident, memory, args, kwargs, (current, work))
 
 
 async def attempts(
@@ -203,7 +189,7 @@ async def _try(
     engine = run.engine
     if started is None:
         if run.staged is not None and not run.staged.durable:
-            await engine.store.durable(run.staged)
+            await run.staged.wait()
         if run.stopped:
             await ready(run)
     # An attempt under way waits for something already: nothing else may be awaited before it.
@@ -224,7 +210,7 @@ async def _try(
         if started is not None:
             current, work = started
         else:
-            timeout = _timeout(run, step)
+            timeout = _timeout(run.submission.limits, step)
             current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
             work = None
         try:
@@ -260,11 +246,11 @@ async def _try(
             engine.suspects.release()
 
 
-def _timeout(run: Run, step: StepFunction[..., Any]) -> float:
+def _timeout(limits: ResolvedLimits, step: StepFunction[..., Any]) -> float:
     """Seconds for one attempt: the step's own word, else that of the run."""
     timeout = step.set.timeout
     if timeout is UNSET:
-        timeout = run.submission.limits.step_timeout
+        timeout = limits.step_timeout
     return _FOREVER if timeout is None else timeout
 
 
@@ -280,7 +266,6 @@ async def _attempt(
     run = branch.run
     try:
         value = await attempt(branch, step, current, args, kwargs, work)
-        current.seal_state()
         if step.complete is None:
             succeeded(run, step, memory, current, value)
         else:

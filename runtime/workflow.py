@@ -150,4 +150,5 @@ class Registry:
 
     def find(self, name: str, version: int) -> Workflow[Any, Any] | None:
         """One version of a workflow, or None if this runtime does not have it."""
-        return self._versions.get(name, {}).get(version)
+        versions = self._versions.get(name)
+        return None if versions is None else versions.get(version)

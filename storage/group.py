@@ -15,8 +15,10 @@ The protocol, with what always holds:
 Leaving while waiting changes nothing for the group: a commit belongs to nobody's cancel scope.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from time import perf_counter
+from typing import Any
 
 import attrs
 import trio
@@ -28,47 +30,59 @@ LINGER = 0.05
 
 
 class Group(Batch):
-    """Records that become durable together: a batch that anybody may add to while it is open."""
+    """Records that become durable together: a batch that anybody may add to while it is open.
 
-    __slots__ = ("_callbacks", "_settled", "_waiting", "durable", "wanted")
+    Whoever makes sound keys by construction may put into `tables[table]` without `put`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_callbacks", "_commits", "_settled", "_waiting", "durable", "wanted")
+
+    def __init__(self, commits: "GroupCommit | None" = None) -> None:
         super().__init__()
+        self.tables = defaultdict(dict)
+        self._commits = commits
         self.wanted = False
         self.durable = False
         """Whether the records of this group are on the disk."""
         self._settled = False
         self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
-    def when_durable(self, callback: Callable[[], None]) -> None:
+    def when_durable(self, callback: Callable[..., None], *args: Any) -> None:
         """Call `callback` once the group is durable, before anybody who waits is woken, in the
         order of these calls. It is not called if the commit fails, and must not raise."""
-        self._callbacks.append(callback)
+        self._callbacks.append((callback, args))
 
     def merge(self, tables: Tables) -> None:
         """Lay `tables` on top."""
         own = self.tables
         for table, operations in tables.items():
-            if table in own:
-                own[table].update(operations)
-            else:
-                own[table] = dict(operations)
+            own[table].update(operations)
+
+    def hasten(self) -> None:
+        """Have it committed as soon as may be."""
+        self.wanted = True
+        commits = self._commits
+        if commits is not None and commits.sleeping is not None:
+            commits.wake()
 
     async def wait(self) -> None:
-        """Return when the group is settled, one way or the other. An Event would do; this is on
-        the path of every step."""
-        if self._settled:
-            return
-        task = trio.lowlevel.current_task()
-        waiting = self._waiting
-        waiting[task] = None
+        """Return when the group is durable; raises what its commit failed with. An Event would
+        do; this is on the path of every step."""
+        if not self._settled:
+            self.hasten()
+            task = trio.lowlevel.current_task()
+            waiting = self._waiting
+            waiting[task] = None
 
-        def leave(_: object) -> trio.lowlevel.Abort:
-            del waiting[task]
-            return trio.lowlevel.Abort.SUCCEEDED
+            def leave(_: object) -> trio.lowlevel.Abort:
+                del waiting[task]
+                return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(leave)
+            await trio.lowlevel.wait_task_rescheduled(leave)
+        if not self.durable:
+            assert self._commits is not None
+            raise self._commits.refusal()
 
     def settle(self, *, durable: bool) -> None:
         """Wake everybody; a durable group has let go of its records."""
@@ -78,8 +92,8 @@ class Group(Batch):
             self.tables = {}
             # Callbacks lead to whatever staged the records, and that leads here.
             callbacks, self._callbacks = self._callbacks, []
-            for callback in callbacks:
-                callback()
+            for callback, args in callbacks:
+                callback(*args)
         waiting, self._waiting = self._waiting, {}
         for task in waiting:
             trio.lowlevel.reschedule(task)
@@ -102,10 +116,13 @@ class GroupCommit:
 
     def __init__(self, commit: Callable[[Tables], Awaitable[None]]) -> None:
         self._commit = commit
-        self._open = Group()
+        self._open = Group(self)
         self._busy: Group | None = None
-        self._wake: trio.Event | None = None
-        self._lingering = False
+        self.sleeping: trio.Event | None = None
+        """What wakes the driver, while it sleeps."""
+        self._attentive = False
+        """Whether more records make a difference: to a driver that has nothing to do, or since
+        nothing can be written."""
         self._closing = False
         self._stopped = trio.Event()
         self.failure: StoreError | None = None
@@ -114,25 +131,27 @@ class GroupCommit:
         self._commits = self._records = self._largest = 0
         self._seconds = self._longest = 0.0
 
-    def start(self) -> None:
-        """Start the driver. A system task: the store may be shared by blocks that end in any
-        order, so none of their nurseries can own it."""
+    def start(self, failure: StoreError | None = None) -> None:
+        """Start the driver, or refuse everything with `failure`. A system task: the store may be
+        shared by blocks that end in any order, so none of their nurseries can own it."""
+        self.failure = failure
+        self._attentive = failure is not None
         trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
 
     def open_group(self) -> Group:
         """The group that is open, for records to be put into it right away."""
-        if self.failure is not None:
-            raise self._refusal()
-        # A driver that lingers is woken by whoever wants the group, not by more records.
-        if self._wake is not None and not self._lingering:
-            self._wake.set()
+        if self._attentive:
+            if self.failure is not None:
+                raise self.refusal()
+            self.wake()
         return self._open
 
-    def hasten(self, group: Group) -> None:
-        """Commit `group` as soon as may be, though nobody waits for it."""
-        group.wanted = True
-        if self._wake is not None:
-            self._wake.set()
+    def wake(self) -> None:
+        """Have the driver look at the open group."""
+        self._attentive = self.failure is not None
+        if self.sleeping is not None:
+            self.sleeping.set()
+            self.sleeping = None
 
     async def durable(self, group: Group | None = None) -> None:
         """Return when `group`, by default everything staged before this call, is durable."""
@@ -140,17 +159,14 @@ class GroupCommit:
             group = self._open if self._open.tables else self._busy
             if group is None:
                 if self.failure is not None:
-                    raise self._refusal()
+                    raise self.refusal()
                 await trio.lowlevel.checkpoint()
                 return
-        if not group.durable:
-            self.hasten(group)
-            await group.wait()
-            if not group.durable:
-                raise self._refusal()
+        await group.wait()
 
     def fail(self, error: StoreError) -> None:
         """Refuse everything from here on, and tell all who wait."""
+        self._attentive = True
         if self.failure is None:
             self.failure = error
             for callback in self.on_failure:
@@ -158,13 +174,12 @@ class GroupCommit:
         for group in (self._busy, self._open):
             if group is not None:
                 group.settle(durable=False)
-        self._open = Group()
+        self._open = Group(self)
 
     async def stop(self) -> None:
         """Commit what is staged, then end the driver."""
         self._closing = True
-        if self._wake is not None:
-            self._wake.set()
+        self.wake()
         await self._stopped.wait()
 
     def statistics(self) -> CommitStatistics:
@@ -178,7 +193,8 @@ class GroupCommit:
             longest=self._longest,
         )
 
-    def _refusal(self) -> StoreError:
+    def refusal(self) -> StoreError:
+        """What somebody gets whose records cannot become durable."""
         if self.failure is None:
             return StoreError("this was staged before the store was opened, and is lost")
         # One exception per raise: a shared one would collect the tracebacks of all.
@@ -192,27 +208,27 @@ class GroupCommit:
                 if not self._open.tables:
                     if self._closing:
                         return
+                    self._attentive = True
                     await self._sleep()
                     continue
                 if not self._open.wanted and not self._closing:
-                    self._lingering = True
+                    # Woken by whoever wants the group, not by more records.
                     with trio.move_on_after(LINGER):
                         await self._sleep()
-                    self._lingering = False
                 await self._commit_group()
         finally:
-            self._wake = None
+            self.sleeping = None
             self._stopped.set()
 
     async def _sleep(self) -> None:
-        self._wake = trio.Event()
+        self.sleeping = event = trio.Event()
         try:
-            await self._wake.wait()
+            await event.wait()
         finally:
-            self._wake = None
+            self.sleeping = None
 
     async def _commit_group(self) -> None:
-        group, self._open = self._open, Group()
+        group, self._open = self._open, Group(self)
         self._busy = group
         started = perf_counter()
         try:

@@ -89,6 +89,9 @@ class PayloadCodec:
         if len(data) > self._max_size:
             raise PayloadError(self._too_large(len(data)))
         value = unpack(data)
+        kind = type(value)
+        if kind in _SCALARS and (declared is Any or declared is kind):
+            return value
         try:
             vet(value, self._max_depth, self._max_size)
         except Misfit as misfit:

@@ -6,7 +6,6 @@ damaged as one with a flipped bit. Every function here may be called from any th
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from struct import Struct
 from typing import Any
 from zlib import crc32
@@ -28,7 +27,7 @@ def seal(table: str, key: bytes, fields: Sequence[Any]) -> bytes:
     # A packer that is shared is neither safe in threads nor when a finalizer seals, and keeps the
     # memory of the largest record; one of its own costs 0.1 us.
     body: bytes = Packer(buf_size=512).pack(fields)
-    return _HEADER.pack(crc32(body, crc32(key, _seed(table) ^ VERSION)), VERSION) + body
+    return _HEADER.pack(crc32(body, crc32(key, _SEEDS[table])), VERSION) + body
 
 
 def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
@@ -41,7 +40,7 @@ def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
         raise _corrupt(table, key, f"it is only {len(raw)} bytes long")
     checksum, version = _HEADER.unpack_from(raw)
     body = raw[_HEADER.size :]
-    if checksum != crc32(body, crc32(key, _seed(table) ^ version)):
+    if checksum != crc32(body, crc32(key, _seed(table, version))):
         raise _corrupt(table, key, "its checksum does not match")
     reader = _READERS.get(version)
     if reader is None:
@@ -75,10 +74,20 @@ def _no_extension(code: int, data: bytes) -> Any:
     raise ValueError(f"extension {code} in a record")
 
 
-@cache
-def _seed(table: str) -> int:
+def _seed(table: str, version: int) -> int:
     # The zero byte keeps ("run", b"s...") and ("runs", b"...") apart.
-    return crc32(table.encode() + b"\0")
+    return crc32(table.encode() + b"\0") ^ version
+
+
+class _Seeds(dict[str, int]):
+    """What the checksums of today's format begin with, by table."""
+
+    def __missing__(self, table: str) -> int:
+        seed = self[table] = _seed(table, VERSION)
+        return seed
+
+
+_SEEDS = _Seeds()
 
 
 def _corrupt(table: str, key: bytes, what: str) -> StoreCorrupt:

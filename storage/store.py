@@ -108,6 +108,11 @@ class Store(ABC):
         reads of this store."""
         return nullcontext()
 
+    @property
+    def group_commit(self) -> GroupCommit:
+        """The group commit of this store, while it is open."""
+        return self._opened()
+
     def namespace(self, name: str) -> Namespace:
         """The view of one namespace."""
         return Namespace(self, name)
@@ -133,8 +138,7 @@ class Store(ABC):
 
     def hasten(self) -> None:
         """Commit what is staged as soon as may be, though nobody waits for it."""
-        group = self._opened()
-        group.hasten(group.open_group())
+        self.open_group().hasten()
 
     async def durable(self, group: Group | None = None) -> None:
         """Return when what `stage` put into `group` is durable; without one, when everything is
@@ -166,8 +170,7 @@ class Store(ABC):
             if self._users == 0:
                 await self._open()
                 self._group = GroupCommit(self._commit)
-                self._group.failure = self._refuses_writes()
-                self._group.start()
+                self._group.start(self._refuses_writes())
             self._users += 1
         return self
 

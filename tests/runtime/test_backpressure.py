@@ -1,5 +1,6 @@
 """How many runs may wait to be started, and what happens when there are too many."""
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -7,6 +8,7 @@ import trio
 
 from keyrun.runtime import Backpressure, Context, Runtime, Workflow, step, workflow
 from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.line import Line
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
@@ -231,7 +233,8 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
 ) -> None:
     lines: dict[str, Line] = {}
     backlog = Backlog(lines, 1, 1, 30.0)
-    line = lines["k"] = Line(cast("Engine", None), "k", known=True)
+    engine = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
+    line = lines["k"] = Line(cast("Engine", engine), "k", known=True)
     backlog.enter(line)
     let_in: list[str] = []
     scope = trio.CancelScope()

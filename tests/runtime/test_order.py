@@ -203,7 +203,7 @@ async def test_a_run_that_is_read_before_the_news_of_it_is_run_once(
         assert number is not None
         submission = await ledger.submission(number)
         assert submission is not None
-        rt._engine.lines["k"].admit(number, submission)
+        rt._engine.lines["k"].admit(submission)
         await rt.resume_key("k")
         await (await rt.submit(job, 2, key="k")).result()
     assert trace.of("k") == [0, 1, 2]
