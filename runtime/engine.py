@@ -3,11 +3,13 @@
 from collections.abc import Awaitable, Callable
 
 import trio
+from outcome import Error, Value
 
 from keyrun.actors import Actor, ActorSystem
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.delays import Delays
+from keyrun.runtime.driver import drive
 from keyrun.runtime.ledger import Ledger, Standing, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
@@ -17,7 +19,7 @@ from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
 from keyrun.runtime.slots import Slots
-from keyrun.runtime.values import RunOutcome
+from keyrun.runtime.values import RunOutcome, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
@@ -26,23 +28,26 @@ Hook = Callable[[RunOutcome], Awaitable[object]]
 
 
 class LineActor(Actor["Line", None]):
-    """The actor of a key: it serves the key's line."""
+    """The actor of a key: it drives the runs of the key's line, one after the other."""
 
     __slots__ = ()
 
     async def receive(self, line: Line) -> None:
-        """Serve the line until there is nothing to do."""
-        await line.serve()
-
-
-class Watch:
-    """Those who wait for the end of a run, and then how it ended."""
-
-    __slots__ = ("end", "tasks")
-
-    def __init__(self) -> None:
-        self.tasks: list[trio.lowlevel.Task] = []
-        self.end: Standing | None = None
+        """Go on until there is no run, or the first is held."""
+        engine = line.engine
+        try:
+            while not engine.draining:
+                run = line.head or line.fresh() or await line.next()
+                if run is None:
+                    engine.forget_line(line)
+                    return
+                if run.standing.state is State.QUARANTINED or not await drive(run):
+                    return
+                line.leave(run)
+        except Exception as error:
+            engine.fail(error)
+        finally:
+            line.rest()
 
 
 class Engine:
@@ -86,7 +91,7 @@ class Engine:
         self.live: dict[int, Run] = {}
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
-        self.watches: dict[int, Watch] = {}
+        self.waiting: dict[int, list[trio.lowlevel.Task]] = {}
         """Who waits for the end of which run."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
             lambda key: LineActor(),
@@ -178,35 +183,34 @@ class Engine:
         for _, (step, payload) in await ledger.scan("memo", prefix):
             run.memos[step] = payload
 
-    async def ended(self, number: int) -> Standing:
-        """How a run stands that has not ended yet, when its end is durable."""
+    def ended(self, number: int) -> Awaitable[Standing]:
+        """To be awaited at once: how a run stands that has not ended yet, when its end is
+        durable."""
         self.check_open()
         task = trio.lowlevel.current_task()
-        watch = self.watches.get(number)
-        if watch is None:
-            watch = self.watches[number] = Watch()
-        watch.tasks.append(task)
+        waiting = self.waiting.get(number)
+        if waiting is None:
+            waiting = self.waiting[number] = []
+        waiting.append(task)
 
         def leave(_: object) -> trio.lowlevel.Abort:
-            watch.tasks.remove(task)
-            if not watch.tasks:
-                del self.watches[number]
+            waiting.remove(task)
+            if not waiting:
+                del self.waiting[number]
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(leave)
-        if watch.end is None:
-            raise StoreClosed(
-                "the runtime was left before the run ended; it goes on when the store is opened "
-                "again"
-            )
-        return watch.end
+        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
 
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
         self.closed = True
-        while self.watches:
-            for task in self.watches.popitem()[1].tasks:
-                trio.lowlevel.reschedule(task)
+        while self.waiting:
+            for task in self.waiting.popitem()[1]:
+                gone = StoreClosed(
+                    "the runtime was left before the run ended; it goes on when the store is "
+                    "opened again"
+                )
+                trio.lowlevel.reschedule(task, Error(gone))
 
     def check_open(self) -> None:
         """Raise if the block has been left."""
@@ -221,11 +225,8 @@ class Engine:
         if self.resting:
             self.resting.pop(number, None)
         self.sweeper.run_ended()
-        watch = self.watches.pop(number, None)
-        if watch is not None:
-            watch.end = run.standing
-            for task in watch.tasks:
-                trio.lowlevel.reschedule(task)
+        for task in self.waiting.pop(number, ()):
+            trio.lowlevel.reschedule(task, Value(run.standing))
         if self.hook is not None:
             self.outbox.add(number, run.standing.generation)
 

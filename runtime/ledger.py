@@ -84,7 +84,7 @@ class Submission:
             self.digest,
             self.headers,
             self.tags,
-            int(self.priority),
+            self.priority._value_,
             self.limits.stored,
             self.submitted_at,
             self.delay,
@@ -139,7 +139,7 @@ class Standing:
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
         return (
-            str(self.state),
+            self.state._value_,
             self.generation,
             self.place,
             self.started_at,
@@ -151,7 +151,7 @@ class Standing:
             self.waiting_on,
             self.result,
             self.reason,
-            write_failure(self.failure),
+            self.failure and write_failure(self.failure),
             self.cancel_requested,
             self.paused,
         )

@@ -7,7 +7,6 @@ beyond stays in the store until its turn comes.
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.current import CurrentStep, Draft
-from keyrun.runtime.driver import drive
 from keyrun.runtime.ledger import NUMBER, Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
@@ -112,31 +111,18 @@ class Line:
             self.awake = True
             self.engine.actors.tell_nowait(self.key, self)
 
-    async def serve(self) -> None:
-        """Drive one run after the other until there is none, or the first is held."""
-        engine = self.engine
-        try:
-            while not engine.draining:
-                run = self.head or self._fresh() or await self._next()
-                if run is None:
-                    engine.forget_line(self)
-                    return
-                if run.standing.state is State.QUARANTINED or not await drive(run):
-                    return
-                self.group = run.staged
-                self._leave()
-        except Exception as error:
-            engine.fail(error)
-        finally:
-            self.awake = False
-            if engine.draining and self.head is not None:
-                engine.live.pop(self.head.number, None)
-                self.head = None
+    def rest(self) -> None:
+        """Its actor does not look at the line any more."""
+        self.awake = False
+        if self.engine.draining and self.head is not None:
+            self.engine.live.pop(self.head.number, None)
+            self.head = None
 
-    def _leave(self) -> None:
+    def leave(self, run: Run) -> None:
         """The first run has ended."""
+        self.group = run.staged
         self.head = None
-        self.window.pop(0)
+        del self.window[0]
 
     def remove(self, number: int) -> None:
         """A run has no place here any more."""
@@ -154,11 +140,10 @@ class Line:
     def dismiss(self, run: Run) -> None:
         """A run that held the line has been settled from outside."""
         if self.head is run:
-            self.group = run.staged
-            self._leave()
+            self.leave(run)
             self.wake()
 
-    def _fresh(self) -> Run | None:
+    def fresh(self) -> Run | None:
         """The first run of the line, if it came in just now and all that is needed is at hand."""
         if not self.window or self._untouched:
             return None
@@ -176,7 +161,7 @@ class Line:
             self._state = b""
         return run
 
-    async def _next(self) -> Run | None:
+    async def next(self) -> Run | None:
         """Make the first run of the line ready to be driven, whatever that takes."""
         while True:
             if not self.window and self._more:

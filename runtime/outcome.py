@@ -15,6 +15,10 @@ from keyrun.runtime.step import StepFunction
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
+# To look a member up in its enum, and to pack it, takes as long as the rest of the record.
+_SETTLED = Entry.DONE
+_DONE, _STEP = int(Entry.DONE), int(Call.STEP)
+
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback that are stored; the end says most."""
 
@@ -31,8 +35,8 @@ def succeeded(
     memory.attempts = attempt
     if memory.interruptions:
         memory.interruptions = memory.interruptions_alone = 0
-    about = (Call.STEP, memory.fingerprint, attempt, current.begun, payload)
-    run.enter((Entry.DONE, ident, engine.wall(), *about))
+    mark, begun = memory.fingerprint, current.begun
+    run.enter((_DONE, ident, engine.wall(), _STEP, mark, attempt, begun, payload))
     current.over = True
     if held:
         run.line.keep_state(run, current)
@@ -41,7 +45,7 @@ def succeeded(
         del run.memos[ident]
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
-    run.journal.settled(ident, memory, Entry.DONE)
+    run.journal.settled(ident, memory, _SETTLED)
 
 
 def failed(

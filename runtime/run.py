@@ -132,7 +132,7 @@ class Run:
 
     def write(self, entry: Entry, ident: str, *fields: Any) -> None:
         """Stage a journal entry."""
-        self.enter((entry, ident, self.engine.wall(), *fields))
+        self.enter((int(entry), ident, self.engine.wall(), *fields))
 
     def enter(self, fields: tuple[Any, ...]) -> None:
         """Stage the fields of a journal entry: its kind, what it is about, when, and the rest."""

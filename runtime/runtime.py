@@ -68,7 +68,10 @@ class Runtime(Reader):
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        return await self._enter(described, wait=True)
+        if run_id is not None or self._crowded(key):
+            return await self._enter(described, wait=True)
+        await self._admission.admit(described).wait()
+        return RunHandle(self, described, True)
 
     async def submit_nowait(
         self,
@@ -87,26 +90,32 @@ class Runtime(Reader):
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        return await self._enter(described, wait=False)
+        if run_id is not None or self._crowded(key):
+            return await self._enter(described, wait=False)
+        await self._admission.admit(described).wait()
+        return RunHandle(self, described, True)
+
+    def _crowded(self, key: str) -> bool:
+        """Whether it takes more than a look to know that one more run of a key has room."""
+        return not self._engine.recovered or self._engine.backlog.full(key)
 
     async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
-        """Take a run in, or find the one that is there."""
+        """Take a run in when there is room, or find the one that is there."""
         engine, admission, key = self._engine, self._admission, described.key
-        if described.run_id or not engine.recovered or engine.backlog.full(key):
+        known = await admission.known(described)
+        if not engine.recovered:
+            await engine.counted.wait()
+        while known is None and engine.backlog.full(key):
+            if not wait:
+                raise engine.backlog.refuse(key)
+            await engine.backlog.wait_for_room(key)
             known = await admission.known(described)
-            if not engine.recovered:
-                await engine.counted.wait()
-            while known is None and engine.backlog.full(key):
-                if not wait:
-                    raise engine.backlog.refuse(key)
-                await engine.backlog.wait_for_room(key)
-                known = await admission.known(described)
-            if known is not None:
-                if known.group is not None:
-                    await known.group.wait()
-                return RunHandle(self, known.submission, False)
-        await admission.admit(described).wait()
-        return RunHandle(self, described, True)
+        if known is None:
+            await admission.admit(described).wait()
+            return RunHandle(self, described, True)
+        if known.group is not None:
+            await known.group.wait()
+        return RunHandle(self, known.submission, False)
 
     async def status(self, run_id: str) -> RunStatus | None:
         """How a run stands, also after its end; None if there is no such run."""
@@ -122,10 +131,15 @@ class Runtime(Reader):
             run = None
         return await engine.reading.status(number) if run is None else run.status()
 
-    async def wait_for_end(self, submission: Submission) -> Standing | None:
-        """How a run ended, once it has; None if it was forgotten."""
-        engine, number = self._engine, submission.number
-        if not submission.at_hand and number not in engine.live:
+    def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
+        """To be awaited at once: how a run ended, once it has; None if it was forgotten."""
+        if submission.at_hand:
+            return self._engine.ended(submission.number)
+        return self._look_up_end(submission.number)
+
+    async def _look_up_end(self, number: int) -> Standing | None:
+        engine = self._engine
+        if number not in engine.live:
             standing = await engine.ledger.standing(number)
             if standing is not None and standing.state.terminal:
                 return standing

@@ -20,11 +20,13 @@ def settle(
     engine, standing, ledger = run.engine, run.standing, run.engine.ledger
     standing.state = state
     standing.result = result
-    standing.reason = reason if failure is None else failure.reason
-    standing.failure = failure
+    standing.reason = reason
     standing.ended_at = engine.wall()
     standing.waiting_on = None
-    standing.step = failure.step if failure else standing.step
+    if failure is not None:
+        standing.failure = failure
+        standing.reason = failure.reason
+        standing.step = failure.step
     run.store_standing()
     group = run.staged
     assert group is not None

@@ -135,18 +135,19 @@ class Registry:
             if versions.get(each.version, each) is not each:
                 raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
             versions[each.version] = each
+        self._latest = {name: known[max(known)] for name, known in self._versions.items()}
 
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
         """The highest version of a workflow, which new runs take."""
         name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
-        versions = self._versions.get(name) if isinstance(name, str) else None
-        if not versions:
+        latest = self._latest.get(name) if isinstance(name, str) else None
+        if latest is None:
             known = ", ".join(sorted(self._versions)) or "none"
             raise UnknownWorkflow(
                 f"{wanted!r} is not a workflow of this runtime, which has: {known}; give it to "
                 "open_runtime(workflows=[...])"
             )
-        return versions[max(versions)]
+        return latest
 
     def find(self, name: str, version: int) -> Workflow[Any, Any] | None:
         """One version of a workflow, or None if this runtime does not have it."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 import trio
+from outcome import Error
 
 from keyrun.storage.batch import Batch, Tables
 from keyrun.storage.errors import StoreError
@@ -66,20 +67,17 @@ class Group(Batch):
         if commits is not None and commits.sleeping is not None:
             commits.wake()
 
-    async def wait(self) -> None:
-        """Return when the group is durable; raises what its commit failed with. An Event would
-        do; this is on the path of every step."""
-        if not self._settled:
-            self.hasten()
-            task = trio.lowlevel.current_task()
-            waiting = self._waiting
-            waiting[task] = None
+    def wait(self) -> Awaitable[None]:
+        """To be awaited at once: returns when the group is durable, or raises what its commit
+        failed with. An Event would do; this is on the path of every step."""
+        if self._settled:
+            return self._outcome()
+        self.hasten()
+        task = trio.lowlevel.current_task()
+        self._waiting[task] = None
+        return trio.lowlevel.wait_task_rescheduled(_Leave(task, self._waiting))  # noqa: ASYNC105
 
-            def leave(_: object) -> trio.lowlevel.Abort:
-                del waiting[task]
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(leave)
+    async def _outcome(self) -> None:
         if not self.durable:
             assert self._commits is not None
             raise self._commits.refusal()
@@ -96,7 +94,26 @@ class Group(Batch):
                 callback(*args)
         waiting, self._waiting = self._waiting, {}
         for task in waiting:
-            trio.lowlevel.reschedule(task)
+            if durable:
+                trio.lowlevel.reschedule(task)
+            else:
+                assert self._commits is not None
+                trio.lowlevel.reschedule(task, Error(self._commits.refusal()))
+
+
+class _Leave:
+    """What Trio calls when a task that waits for a group is cancelled. A closure would be four
+    objects for the garbage collector to look at."""
+
+    __slots__ = ("_task", "_waiting")
+
+    def __init__(self, task: trio.lowlevel.Task, waiting: dict[trio.lowlevel.Task, None]) -> None:
+        self._task = task
+        self._waiting = waiting
+
+    def __call__(self, _: object) -> trio.lowlevel.Abort:
+        del self._waiting[self._task]
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 @attrs.frozen(kw_only=True)
