@@ -14,11 +14,12 @@ ENDINGS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What is meant for whoever runs the actor, not for the actor."""
 
 
-def is_crash(error: BaseException) -> bool:
-    """Whether an error is the actor's own: anything but `ENDINGS`, also inside a group."""
+def is_crash(error: BaseException, own: type[BaseException] | tuple[()] = ()) -> bool:
+    """Whether an error is the actor's own: anything but `ENDINGS`, also inside a group. `own` is
+    one of those that is the actor's own all the same."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(is_crash, error.exceptions))
-    return not isinstance(error, ENDINGS)
+        return all(is_crash(inner, own) for inner in error.exceptions)
+    return isinstance(error, own) or not isinstance(error, ENDINGS)
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:

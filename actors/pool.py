@@ -39,6 +39,10 @@ class Pool:
         """Cells that will come back to the queue by themselves."""
         self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
         """Every running worker, and the cell it had last."""
+        self.scopes: dict[trio.lowlevel.Task, trio.CancelScope] = {}
+        """The cancel scope that each worker lends to its handlers."""
+        self.spent: set[trio.lowlevel.Task] = set()
+        """Workers whose scope was cancelled, and that need another before they may wait."""
         self.seeking = 0
         self.workers = 0
         self._max_workers = max_workers
@@ -106,17 +110,22 @@ class Pool:
         try:
             self.serving[task] = None
             while True:
-                if not self.ready:
-                    self._burst = max(1, self._burst // 2)  # woken in vain
-                while self.ready:
-                    served = await self._carry(self._serve(task, served))
-                    if served >= PASS:
-                        served = 0
-                        await trio.lowlevel.checkpoint()
-                if not await self._rest(task):
-                    return
+                with trio.CancelScope() as self.scopes[task]:
+                    while task not in self.spent:
+                        if not self.ready:
+                            self._burst = max(1, self._burst // 2)  # woken in vain
+                        while self.ready and task not in self.spent:
+                            served = await self._carry(self._serve(task, served))
+                            if served >= PASS and task not in self.spent:
+                                served = 0
+                                await trio.lowlevel.checkpoint()
+                        if task not in self.spent and not await self._rest(task):
+                            return
+                self.spent.discard(task)
         finally:
             del self.serving[task]
+            self.scopes.pop(task, None)
+            self.spent.discard(task)
             self.workers -= 1
             self.signal_quiet()
 
@@ -176,6 +185,17 @@ class Pool:
         await trio.lowlevel.checkpoint()
         while not self.quiet:
             await self._quiet.park()
+
+    def scope(self) -> trio.CancelScope:
+        """The scope that the worker of this task lends."""
+        scope = self.scopes.get(trio.lowlevel.current_task())
+        if scope is None:
+            raise RuntimeError("only a handler has a scope, in the task that it was called in")
+        return scope
+
+    def renew_scope(self) -> None:
+        """Have the worker of this task get another scope as soon as its handler returns."""
+        self.spent.add(trio.lowlevel.current_task())
 
     def cells_above(self) -> Iterator[Cell]:
         """The cell whose handler this task is part of, also in a nursery that it opened."""

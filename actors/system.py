@@ -160,6 +160,21 @@ class ActorSystem(Generic[K, M, A]):
             return await self._ask(key, envelope)
         raise AskTimeout(key, timeout, accepted=envelope.accepted)
 
+    def scope(self) -> trio.CancelScope:
+        """The cancel scope that the calling handler is in, at no cost: to be cancelled, or given a
+        deadline, as if the handler had opened it.
+
+        It is the worker's, and used for one handler after the other. So a handler that was
+        cancelled through it catches that, calls `renew_scope()` and returns without waiting for
+        anything any more; one that set a deadline takes it back. To let the cancellation out is
+        a crash like any other.
+        """
+        return self._pool.scope()
+
+    def renew_scope(self) -> None:
+        """The calling handler has used its scope up: the next one gets another."""
+        self._pool.renew_scope()
+
     async def stop(self, key: K) -> None:
         """Stop the actor of `key` after the messages that it has by now, and wait for that.
 

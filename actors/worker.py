@@ -41,7 +41,7 @@ class Worker:
         One long function, because a call per cell would cost as much as a short message.
         """
         ready = self._pool.ready
-        serving = self._pool.serving
+        serving, spent = self._pool.serving, self._pool.spent
         clean = copy_context()
         values = tuple(clean.values())
         while ready and served < PASS:
@@ -68,7 +68,10 @@ class Worker:
                         await actor.receive(item)
                         self.handled += 1
                 except BaseException as error:
-                    if not is_crash(error):
+                    if self._pool.scopes[task].cancel_called and is_crash(error, trio.Cancelled):
+                        # By whoever has borrowed the scope: the handler's own doing.
+                        spent.add(task)
+                    elif not is_crash(error):
                         mailbox.appendleft(item)
                         raise
                     self._supervisor.crashed(cell, item, error)
@@ -76,8 +79,10 @@ class Worker:
                 try:
                     context = copy_context()
                     # Equal is not enough: an equal value may still be another object.
-                    is_clean = context == clean and (
-                        not values or all(map(is_, context.values(), values))
+                    is_clean = (
+                        context == clean
+                        and (not values or all(map(is_, context.values(), values)))
+                        and task not in spent
                     )
                 except Exception:
                     # Only values that were replaced are compared; the user's may refuse it.

@@ -11,15 +11,16 @@ from keyrun.runtime.context import Context
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.logs import log
 from keyrun.runtime.outcome import TRACEBACK_LIMIT
-from keyrun.runtime.run import Halt, Run, Unwind
+from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict
 from keyrun.storage.errors import StoreError
 
 
-async def drive(run: Run) -> bool:
-    """Drive a run. Says whether it has ended; if not, it is held or will be driven later."""
+async def drive(run: Run) -> bool | None:
+    """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
+    be driven again where the answer is None. The scope may be used up then."""
     if run.standing.started_at is None:
         while run.stopped:
             if run.standing.cancel_requested:
@@ -29,42 +30,55 @@ async def drive(run: Run) -> bool:
                 return False
             await run.resumed.wait()
     _start(run)
-    workflow, codec = run.workflow, run.engine.codec
-    while True:
-        result: Any = None
-        failure: Failure | None = None
-        branch = Branch(run)
-        try:
-            with trio.CancelScope(deadline=run.deadline) as run.scope:
-                if run.standing.cancel_requested:
-                    run.unwind(Unwind.CANCEL)
-                if run.unwinding is not None or run.deadline < inf:
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                input_ = codec.decode(run.submission.input, workflow.input_type)
-                context = Context(branch, input_)
-                if workflow.takes_input:
-                    result = await workflow.function(context, input_)
-                else:
-                    result = await workflow.function(context)
-        except Halt:
-            pass
-        except StepFailed as error:
-            failure = error.failure
-        except StoreError:
+    scope = run.scope = run.engine.actors.scope()
+    result: Any = None
+    failure: Failure | None = None
+    branch = Branch(run)
+    try:
+        if run.standing.cancel_requested:
+            run.unwind(Unwind.CANCEL)
+        if run.deadline < inf:
+            scope.deadline = run.deadline
+        if run.unwinding is not None or run.deadline < inf:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        workflow = run.workflow
+        input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
+        context = Context(branch, input_)
+        if workflow.takes_input:
+            result = await workflow.function(context, input_)
+        else:
+            result = await workflow.function(context)
+    except Halt:
+        pass
+    except StepFailed as error:
+        failure = error.failure
+    except StoreError:
+        raise
+    except Exception as error:
+        failure = _workflow_error(error)
+    except trio.Cancelled:
+        if not scope.cancel_called:
             raise
-        except Exception as error:
-            failure = _workflow_error(error)
-        except BaseExceptionGroup as group:
-            # A nursery of the workflow wraps what ends the pass.
-            halted, rest = group.split(Halt)
-            if halted is None or not (rest is None or isinstance(rest, ExceptionGroup)):
-                raise
-        finally:
-            branch.close()
-        ended = _conclude(run, result, failure)
-        if ended is not None:
-            return ended
-        run.rewind()
+    except BaseExceptionGroup as group:
+        failure = _failure_in(group, cancelled=scope.cancel_called)
+    finally:
+        branch.close()
+        run.scope = NOT_DRIVEN
+        if scope.deadline < inf:
+            scope.deadline = inf
+        if scope.cancel_called:
+            run.spent = True
+            run.engine.actors.renew_scope()
+    return _conclude(run, result, failure)
+
+
+def _failure_in(group: BaseExceptionGroup[BaseException], *, cancelled: bool) -> Failure | None:
+    """What is left of a group when that is taken away which ends the pass: a nursery of the
+    workflow wraps it."""
+    ending, rest = group.split((Halt, trio.Cancelled) if cancelled else Halt)
+    if ending is None or not (rest is None or isinstance(rest, ExceptionGroup)):
+        raise group
+    return None if rest is None else _workflow_error(rest)
 
 
 def _start(run: Run) -> None:
@@ -97,6 +111,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if decision is None:
         # What a workflow makes of being unwound, an error or even a value, says nothing.
         if run.unwinding is Unwind.AGAIN:
+            run.rewind()
             return None
         if run.unwinding is Unwind.LEAVE:
             return False

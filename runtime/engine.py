@@ -35,19 +35,30 @@ class LineActor(Actor["Line", None]):
     async def receive(self, line: Line) -> None:
         """Go on until there is no run, or the first is held."""
         engine = line.engine
+        again = False
         try:
             while not engine.draining:
                 run = line.head or line.fresh() or await line.next()
                 if run is None:
                     engine.forget_line(line)
                     return
-                if run.standing.state is State.QUARANTINED or not await drive(run):
+                if run.standing.state is State.QUARANTINED:
                     return
-                line.leave(run)
+                ended = await drive(run)
+                if ended is False:
+                    return
+                if ended:
+                    line.leave(run)
+                if run.spent:
+                    run.spent = False
+                    again = True
+                    return
         except Exception as error:
             engine.fail(error)
         finally:
             line.rest()
+            if again:
+                line.wake()
 
 
 class Engine:

@@ -61,6 +61,7 @@ class Run:
         "record",
         "scope",
         "seen",
+        "spent",
         "staged",
         "standing",
         "submission",
@@ -99,6 +100,8 @@ class Run:
         self.pending = True
         """Whether it counts as waiting to be started."""
         self.seen = False
+        self.spent = False
+        """Whether the scope that it was driven in was cancelled."""
         self.careful = False
         """Whether steps wait for their start marker, since the process was killed last time."""
         self._resumed: trio.Event | None = None
