@@ -23,51 +23,69 @@ async def redrive(engine: "Engine", run_id: str) -> int:
     if standing.state is State.QUARANTINED:
         await _again(engine, submission, standing)
         return standing.generation
-    if standing.state is not State.FAILED:
+    ledger = engine.ledger
+    journal_key = ledger.entry(number, await _next_entry(engine, number))
+    told = ledger.outbox(number, standing.generation)
+    in_outbox = await engine.store.get("outbox", told) is not None
+    # Another call may have come first: what it staged is not to be read yet.
+    state = State.PENDING if number in engine.redriven else standing.state
+    if state is not State.FAILED:
         raise RunEnded(
-            f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
-            "redriven",
+            f"the run {run_id!r} is {state}; only failed and quarantined runs can be redriven",
             run_id=run_id,
             key=submission.key,
         )
-    ledger = engine.ledger
-    journal_key = ledger.entry(number, await _next_entry(engine, number))
+    version = _todays_version(engine, submission)
     generation = standing.generation + 1
     place = engine.take_number()
     group = engine.store.open_group()
     assert standing.ended_at is not None
     group.delete("ended", ledger.timed(standing.ended_at, number))
     group.delete("dead", ledger.number(number))
+    if in_outbox and engine.outbox.untold(submission.key, number, standing.generation):
+        # The record of the run will no longer say how this generation ended.
+        group.put("outbox", told, sealed("outbox", told, *standing.fields()))
     fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
     _put_standing(engine, group, number, fresh)
     fields = (int(Entry.REDRIVEN), "", engine.wall(), generation)
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, number))
-    _use_todays_code(engine, group, submission)
-    line = engine.line(submission.key)
-    engine.backlog.enter(line)
-    group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+    _put_version(engine, group, submission, version)
+    engine.backlog.enter(engine.line(submission.key))
+    engine.redriven.add(number)
+
+    def durable() -> None:
+        engine.redriven.discard(number)
+        engine.line(submission.key).admit_stored(place, number)
+
+    group.when_durable(durable)
     await engine.store.durable(group)
     return generation
 
 
 async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
+    version = _todays_version(engine, submission)
     group = engine.store.open_group()
     standing.state = State.PENDING if standing.started_at is None else State.RUNNING
     standing.reason = None
     _put_standing(engine, group, submission.number, standing)
-    _use_todays_code(engine, group, submission)
+    _put_version(engine, group, submission, version)
     await engine.store.durable(group)
     engine.line(submission.key).reload(submission.number)
 
 
-def _use_todays_code(engine: "Engine", group: "Group", submission: Submission) -> None:
-    """A version that is no longer registered gives way to the latest."""
-    if engine.registry.find(submission.workflow, submission.version) is None:
-        latest = engine.registry.latest(submission.workflow)
+def _todays_version(engine: "Engine", submission: Submission) -> int:
+    """The version of the run, or the latest if that is no longer registered."""
+    if engine.registry.find(submission.workflow, submission.version) is not None:
+        return submission.version
+    return engine.registry.latest(submission.workflow).version
+
+
+def _put_version(engine: "Engine", group: "Group", submission: Submission, version: int) -> None:
+    if version != submission.version:
         record = engine.ledger.number(submission.number)
-        changed = attrs.evolve(submission, version=latest.version)
+        changed = attrs.evolve(submission, version=version)
         group.put("runs", record, sealed("runs", record, *changed.fields()))
 
 
@@ -82,6 +100,10 @@ async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standin
     if number is None or submission is None:
         raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
     live = engine.live.get(number)
+    if live is not None and live.standing.state.terminal:
+        # An end that is only staged has not happened yet.
+        await engine.store.durable(live.staged)
+        live = None
     standing = live.standing if live is not None else await engine.ledger.standing(number)
     return number, submission, standing or Standing(place=number)
 

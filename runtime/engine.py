@@ -104,6 +104,8 @@ class Engine:
         """Runs that nobody drives and that were changed: the store does not show it yet."""
         self.waiting: dict[int, list[trio.lowlevel.Task]] = {}
         """Who waits for the end of which run."""
+        self.redriven: set[int] = set()
+        """Runs whose next generation is staged: the store still shows the end of the last."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
             lambda key: LineActor(),
             idle_timeout=60.0,
@@ -239,7 +241,7 @@ class Engine:
         for task in self.waiting.pop(number, ()):
             trio.lowlevel.reschedule(task, Value(run.standing))
         if self.hook is not None:
-            self.outbox.add(number, run.standing.generation)
+            self.outbox.add(run.key, number, run.standing.generation)
 
     def fail(self, error: Exception) -> None:
         """Nothing can go on: the store failed, or Keyrun has a bug."""

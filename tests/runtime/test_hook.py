@@ -15,6 +15,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.runtime.outbox import AT_ONCE
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk
@@ -183,7 +184,7 @@ async def test_a_hook_that_raises_is_told_again_with_growing_delays(
     assert delays[0] == pytest.approx(0.5, rel=0.3)
 
 
-async def test_an_end_that_the_hook_does_not_take_holds_up_no_other(
+async def test_an_end_that_the_hook_does_not_take_holds_up_no_other_key(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told: list[str] = []
@@ -195,9 +196,99 @@ async def test_an_end_that_the_hook_does_not_take_holds_up_no_other(
 
     async with open_test_runtime(workflows=[doubling], on_terminal=hook) as rt:
         await (await rt.submit(doubling, 1, key="k", run_id="bad")).result()
-        await (await rt.submit(doubling, 1, key="k", run_id="good")).result()
+        await (await rt.submit(doubling, 1, key="other", run_id="good")).result()
         await trio.testing.wait_all_tasks_blocked()
         assert told == ["good"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_the_ends_of_a_key_are_told_in_order_also_when_the_first_is_not_taken(
+    autojump_clock: trio.testing.MockClock, restart: bool
+) -> None:
+    store = MemoryStore()
+    told: list[str] = []
+    broken = True
+
+    async def hook(outcome: RunOutcome) -> None:
+        if outcome.run_id == "b" and broken:
+            raise RuntimeError("not now")
+        told.append(outcome.run_id)
+
+    options: dict[str, Any] = {"workflows": [doubling], "on_terminal": hook}
+    async with open_test_runtime(store, **options) as rt:
+        # Its number is the lowest, and it is the last to end.
+        await rt.submit(doubling, 0, key="k", run_id="delayed", delay=5)
+        for name in "abcd":
+            await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
+        await trio.sleep(10)
+        assert told == ["a"]
+        if not restart:
+            broken = False
+            await trio.sleep(100)
+    broken = False
+    async with open_test_runtime(store, **options):
+        await trio.sleep(1)
+    assert told == ["a", "b", "c", "d", "delayed"]
+
+
+async def test_a_slow_hook_holds_up_no_other_key_and_only_so_many_run_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    running: set[str] = set()
+    most = 0
+    told: list[str] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        nonlocal most
+        assert outcome.key not in running, "two hooks of one key at once"
+        running.add(outcome.key)
+        most = max(most, len(running))
+        await trio.sleep(3600 if outcome.key == "slow" else 1)
+        running.remove(outcome.key)
+        told.append(outcome.run_id)
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook, drain_timeout=9) as rt:
+        await rt.submit(doubling, 1, key="slow", run_id="slow")
+        for number in range(40):
+            for key in "abcdefghijklmnopqrstuvwxyz":
+                await rt.submit(doubling, number, key=key, run_id=f"{key}-{number}")
+        await trio.sleep(1000)
+        assert len(told) == 40 * 26
+        assert most == AT_ONCE
+        for key in "abcdefghijklmnopqrstuvwxyz":
+            assert [name for name in told if name[0] == key] == [f"{key}-{n}" for n in range(40)]
+        await trio.sleep(3600)
+        assert told[-1] == "slow"
+
+
+async def test_leaving_the_block_does_not_wait_for_what_waits_to_be_told_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    hook = RecordingHook(failures=1000)
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook, drain_timeout=7) as rt:
+        for name in "abc":
+            await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
+    assert hook.calls == 1
+    assert trio.current_time() < 1
+
+
+async def test_an_end_that_is_damaged_holds_up_nobody(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FragileStore()
+    hook = RecordingHook()
+    broken = RecordingHook(failures=1000)
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=broken) as rt:
+        for name in "ab":
+            await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
+        store.damage("status", store.keys("status")[0])
+        await trio.sleep(100)
+    assert broken.calls > 1
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        pass
+    assert [outcome.run_id for outcome in hook.outcomes] == ["b"]
+    assert "the end of run number 1 cannot be told" in caplog.text
+    assert len(store.keys("outbox")) == 1
 
 
 async def test_a_hook_that_raised_is_told_again_after_a_restart(
@@ -258,9 +349,12 @@ async def test_a_hook_that_hangs_is_left_after_the_drain_and_told_again_at_the_n
     assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
 
 
-async def test_an_end_that_cannot_be_read_with_todays_code_does_not_stop_the_others(
+async def test_an_end_that_cannot_be_read_with_todays_code_waits_until_it_can_be(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
+    async def mend(ctx: Context, number: int) -> int | str:
+        return await ctx.step(double, number)
+
     @workflow(name="doubling")
     async def changed(ctx: Context, number: int) -> str:
         return str(await ctx.step(double, number))
@@ -271,6 +365,11 @@ async def test_an_end_that_cannot_be_read_with_todays_code_does_not_stop_the_oth
         await (await rt.submit(doubling, 1, key="k", run_id="old")).result()
     options: dict[str, Any] = {"workflows": [changed], "on_terminal": hook}
     async with open_test_runtime(store, **options) as rt:
-        assert await (await rt.submit(changed, 1, key="k", run_id="new")).result() == "2"
+        assert await (await rt.submit(changed, 1, key="k", run_id="behind")).result() == "2"
+        assert await (await rt.submit(changed, 1, key="other", run_id="new")).result() == "2"
         await trio.sleep(1)
     assert [outcome.run_id for outcome in hook.outcomes] == ["new"]
+    mended = workflow(name="doubling")(mend)
+    async with open_test_runtime(store, workflows=[mended], on_terminal=hook):
+        await trio.sleep(1)
+    assert [outcome.run_id for outcome in hook.outcomes] == ["new", "old", "behind"]

@@ -1,5 +1,7 @@
 """Dead letters come back with today's code, from the step that failed; what is gone is gone."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,8 +12,10 @@ from keyrun.runtime import (
     Retry,
     RunEnded,
     RunFailed,
+    RunOutcome,
     State,
     UnknownRun,
+    UnknownWorkflow,
     Workflow,
     current_step,
     step,
@@ -117,6 +121,152 @@ async def test_a_redrive_survives_a_crash(autojump_clock: MockClock) -> None:
         assert not run.newly_submitted
         assert await run.result() == "reserved, paid"
     assert shop.calls == ["reserve", "pay", "pay"]
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "crash", "without a hook"])
+async def test_every_generation_is_told_also_when_redriven_before_the_hook_was_told(
+    autojump_clock: MockClock, restart: str
+) -> None:
+    shop, store, hook = Shop(), MemoryStore(), RecordingHook()
+    order = shop.workflow()
+    taking = False
+
+    async def telling(outcome: RunOutcome) -> None:
+        if not taking:
+            raise RuntimeError("not now")
+        await hook(outcome)
+
+    async with open_test_runtime(store, workflows=[order], on_terminal=telling) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r", headers={"a": "b"})
+        for generation in (1, 2):
+            with pytest.raises(RunFailed):
+                await run.result()
+            behind = await runtime.submit(order, key="k", run_id=f"behind-{generation}")
+            with pytest.raises(RunFailed):
+                await behind.result()
+            if generation == 1:
+                assert await runtime.redrive("r") == 2
+        shop.broken = False
+        if restart == "none":
+            await runtime.redrive("r")
+            await run.result()
+            taking = True
+            await trio.sleep(200)
+        elif restart == "crash":
+            await runtime.redrive("r")
+            store.crash()
+            await trio.sleep_forever()
+    if restart == "without a hook":
+        async with open_test_runtime(store, workflows=[order]) as runtime:
+            assert await runtime.redrive("r") == 3
+            await (await runtime.submit(order, key="k", run_id="r")).result()
+    taking = True
+    async with open_test_runtime(store, workflows=[order], on_terminal=telling) as runtime:
+        if restart == "clean":
+            await runtime.redrive("r")
+        if restart != "without a hook":
+            await (await runtime.submit(order, key="k", run_id="r")).result()
+        await trio.sleep(1)
+    expected = [("r", 1, "failed"), ("behind-1", 1, "failed"), ("r", 2, "failed")]
+    expected += [("behind-2", 1, "failed")]
+    if restart != "without a hook":
+        # That runtime was to tell nobody.
+        expected += [("r", 3, "succeeded")]
+    assert [(o.run_id, o.generation, o.state) for o in hook.outcomes] == expected
+    first = hook.outcomes[0]
+    assert first.failure is not None
+    assert (first.step, first.headers, "no money" in first.failure.reason) == (
+        "pay",
+        {"a": "b"},
+        True,
+    )
+    assert [key async for key in records(store, "outbox")] == []
+
+
+async def records(store: MemoryStore, table: str) -> AsyncIterator[bytes]:
+    async with store:
+        for key, _ in await store.scan(table):
+            yield key
+
+
+async def test_a_generation_that_was_told_is_not_told_again(autojump_clock: MockClock) -> None:
+    shop, store, hook = Shop(), MemoryStore(latency=1), RecordingHook()
+    order = shop.workflow()
+    async with open_test_runtime(store, workflows=[order], on_terminal=hook) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(hook.outcomes) == 1
+        shop.broken = False
+        # That it was told is only staged by now.
+        await runtime.redrive("r")
+        await run.result()
+    async with open_test_runtime(store, workflows=[order], on_terminal=hook):
+        await trio.sleep(1)
+    assert [outcome.generation for outcome in hook.outcomes] == [1, 2]
+
+
+async def test_a_run_is_redriven_once_however_many_ask_for_it(autojump_clock: MockClock) -> None:
+    shop, hook = Shop(), RecordingHook()
+    order = shop.workflow()
+    said: list[str] = []
+    async with open_test_runtime(
+        MemoryStore(latency=1), workflows=[order], on_terminal=hook
+    ) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        shop.broken = False
+
+        async def redrive() -> None:
+            try:
+                said.append(str(await runtime.redrive("r")))
+            except RunEnded as error:
+                said.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(redrive)
+        await run.result()
+        await trio.sleep(10)
+    assert sorted(said)[0] == "2"
+    assert all("is pending; only failed" in each for each in sorted(said)[1:])
+    assert shop.calls == ["reserve", "pay", "pay"]
+    assert [outcome.generation for outcome in hook.outcomes] == [1, 2]
+
+
+async def test_a_run_whose_end_is_only_staged_is_redriven_after_it(
+    autojump_clock: MockClock,
+) -> None:
+    shop = Shop()
+    order = shop.workflow()
+    async with open_test_runtime(MemoryStore(latency=1), workflows=[order]) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r")
+        while "pay" not in shop.calls:
+            await trio.sleep(0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        shop.broken = False
+        assert await runtime.redrive("r") == 2
+        assert await run.result() == "reserved, paid"
+        events = [happening.event for happening in await runtime.history("r")]
+        assert events.count("step_failed") == events.count("redriven") == 1
+
+
+async def test_a_redrive_that_finds_no_code_changes_nothing(autojump_clock: MockClock) -> None:
+    shop, store = Shop(), MemoryStore()
+    order = shop.workflow()
+    async with open_test_runtime(store, workflows=[order]) as runtime:
+        with pytest.raises(RunFailed):
+            await (await runtime.submit(order, key="k", run_id="r")).result()
+    async with open_test_runtime(store) as runtime:
+        with pytest.raises(UnknownWorkflow, match="'order' is not a workflow of this runtime"):
+            await runtime.redrive("r")
+    async with open_test_runtime(store, workflows=[order]) as runtime:
+        await trio.sleep(1)
+        (letter,) = await runtime.dead_letters()
+        assert (letter.state, letter.generation) == (State.FAILED, 1)
+    assert shop.calls == ["reserve", "pay"]
 
 
 async def test_only_failed_and_quarantined_runs_can_be_redriven(autojump_clock: MockClock) -> None:
