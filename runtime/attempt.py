@@ -110,7 +110,8 @@ def _start_clock(run: "Run", current: CurrentStep) -> float:
         run.write(Entry.NOTE, current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
             run.journal.turn_entries.append(run.journal.next - 1)
-        log(run, "timeout_clamped", f"the timeout of step {current.step!r}, {said}", level=INFO)
+        message = f"the timeout of step {current.step!r}, {said}"
+        log(run, "timeout_clamped", message, current=current, level=INFO)
     return run.deadline
 
 
@@ -126,8 +127,17 @@ async def _call(
             return await run.engine.asyncio.call(step.function, args, kwargs)
         return await step.function(*args, **kwargs)
     current.in_thread = True
-    return await trio.to_thread.run_sync(
-        lambda: step.function(*args, **kwargs),
-        abandon_on_cancel=step.set.abandon,
-        limiter=run.engine.threads,
-    )
+    watched = None if step.set.abandon else run.engine.overruns.watch(run, current)
+
+    def in_thread() -> Any:
+        if watched is not None:
+            watched.begun = True
+        return step.function(*args, **kwargs)
+
+    try:
+        return await trio.to_thread.run_sync(
+            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.engine.threads
+        )
+    finally:
+        if watched is not None:
+            run.engine.overruns.returned(watched)

@@ -7,6 +7,7 @@ way each time, whoever is faster.
 
 import trio
 
+from keyrun.runtime.current import running
 from keyrun.runtime.errors import WrongTask
 from keyrun.runtime.run import Halt, Run
 
@@ -76,6 +77,15 @@ class Branch:
                 "this context has ended: the run was driven to its end, cancelled, or left memory",
                 run_id=self.run.run_id,
                 key=self.run.key,
+            )
+        step = running.get()
+        if step is not None and step.is_of(run):
+            raise WrongTask(
+                f"the step {step.step!r} uses the context of its workflow; a step is one unit that "
+                "is remembered as a whole: use current_step() in it, and the context outside",
+                run_id=run.run_id,
+                key=run.key,
+                step=step.step,
             )
         if trio.lowlevel.current_task() is not self._task:
             raise WrongTask(

@@ -13,7 +13,8 @@ from keyrun.storage.payload import PayloadCodec
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run
 
-_current: "ContextVar[CurrentStep]" = ContextVar("keyrun.current_step")
+running: "ContextVar[CurrentStep | None]" = ContextVar("keyrun.current_step", default=None)
+"""The step that the code is part of."""
 
 
 class Draft(MutableMapping[str, Any]):
@@ -133,6 +134,10 @@ class CurrentStep:
         run = self._run
         run.delete("begun", run.engine.ledger.step(run.number, self.step))
 
+    def is_of(self, run: "Run") -> bool:
+        """Whether it is a step of `run`."""
+        return self._run is run
+
     @property
     def run_id(self) -> str:
         """The run that this is a step of."""
@@ -220,11 +225,11 @@ class CurrentStep:
 
 def current_step() -> CurrentStep:
     """The step that this code is part of."""
-    try:
-        return _current.get()
-    except LookupError:
-        raise RuntimeError("current_step() is only for code that runs inside a step") from None
+    current = running.get()
+    if current is None:
+        raise RuntimeError("current_step() is only for code that runs inside a step")
+    return current
 
 
-enter = _current.set
-leave = _current.reset
+enter = running.set
+leave = running.reset

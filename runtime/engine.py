@@ -14,6 +14,7 @@ from keyrun.runtime.ledger import Ledger, Standing, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
 from keyrun.runtime.outbox import Outbox
+from keyrun.runtime.overruns import Overruns
 from keyrun.runtime.reading import Reading
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
@@ -92,6 +93,7 @@ class Engine:
         self.wall = wall
         self.slots = Slots(max_concurrent_steps)
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
+        self.overruns = Overruns()
         self.asyncio = AsyncioLoop()
         self.suspects = trio.Lock()
         self.lines: dict[str, Line] = {}

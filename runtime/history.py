@@ -96,6 +96,10 @@ def _entry(fields: list[Any]) -> Happening | None:
             return Happening(at=at, event="redriven", detail=f"generation {rest[0]}")
         case Entry.NOTE:
             what, *details = rest
+            if what == "step_overrun":
+                attempt, limit = details
+                detail = f"its time of {limit:g} s is up and its thread still runs"
+                return Happening(at=at, event=what, step=ident, attempt=attempt, detail=detail)
             return Happening(
                 at=at, event=what, step=ident or None, detail="; ".join(map(str, details)) or None
             )

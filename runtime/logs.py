@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
+    from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.run import Run
 
 logger = logging.getLogger("keyrun.runtime")
@@ -17,15 +18,17 @@ def log(
     message: str,
     failure: Failure | None = None,
     *,
+    current: "CurrentStep | None" = None,
     level: int = logging.WARNING,
 ) -> None:
-    """Log something about a run."""
+    """Log something about a run, and of its step that `failure` or `current` is about."""
     if logger.isEnabledFor(level):
+        about = failure or current
         fields = {
             "run": run.run_id,
             "key": run.key,
-            "step": failure and failure.step,
-            "attempt": failure and failure.attempt,
+            "step": about and about.step,
+            "attempt": about and about.attempt,
             "event": event,
         }
         logger.log(level, "run %s (key %s): %s", run.run_id, run.key, message, extra=fields)

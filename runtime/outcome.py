@@ -5,7 +5,7 @@ from typing import Any
 
 from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
-from keyrun.runtime.errors import StepFailed, StepTimeout
+from keyrun.runtime.errors import StepFailed, StepTimeout, WrongTask
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.ledger import write_failure
 from keyrun.runtime.logs import log
@@ -140,8 +140,9 @@ def _judge(
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"
         error = TimeoutError(what)
-    # A value that cannot be stored will not be any better the next time.
-    again = policy.retries(error) and not isinstance(error, PayloadError | PayloadTypeError)
+    # A value that cannot be stored, or a bug like that, will not be any better the next time.
+    hopeless = PayloadError | PayloadTypeError | WrongTask
+    again = policy.retries(error) and not isinstance(error, hopeless)
     if not again:
         kind = FailureKind.PERMANENT_ERROR
     limits = run.submission.limits

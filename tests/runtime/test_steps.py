@@ -348,6 +348,106 @@ async def test_a_context_belongs_to_its_task(autojump_clock: MockClock) -> None:
     assert all("pass async functions to ctx.gather(...)" in error for error in errors)
 
 
+async def on_main_line(ctx: Context, call: Any) -> Any:
+    return await ctx.step(call)
+
+
+async def in_branch(ctx: Context, call: Any) -> Any:
+    async def branch(own: Context) -> Any:
+        return await own.step(call)
+
+    (result,) = await ctx.gather(branch)
+    return result
+
+
+@pytest.mark.parametrize("place", [on_main_line, in_branch])
+@pytest.mark.parametrize("form", ["at once", "after a while", "in a thread", "in a task"])
+async def test_a_step_that_uses_the_context_of_its_workflow_is_refused(
+    autojump_clock: MockClock, place: Any, form: str
+) -> None:
+    said: list[str] = []
+    calls = 0
+
+    @workflow
+    async def tangled(ctx: Context) -> Any:
+        def use() -> None:
+            nonlocal calls
+            calls += 1
+            for call in (
+                ctx.now,
+                ctx.random,
+                ctx.uuid4,
+                lambda: ctx.fail("no"),
+                lambda: ctx.cancel("no"),
+            ):
+                try:
+                    call()
+                except WrongTask as error:
+                    said.append(str(error))
+
+        async def durable() -> None:
+            for call in (lambda: ctx.step(double, 1), lambda: ctx.sleep(1), lambda: ctx.gather()):
+                with pytest.raises(WrongTask) as refused:
+                    await call()
+                said.append(str(refused.value))
+
+        async def once() -> None:
+            use()
+            await durable()
+            ctx.random()
+
+        async def later() -> None:
+            await trio.sleep(1)
+            await once()
+
+        async def apart() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(durable)
+            use()
+            ctx.random()
+
+        def threaded() -> None:
+            use()
+            said.extend([said[-1]] * 3)
+            ctx.random()
+
+        forms = {"at once": once, "after a while": later, "in a thread": threaded}
+        with pytest.raises(StepFailed) as failed:
+            await place(ctx, step(forms.get(form, apart)).options(name="tangle"))
+        return failed.value.failure.error_type, await ctx.step(double, 21)
+
+    async with open_test_runtime(workflows=[tangled]) as runtime:
+        run = await runtime.submit(tangled, key="k", run_id="r")
+        error_type, result = await run.result()
+    assert (error_type, result, calls) == ("keyrun.runtime.errors.WrongTask", 42, 1)
+    assert len(said) == 8
+    ident = "tangle" if place is on_main_line else "g1.0/tangle"
+    assert {each.partition(";")[0] for each in said} == {
+        f"the step {ident!r} uses the context of its workflow"
+    }
+
+
+async def test_a_step_may_have_a_runtime_of_its_own(autojump_clock: MockClock) -> None:
+    @workflow
+    async def inner(ctx: Context) -> int:
+        await ctx.sleep(ctx.random())
+        return await ctx.step(double, 21)
+
+    @step
+    async def delegate() -> int:
+        results = []
+        async with open_test_runtime(workflows=[inner]) as runtime:
+            results.append(await (await runtime.submit(inner, key="k")).result())
+        return results[0]
+
+    @workflow
+    async def outer(ctx: Context) -> int:
+        return await ctx.step(delegate)
+
+    async with open_test_runtime(workflows=[outer]) as runtime:
+        assert await (await runtime.submit(outer, key="k")).result() == 42
+
+
 async def test_a_context_refuses_everything_after_its_end(autojump_clock: MockClock) -> None:
     kept: list[Context] = []
 

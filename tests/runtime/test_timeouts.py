@@ -24,7 +24,7 @@ from keyrun.runtime import (
 )
 from keyrun.runtime.values import UNSET
 from keyrun.storage import MemoryStore
-from keyrun.testing import RecordingHook, open_test_runtime
+from keyrun.testing import EPOCH, RecordingHook, open_test_runtime
 
 begun: list[tuple[str, int]] = []
 
@@ -389,6 +389,92 @@ async def test_a_sync_step_that_overruns_is_waited_for_and_has_failed(place: Any
         assert status.state is State.RUNNING
         release.set()
         assert await run.result() > 0.1
+
+
+def overruns(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
+    fields = ("run", "key", "step", "attempt")
+    told = [record for record in caplog.records if getattr(record, "event", "") == "step_overrun"]
+    return [tuple(getattr(record, field) for field in fields) for record in told]
+
+
+@PLACES
+@pytest.mark.parametrize("limited_by", ["step", "run"])
+async def test_an_overrun_is_told_when_it_happens(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture, place: Any, limited_by: str
+) -> None:
+    release = threading.Event()
+    started = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    @step(timeout=5 if limited_by == "step" else 50, retry=Retry.none())
+    def blocking() -> None:
+        token.run_sync_soon(started.set)
+        assert release.wait(10)
+
+    @workflow(limits=Limits(run_timeout=5000 if limited_by == "step" else 5))
+    async def flow(ctx: Context) -> None:
+        await place(ctx, blocking)
+
+    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+        run = await runtime.submit(flow, key="k", run_id="r")
+        await started.wait()
+        mock_clock.jump(4.9)
+        await trio.testing.wait_all_tasks_blocked()
+        assert overruns(caplog) == []
+        mock_clock.jump(0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        ident = "blocking" if place is on_main_line else "g1.0/blocking"
+        assert overruns(caplog) == [("r", "k", ident, 1)]
+        assert f"{ident!r}, attempt 1, has had its 5 s and its thread still runs" in caplog.text
+        mock_clock.jump(1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(overruns(caplog)) == 1
+        assert runtime.statistics().running_steps == 1
+        (told,) = [each for each in await runtime.history("r") if each.event == "step_overrun"]
+        assert (told.step, told.attempt, told.at) == (ident, 1, EPOCH + 5)
+        assert told.detail == "its time of 5 s is up and its thread still runs"
+        release.set()
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        kind = FailureKind.STEP_TIMEOUT if limited_by == "step" else FailureKind.RUN_TIMEOUT
+        assert failed.value.failure.kind is kind
+
+
+async def test_a_sync_step_that_returns_in_time_or_never_had_a_thread_is_no_overrun(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step that was abandoned keeps its thread, so the next one waits for it in vain."""
+    release = threading.Event()
+    started = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    @step(timeout=5, retry=Retry.none(), abandon=True)
+    def stubborn() -> None:
+        token.run_sync_soon(started.set)
+        assert release.wait(10)
+
+    @step(timeout=5, retry=Retry.none())
+    def prompt() -> None:
+        pass
+
+    @workflow
+    async def flow(ctx: Context, call: str) -> None:
+        await ctx.step(prompt if call == "prompt" else stubborn)
+
+    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+        await (await runtime.submit(flow, "prompt", key="k")).result()
+        mock_clock.jump(5)
+        await runtime.submit(flow, "stubborn", key="k")
+        await started.wait()
+        mock_clock.jump(5)
+        await trio.testing.wait_all_tasks_blocked()
+        run = await runtime.submit(flow, "prompt", key="k")
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(5)
+        with pytest.raises(RunFailed, match="took longer than its timeout of 5 s"):
+            await run.result()
+        release.set()
+    assert overruns(caplog) == []
 
 
 @PLACES
