@@ -1,7 +1,7 @@
 """Retry: how often a step is tried, what is tried again, and how long to wait in between."""
 
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import attrs
 
@@ -33,6 +33,15 @@ def _check_types(instance: "Retry", attribute: "attrs.Attribute[Any]", types: An
             raise TypeError(f"{attribute.name} must be exception types, got {each!r}")
 
 
+class Common(TypedDict, total=False):
+    """What every policy takes, whatever its shape; the defaults are those of `Retry`."""
+
+    max_attempts: int
+    jitter: float
+    retry_on: ErrorTypes
+    never_retry_on: ErrorTypes
+
+
 @attrs.frozen(kw_only=True)
 class Retry:
     """A retry policy; make one with `none`, `fixed`, `linear` or `exponential`.
@@ -62,71 +71,28 @@ class Retry:
         return cls(shape="none", max_attempts=1)
 
     @classmethod
-    def fixed(
-        cls,
-        *,
-        max_attempts: int = 3,
-        delay: float = 1.0,
-        jitter: float = 0.25,
-        retry_on: ErrorTypes = (Exception,),
-        never_retry_on: ErrorTypes = (),
-    ) -> "Retry":
+    def fixed(cls, *, delay: float = 1.0, **common: Unpack[Common]) -> "Retry":
         """The same delay each time."""
-        return cls(
-            shape="fixed",
-            max_attempts=max_attempts,
-            base=delay,
-            max_delay=float("inf"),
-            jitter=jitter,
-            retry_on=retry_on,
-            never_retry_on=never_retry_on,
-        )
+        return cls(shape="fixed", base=delay, max_delay=float("inf"), **common)
 
     @classmethod
     def linear(
-        cls,
-        *,
-        max_attempts: int = 3,
-        step: float = 1.0,
-        max_delay: float = 60.0,
-        jitter: float = 0.25,
-        retry_on: ErrorTypes = (Exception,),
-        never_retry_on: ErrorTypes = (),
+        cls, *, step: float = 1.0, max_delay: float = 60.0, **common: Unpack[Common]
     ) -> "Retry":
         """`step` longer each time."""
-        return cls(
-            shape="linear",
-            max_attempts=max_attempts,
-            base=step,
-            max_delay=max_delay,
-            jitter=jitter,
-            retry_on=retry_on,
-            never_retry_on=never_retry_on,
-        )
+        return cls(shape="linear", base=step, max_delay=max_delay, **common)
 
     @classmethod
     def exponential(
         cls,
         *,
-        max_attempts: int = 3,
         base: float = 1.0,
         factor: float = 2.0,
         max_delay: float = 60.0,
-        jitter: float = 0.25,
-        retry_on: ErrorTypes = (Exception,),
-        never_retry_on: ErrorTypes = (),
+        **common: Unpack[Common],
     ) -> "Retry":
         """`factor` times as long each time."""
-        return cls(
-            shape="exponential",
-            max_attempts=max_attempts,
-            base=base,
-            factor=factor,
-            max_delay=max_delay,
-            jitter=jitter,
-            retry_on=retry_on,
-            never_retry_on=never_retry_on,
-        )
+        return cls(shape="exponential", base=base, factor=factor, max_delay=max_delay, **common)
 
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may follow `error`, attempts permitting."""
