@@ -2,7 +2,7 @@
 
 Use it with Trio's `MockClock(autojump_threshold=0)` (pytest-trio's `autojump_clock`): a workflow
 that sleeps for a day is tested in a millisecond. `crash_points` tries a scenario with a crash at
-each of its commits.
+each of its commits. `replay` checks that changed code still fits the runs of earlier code.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -13,9 +13,25 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast
 import trio
 
 from keyrun.runtime import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun.runtime.replay import Replayed, replay
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
 from keyrun.storage.payload import Transform
+
+__all__ = [
+    "EPOCH",
+    "CrashPoint",
+    "CrashingLmdbStore",
+    "CrashingMemoryStore",
+    "CrashingStore",
+    "RecordingHook",
+    "Replayed",
+    "RuntimeOptions",
+    "crash_points",
+    "open_test_runtime",
+    "replay",
+    "virtual_wall",
+]
 
 T = TypeVar("T")
 

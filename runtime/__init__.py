@@ -9,6 +9,7 @@ from keyrun.runtime.current import CurrentStep, current_step
 from keyrun.runtime.errors import (
     Backpressure,
     InputMismatch,
+    InvalidHistory,
     InvalidKey,
     InvalidRunId,
     NonDeterminism,
@@ -25,7 +26,7 @@ from keyrun.runtime.errors import (
     WrongTask,
 )
 from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.history import Happening
+from keyrun.runtime.history import Happening, History
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, machine
 from keyrun.runtime.reader import Reader, open_reader
@@ -55,7 +56,9 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Happening",
+    "History",
     "InputMismatch",
+    "InvalidHistory",
     "InvalidKey",
     "InvalidRunId",
     "KeyStatus",

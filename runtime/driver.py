@@ -1,6 +1,7 @@
 """The driver: calls the workflow of a run, and again if need be, until it ends or leaves memory."""
 
 import traceback
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any
 
@@ -17,20 +18,35 @@ from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict
 from keyrun.storage.errors import StoreError
 
+Conclude = Callable[[Run, Any, Failure | None], bool | None]
 
-async def drive(run: Run) -> bool | None:
+
+def drive(run: Run) -> Awaitable[bool | None]:
     """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
     be driven again where the answer is None. The scope may be used up then."""
-    if run.standing.started_at is None:
-        while run.stopped:
-            if run.standing.cancel_requested:
-                settle(run, State.CANCELLED)
-                return True
-            if run.engine.draining:
-                return False
-            await run.resumed.wait()
+    if run.standing.started_at is None and run.stopped:
+        return _drive_later(run)
     _start(run)
-    scope = run.scope = run.engine.actors.scope()
+    return one_pass(run, run.engine.actors.scope())
+
+
+async def _drive_later(run: Run) -> bool | None:
+    while run.stopped:
+        if run.standing.cancel_requested:
+            settle(run, State.CANCELLED)
+            return True
+        if run.engine.draining:
+            return False
+        await run.resumed.wait()
+    return await drive(run)
+
+
+async def one_pass(
+    run: Run, scope: trio.CancelScope, conclude: Conclude | None = None
+) -> bool | None:
+    """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
+    pass."""
+    run.scope = scope
     result: Any = None
     failure: Failure | None = None
     branch = Branch(run)
@@ -55,7 +71,7 @@ async def drive(run: Run) -> bool | None:
     except StoreError:
         raise
     except Exception as error:
-        failure = _workflow_error(error)
+        failure = workflow_error(error)
     except trio.Cancelled:
         if not scope.cancel_called:
             raise
@@ -66,10 +82,8 @@ async def drive(run: Run) -> bool | None:
         run.scope = NOT_DRIVEN
         if scope.deadline < inf:
             scope.deadline = inf
-        if scope.cancel_called:
-            run.spent = True
-            run.engine.actors.renew_scope()
-    return _conclude(run, result, failure)
+        run.spent = scope.cancel_called
+    return (conclude or _conclude)(run, result, failure)
 
 
 def _failure_in(group: BaseExceptionGroup[BaseException], *, cancelled: bool) -> Failure | None:
@@ -78,7 +92,7 @@ def _failure_in(group: BaseExceptionGroup[BaseException], *, cancelled: bool) ->
     ending, rest = group.split((Halt, trio.Cancelled) if cancelled else Halt)
     if ending is None or not (rest is None or isinstance(rest, ExceptionGroup)):
         raise group
-    return None if rest is None else _workflow_error(rest)
+    return None if rest is None else workflow_error(rest)
 
 
 def _start(run: Run) -> None:
@@ -120,11 +134,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
             return True
     unread = run.journal.unread()
     if unread is not None:
-        quarantine(
-            run,
-            f"the journal has an outcome of {unread!r}, and the workflow ended without asking for "
-            "it; what is between steps must decide the same way each time it runs",
-        )
+        quarantine(run, unasked(unread))
         return False
     if isinstance(decision, Failure):
         settle(run, State.FAILED, failure=decision)
@@ -135,13 +145,22 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     try:
         payload = run.engine.codec.encode(result, run.workflow.result_type)
     except (TypeError, ValueError) as error:
-        settle(run, State.FAILED, failure=_workflow_error(error), dead=True)
+        settle(run, State.FAILED, failure=workflow_error(error), dead=True)
         return True
     settle(run, State.SUCCEEDED, result=payload)
     return True
 
 
-def _workflow_error(error: Exception) -> Failure:
+def unasked(ident: str) -> str:
+    """What to say of an outcome that the workflow ended without asking for."""
+    return (
+        f"the journal has an outcome of {ident!r}, and the workflow ended without asking for it; "
+        "what is between steps must decide the same way each time it runs"
+    )
+
+
+def workflow_error(error: Exception) -> Failure:
+    """What it is when the code of a workflow itself raises."""
     text = "".join(traceback.format_exception(error))
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,

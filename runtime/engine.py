@@ -46,12 +46,13 @@ class LineActor(Actor["Line", None]):
                 if run.standing.state is State.QUARANTINED:
                     return
                 ended = await drive(run)
+                if run.spent:
+                    engine.actors.renew_scope()
                 if ended is False:
                     return
                 if ended:
                     line.leave(run)
                 if run.spent:
-                    run.spent = False
                     again = True
                     return
         except Exception as error:

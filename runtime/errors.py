@@ -89,6 +89,10 @@ class NonDeterminism(RuntimeFault, RuntimeError):
     """The workflow asks for something else than its journal says it did."""
 
 
+class InvalidHistory(RuntimeFault, ValueError):
+    """A history that cannot be read, or cannot be replayed; the message says why."""
+
+
 class WrongTask(RuntimeFault, RuntimeError):
     """A context was used outside the workflow, or outside the branch, that it belongs to."""
 

@@ -47,6 +47,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 await child.rest()
             if not failed:
                 failed.append(error)
+                # The branch above is as good as going on: nobody is stuck meanwhile.
+                journal.tasks += 1
                 if not isinstance(error, Halt | StoreError):
                     _decide(branch, ident, index)
                 for sibling in branch.forks:
@@ -63,9 +65,12 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
 
     if parts:
         journal.tasks += left - 1
-        async with trio.open_nursery() as nursery:
-            for index in range(left):
-                nursery.start_soon(live, index, nursery)
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(left):
+                    nursery.start_soon(live, index, nursery)
+        finally:
+            journal.tasks -= len(failed)
         branch.forks.clear()
     if failed:
         journal.abandon(f"{scope}.")

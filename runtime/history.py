@@ -1,11 +1,20 @@
-"""History: the persisted story of a run, every attempt with its error and delay."""
+"""History: the persisted story of a run, every attempt with its error and delay.
 
-from typing import Any
+It carries the records that it was told from, so that it can be saved to a file and later be used
+to check that changed code still fits the run: see `keyrun.testing.replay`.
+"""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, overload
 
 import attrs
 
+from keyrun.runtime.errors import InvalidHistory
+from keyrun.runtime.exported import Records, parse, render
 from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.ledger import Standing, Submission, read_failure
+from keyrun.runtime.ledger import read_failure
 from keyrun.runtime.values import Failure, State
 
 
@@ -23,14 +32,72 @@ class Happening:
     detail: str | None = None
 
 
-def tell(
-    submission: Submission, standing: Standing | None, entries: list[list[Any]]
-) -> list[Happening]:
+@attrs.frozen(repr=False)
+class History(Sequence[Happening]):
+    """What happened to a run, in order. Empty if there is no such run."""
+
+    records: Records | None = None
+    """What it was told from, payloads included, as they are stored."""
+    _story: tuple[Happening, ...] = attrs.field(init=False, eq=False)
+
+    @_story.default
+    def _tell(self) -> tuple[Happening, ...]:
+        return () if self.records is None else tuple(tell(self.records))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it to a file, for `load`. The file is text and holds all that the run was given
+        and its steps returned, encrypted if the runtime has a `transform` for that."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "History":
+        """Read what `save` wrote."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InvalidHistory(f"{path}: {error}") from error
+
+    def to_json(self) -> str:
+        """What `save` writes."""
+        if self.records is None:
+            raise InvalidHistory("this history is empty: no run had that id, or it was forgotten")
+        return render(self.records)
+
+    @classmethod
+    def from_json(cls, text: str) -> "History":
+        """The inverse of `to_json`."""
+        try:
+            return cls(parse(text))
+        except InvalidHistory:
+            raise
+        except Exception as error:  # whatever the text provokes, the answer is the same
+            raise InvalidHistory(
+                f"this is no history that Keyrun has saved, or it was changed since: {error}; "
+                "save it again: (await runtime.history(run_id)).save(path)"
+            ) from error
+
+    @overload
+    def __getitem__(self, index: int, /) -> Happening: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> tuple[Happening, ...]: ...
+    def __getitem__(self, index: Any, /) -> Any:
+        return self._story[index]
+
+    def __len__(self) -> int:
+        return len(self._story)
+
+    def __repr__(self) -> str:
+        about = "nobody" if self.records is None else self.records.submission.run_id
+        return f"<history of {about}, {len(self)} happenings>"
+
+
+def tell(records: Records) -> list[Happening]:
     """The story, in the order in which it was written down."""
+    submission, standing = records.submission, records.standing
     story = [Happening(at=submission.submitted_at, event="submitted")]
     if standing is not None and standing.started_at is not None:
         story.append(Happening(at=standing.started_at, event="started"))
-    for fields in entries:
+    for _, fields in records.entries:
         happening = _entry(fields)
         if happening is not None:
             story.append(happening)

@@ -187,6 +187,10 @@ class Journal:
         done = (memory for memory in self.memories.values() if memory.outcome is Entry.DONE)
         return sum(memory.call is Call.STEP for memory in done)
 
+    def outcomes(self) -> int:
+        """How many calls have their outcome."""
+        return len(self._order)
+
     def unread(self) -> str | None:
         """An outcome that was not asked for in this pass."""
         if not self.past:

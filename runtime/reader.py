@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from keyrun.runtime.errors import UnknownRun
-from keyrun.runtime.history import Happening
+from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.reading import KeyStatus, Reading
 from keyrun.runtime.values import RunStatus, State
@@ -27,10 +27,11 @@ class Reader:
         number = await self._ledger.find(run_id)
         return None if number is None else await self._reading.status(number)
 
-    async def history(self, run_id: str) -> list[Happening]:
-        """What happened to a run; empty if there is no such run."""
+    async def history(self, run_id: str) -> History:
+        """What happened to a run; empty if there is no such run. It can be saved to a file, and
+        replayed against changed code with `keyrun.testing.replay`."""
         number = await self._ledger.find(run_id)
-        return [] if number is None else await self._reading.history(number)
+        return History() if number is None else await self._reading.history(number)
 
     async def runs(
         self,

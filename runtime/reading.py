@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.history import Happening, tell
+from keyrun.runtime.exported import Records
+from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger, Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry
@@ -86,16 +87,17 @@ class Reading:
                 return None
             return self.status_of(submission, await self._ledger.standing(number))
 
-    async def history(self, number: int) -> list[Happening]:
+    async def history(self, number: int) -> History:
         """What happened to a run, in order."""
         ledger = self._ledger
         with ledger.store.view():
             submission = await ledger.submission(number)
             if submission is None:
-                return []
+                return History()
             standing = await ledger.standing(number)
-            entries = await ledger.scan("journal", ledger.number(number))
-        return tell(submission, standing, [fields for _, fields in entries])
+            rows = await ledger.scan("journal", ledger.number(number))
+        entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
+        return History(Records(submission, standing, entries))
 
     async def runs(
         self,

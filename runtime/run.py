@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.line import Line
+    from keyrun.runtime.step import StepFunction
     from keyrun.runtime.workflow import Workflow
     from keyrun.storage.group import Group
 
@@ -68,6 +69,8 @@ class Run:
         "unwinding",
         "workflow",
     )
+    rehearsed = False
+    """Whether it is only driven to see what it asks for."""
 
     def __init__(
         self,
@@ -154,6 +157,10 @@ class Run:
         """Stage the memo of a step."""
         self.memos[step] = encoded
         self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
+
+    async def rehearse(self, step: "StepFunction[..., Any]", ident: str) -> Any:
+        """What becomes of a step without an outcome if this is a rehearsal."""
+        raise AssertionError("this run is in earnest")
 
     async def gate(self) -> None:
         """Return when everything that this run has staged is durable."""

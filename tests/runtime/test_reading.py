@@ -91,7 +91,7 @@ async def test_the_history_of_a_failure_names_it(autojump_clock: MockClock) -> N
 
 async def test_unknown_runs_have_no_history_and_no_status(autojump_clock: MockClock) -> None:
     async with open_test_runtime(workflows=[doomed]) as runtime:
-        assert await runtime.history("nobody") == []
+        assert list(await runtime.history("nobody")) == []
         assert await runtime.status("nobody") is None
         with pytest.raises(UnknownRun):
             await runtime.runs(after="nobody")

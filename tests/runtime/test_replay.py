@@ -265,6 +265,33 @@ async def test_branches_that_all_wait_for_what_nobody_asks_for_are_found_out(
     assert status.state is State.SUCCEEDED
 
 
+async def test_a_branch_that_waits_for_its_turn_is_not_taken_for_stuck_when_another_fails(
+    autojump_clock: MockClock,
+) -> None:
+    async def code(ctx: Context) -> Any:
+        async def hangs(ctx: Context) -> None:
+            await ctx.sleep(1000)
+
+        async def fails_inside(ctx: Context) -> Any:
+            try:
+                await ctx.gather(ctx.step(refuse), hangs)
+            except StepFailed:
+                await ctx.sleep(1)
+                return await ctx.step(one)
+
+        async def comes_later(ctx: Context) -> Any:
+            await ctx.sleep(2)
+            return await ctx.step(two)
+
+        told = await ctx.gather(fails_inside, comes_later)
+        await ctx.sleep(10)
+        return told
+
+    status, _ = await changed(code, code)
+    assert (status.state, status.reason) == (State.SUCCEEDED, None)
+    assert status.result == (1, 2)
+
+
 async def test_a_branch_that_failed_and_does_not_any_more_is_a_contradiction(
     autojump_clock: MockClock,
 ) -> None:
