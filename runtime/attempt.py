@@ -85,6 +85,7 @@ async def attempt(
                 work = _call(run, step, current, args, kwargs)
             current.mark()
             scope = run.scope
+            run.timed = True
             scope.deadline = _start_clock(run, current)
             try:
                 value = await work

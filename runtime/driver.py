@@ -47,6 +47,7 @@ async def one_pass(
     """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
     pass."""
     run.scope = scope
+    run.timed = run.spent = False
     result: Any = None
     failure: Failure | None = None
     branch = Branch(run)
@@ -55,7 +56,8 @@ async def one_pass(
             run.unwind(Unwind.CANCEL)
         if run.deadline < inf:
             scope.deadline = run.deadline
-        if run.unwinding is not None or run.deadline < inf:
+            run.timed = True
+        if run.unwinding is not None or run.timed:
             await trio.lowlevel.checkpoint_if_cancelled()
         workflow = run.workflow
         input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
@@ -80,9 +82,10 @@ async def one_pass(
     finally:
         branch.close()
         run.scope = NOT_DRIVEN
-        if scope.deadline < inf:
+        # Only these can have cancelled it, and to ask costs more than a step of a run.
+        if run.timed or run.unwinding is not None:
+            run.spent = scope.cancel_called
             scope.deadline = inf
-        run.spent = scope.cancel_called
     return (conclude or _conclude)(run, result, failure)
 
 

@@ -66,6 +66,7 @@ class Run:
         "staged",
         "standing",
         "submission",
+        "timed",
         "unwinding",
         "workflow",
     )
@@ -103,6 +104,8 @@ class Run:
         self.pending = True
         """Whether it counts as waiting to be started."""
         self.seen = False
+        self.timed = False
+        """Whether the scope that it is driven in had a deadline."""
         self.spent = False
         """Whether the scope that it was driven in was cancelled."""
         self.careful = False
