@@ -128,6 +128,8 @@ class Engine:
         """Whether no step may start anywhere: paused or draining."""
         self.stateless = False
         """Whether no key has a durable mapping, so that there is none to be read."""
+        self.memoless = False
+        """Whether no step has a memo, so that there is none to be read."""
         self.unclean = False
         self.counted = trio.Event()
         """Set when all runs that were there before are counted and their lines are awake."""
@@ -196,8 +198,9 @@ class Engine:
             journal.fold(int.from_bytes(key[-4:], "big"), fields)
         # The status is not stored with every step.
         run.standing.steps_done = journal.steps_done()
-        for _, (step, payload) in await ledger.scan("memo", prefix):
-            run.memos[step] = payload
+        if not self.memoless:
+            for _, (step, payload) in await ledger.scan("memo", prefix):
+                run.memos[step] = payload
 
     def ended(self, number: int) -> Awaitable[Standing]:
         """To be awaited at once: how a run stands that has not ended yet, when its end is

@@ -42,6 +42,9 @@ _ENTRY = Struct(">QI")
 SEQUENCE = Struct(">I")
 _TIMED = Struct(">QQ")
 
+_PRIORITIES = {int(priority): priority for priority in Priority}
+_STATES = {str(state): state for state in State}
+
 SALVAGE = "salvage"
 """The origin of what stands in for a damaged run."""
 
@@ -108,7 +111,7 @@ class Submission:
             digest=digest,
             headers=headers,
             tags=tuple(tags),
-            priority=Priority(priority),
+            priority=_PRIORITIES[priority],
             limits=ResolvedLimits.read(limits),
             submitted_at=submitted_at,
             delay=delay,
@@ -159,11 +162,25 @@ class Standing:
     @classmethod
     def read(cls, fields: list[Any]) -> "Standing":
         """The inverse of `fields`."""
-        names = [field.name for field in attrs.fields(cls)]
-        values = dict(zip(names, fields, strict=True))
-        values["state"] = State(values["state"])
-        values["failure"] = read_failure(values["failure"])
-        return cls(**values)
+        state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
+        attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:]
+        return cls(
+            state=_STATES[state],
+            generation=generation,
+            place=place,
+            started_at=started_at,
+            deadline=deadline,
+            ended_at=ended_at,
+            steps_done=steps_done,
+            step=step,
+            attempt=attempt,
+            waiting_on=waiting_on,
+            result=result,
+            reason=reason,
+            failure=failure and read_failure(failure),
+            cancel_requested=cancel_requested,
+            paused=paused,
+        )
 
 
 def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
@@ -300,6 +317,16 @@ class Ledger:
             submission.run_id == run_id or submission.origin == SALVAGE
         )
         return number if known else None
+
+
+def number_at(key: bytes, raw: bytes, place: int) -> int:
+    """The number of the run that a record of `queue` gives this place to."""
+    try:
+        (number,) = unseal("queue", key, raw)
+    except StoreCorrupt:
+        # Most runs have the place that is their number.
+        return place
+    return int(number)
 
 
 def sealed(table: str, key: bytes, *fields: Any) -> bytes:

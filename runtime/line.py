@@ -7,13 +7,12 @@ beyond stays in the store until its turn comes.
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.current import CurrentStep, Draft
-from keyrun.runtime.ledger import NUMBER, Standing, Submission
+from keyrun.runtime.ledger import NUMBER, Standing, Submission, number_at
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import quarantine
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -28,6 +27,7 @@ class Line:
     __slots__ = (
         "_last",
         "_more",
+        "_overtaken",
         "_prefix",
         "_state",
         "_told",
@@ -52,6 +52,8 @@ class Line:
         self._last = 0
         """The last place that came into the window."""
         self._more = not known
+        self._overtaken = False
+        """Whether the index has more of this key than the reading of it at the start brought."""
         self._told = False
         """Whether a run got a place that is not in the window, since that was last read."""
         self._untouched = not known
@@ -77,6 +79,19 @@ class Line:
     def admit_stored(self, place: int, number: int) -> None:
         """A run that was there before has a place again, durably."""
         self._append(place, number, None)
+
+    def found(self, place: int, number: int) -> None:
+        """The index of places, read in order, has this one. Whoever has driven all that was found
+        reads on by itself."""
+        if len(self.window) < WINDOW and place > self._last and not self._overtaken:
+            self._last = place
+            self.window.append((place, number, None))
+        else:
+            self._overtaken = True
+
+    def listed(self) -> None:
+        """The index of places has no more of this key than was found."""
+        self._more = self._more and (self._overtaken or self._told)
 
     def _append(self, place: int, number: int, submission: Submission | None) -> None:
         if self._more or len(self.window) >= WINDOW:
@@ -186,7 +201,10 @@ class Line:
             run.careful = self._untouched and self.engine.unclean
             self._untouched = False
             if self._state is None:
-                await self._read_state()
+                if self.engine.stateless:
+                    self._state = b""
+                else:
+                    await self._read_state()
             if run.standing.started_at is not None:
                 run.begin()
             if run.workflow is None and run.standing.state is not State.QUARANTINED:
@@ -204,20 +222,15 @@ class Line:
     async def _read_window(self) -> None:
         ledger, store = self.engine.ledger, self.engine.store
         self._told = False
+        self._overtaken = True
         if self.group is not None:
             # The index must not show runs whose end is only staged.
             await self.group.wait()
         rows = await store.scan("queue", prefix=self._prefix, limit=WINDOW)
         self._more = self._told or len(rows) == WINDOW
         for key, raw in rows:
-            place = ledger.split_place(key)[1]
-            try:
-                (number,) = unseal("queue", key, raw)
-            except StoreCorrupt:
-                # Most runs have the place that is their number.
-                number = place
-            self.window.append((place, number, None))
-            self._last = place
+            place = self._last = ledger.split_place(key)[1]
+            self.window.append((place, number_at(key, raw, place), None))
 
     async def _read_state(self) -> None:
         fields = await self.engine.ledger.get("state", self._prefix)

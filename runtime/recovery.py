@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import sealed
+from keyrun.runtime.ledger import number_at, sealed
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.line import Line
 
 PAGE = 1000
 
@@ -54,16 +55,24 @@ async def note_interruptions(engine: "Engine") -> None:
 async def wake_lines(engine: "Engine") -> None:
     """Wake every key that has runs which have not ended."""
     ledger, start = engine.ledger, b""
+    line: Line | None = None
     while True:
         rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
-        for key, _ in rows:
+        for key, raw in rows:
             ordering_key, place = ledger.split_place(key)
             # What got its place since has been counted and woken by its own admission.
-            if place < engine.opened_at:
-                line = engine.line(ordering_key)
-                engine.backlog.enter(line)
-                line.wake()
+            if place >= engine.opened_at:
+                continue
+            if line is not None and line.key != ordering_key:
+                line.listed()
+            # Not the same object as before if all that was found was driven meanwhile.
+            line = engine.line(ordering_key)
+            engine.backlog.enter(line)
+            line.found(place, number_at(key, raw, place))
+            line.wake()
         if len(rows) < PAGE:
+            if line is not None:
+                line.listed()
             engine.counted.set()
             return
         start = rows[-1][0] + b"\0"

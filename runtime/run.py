@@ -158,6 +158,7 @@ class Run:
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""
+        self.engine.memoless = False
         self.memos[step] = encoded
         self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
 

@@ -315,6 +315,7 @@ async def _begin(engine: Engine) -> None:
         else:
             engine.paused = engine.stopped = True
     engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
+    engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
     await recovery.note_interruptions(engine)
     await engine.delays.recover()
     await engine.store.durable()

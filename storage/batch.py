@@ -13,15 +13,22 @@ MAX_KEY_BYTES = 511
 Tables = Mapping[str, Mapping[bytes, bytes | None]]
 """table -> key -> value, or None where the key is deleted."""
 
+_checked: set[str] = set()
+"""Names that can name a table: the same few come again and again."""
+
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def check_table(table: str) -> None:
     """Raise ValueError unless `table` can name a table."""
+    if isinstance(table, str) and table in _checked:
+        return
     if not isinstance(table, str) or not _TABLE_NAME.fullmatch(table):
         raise ValueError(
             f"table must be 1 to 32 of a-z, 0-9 and _, starting with a letter, got {table!r}"
         )
+    if len(_checked) < 128:
+        _checked.add(table)
 
 
 def check_key(key: bytes) -> None:

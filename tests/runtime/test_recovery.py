@@ -313,3 +313,28 @@ async def test_numbers_are_never_used_twice_over_crashes(
         await rt.resume_all()
         await (await rt.submit(log.job, key="k", run_id=names[-1])).result()
     assert [entry.partition(":")[0] for entry in log.begun if entry.endswith("first")] == names
+
+
+async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE", 3)
+    done: list[int] = []
+
+    @step
+    async def note(number: int) -> None:
+        done.append(number)
+
+    @workflow
+    async def job(ctx: Context, number: int) -> None:
+        await ctx.step(note, number)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.pause_all()
+        for number in range(100):
+            await rt.submit(job, number, key="k")
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.resume_all()
+        await (await rt.submit(job, 100, key="k")).result()
+    assert done == list(range(101))
