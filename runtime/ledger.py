@@ -47,6 +47,8 @@ _STATES = {str(state): state for state in State}
 
 SALVAGE = "salvage"
 """The origin of what stands in for a damaged run."""
+SUBMITTED_AT = 12
+"""Which field of a submission says when: listings look at it before they read all of them."""
 
 MAX_KEY = 255
 MAX_STEP = 350

@@ -1,13 +1,14 @@
 """The reader: the read-only side of a store, for any process, also while a runtime is live."""
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger
+from keyrun.runtime.listing import Wanted
 from keyrun.runtime.reading import KeyStatus, Reading
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry, Workflow
@@ -22,10 +23,11 @@ class Reader:
         self._ledger = ledger
         self._reading = reading
 
-    async def status(self, run_id: str) -> RunStatus | None:
-        """How a run stands, or None if there is no such run."""
+    async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
+        """How a run stands, or None if there is no such run. With `result=False` its result is
+        not read, which needs neither the classes nor the codec that it was written with."""
         number = await self._ledger.find(run_id)
-        return None if number is None else await self._reading.status(number)
+        return None if number is None else await self._reading.status(number, result=result)
 
     async def history(self, run_id: str) -> History:
         """What happened to a run; empty if there is no such run. It can be saved to a file, and
@@ -36,26 +38,60 @@ class Reader:
     async def runs(
         self,
         *,
-        state: State | None = None,
+        state: State | Collection[State] | None = None,
         key: str | None = None,
         workflow: str | None = None,
         tag: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
         limit: int = 100,
         after: str | None = None,
+        newest_first: bool = False,
     ) -> list[RunStatus]:
-        """Runs in the order of their admission; `after` is the id of the last one you have."""
-        number = await self._number(after)
-        return await self._reading.runs(
-            state=state, key=key, workflow=workflow, tag=tag, limit=limit, after=number
+        """Runs in the order of their admission, or the other way round; `after` is the id of the
+        last one you have. `since` and `until` are about when they were submitted."""
+        wanted = Wanted.of(state, key, workflow, tag, since, until)
+        return await self._reading.listing.page(
+            wanted, limit=limit, after=await self._number(after), newest_first=newest_first
         )
 
-    async def keys(self, *, limit: int = 100, after: str | None = None) -> list[KeyStatus]:
-        """What each key is doing that has runs which have not ended."""
-        return await self._reading.keys(limit=limit, after=after)
+    async def keys(
+        self, *, key: str | None = None, limit: int = 100, after: str | None = None
+    ) -> list[KeyStatus]:
+        """What each key is doing that has runs which have not ended; or only `key`."""
+        return await self._reading.keys(key=key, limit=limit, after=after)
 
-    async def dead_letters(self, *, limit: int = 100, after: str | None = None) -> list[RunStatus]:
-        """Runs whose step failed for good, oldest first."""
-        return await self._reading.dead_letters(limit=limit, after=await self._number(after))
+    async def dead_letters(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        tag: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        newest_first: bool = False,
+    ) -> list[RunStatus]:
+        """Runs whose step failed for good, oldest first unless `newest_first`."""
+        wanted = Wanted.of(None, key, workflow, tag, since, until)
+        return await self._reading.listing.page(
+            wanted,
+            table="dead",
+            limit=limit,
+            after=await self._number(after),
+            newest_first=newest_first,
+        )
+
+    async def unfinished(self) -> dict[tuple[str, int], int]:
+        """How many runs of which workflow, by name and version, go on when a runtime opens the
+        store. Quarantined ones do not."""
+        return await self._reading.listing.unfinished()
+
+    @property
+    def unreadable(self) -> int:
+        """How many damaged records the listings of this reader have left out."""
+        return self._reading.listing.unreadable
 
     async def _number(self, run_id: str | None) -> int:
         if run_id is None:

@@ -4,7 +4,7 @@ The same for a runtime and for a reader in another process; a runtime lays what 
 top. Every answer is of one durable commit.
 """
 
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ import attrs
 from keyrun.runtime.exported import Records
 from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger, Standing, Submission
+from keyrun.runtime.listing import Listing
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import StoreError
@@ -39,6 +40,7 @@ class Reading:
         self._ledger = ledger
         self._codec = codec
         self._registry = registry
+        self.listing = Listing(ledger, self.tolerant)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """The result of a run as its workflow declares it."""
@@ -79,13 +81,16 @@ class Reading:
             generation=standing.generation,
         )
 
-    async def status(self, number: int) -> RunStatus | None:
-        """How a run stands."""
+    async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
+        """How a run stands; its result is None if it is not asked for."""
         with self._ledger.store.view():
             submission = await self._ledger.submission(number)
             if submission is None:
                 return None
-            return self.status_of(submission, await self._ledger.standing(number))
+            standing = await self._ledger.standing(number)
+        if standing is not None and not result:
+            standing.result = None
+        return self.status_of(submission, standing)
 
     async def history(self, number: int) -> History:
         """What happened to a run, in order."""
@@ -99,51 +104,7 @@ class Reading:
         entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
         return History(Records(submission, standing, entries))
 
-    async def runs(
-        self,
-        *,
-        state: State | None = None,
-        key: str | None = None,
-        workflow: str | None = None,
-        tag: str | None = None,
-        limit: int = 100,
-        after: int = 0,
-    ) -> list[RunStatus]:
-        """Runs in the order of their admission, those that fit; `after` is a number."""
-        found: list[RunStatus] = []
-        ledger = self._ledger
-        while len(found) < limit:
-            with ledger.store.view():
-                rows = await ledger.store.scan(
-                    "runs", prefix=ledger.prefix, start=ledger.number(after + 1), limit=PAGE
-                )
-                for submission in self._readable(rows):
-                    if (
-                        (key is None or submission.key == key)
-                        and (workflow is None or submission.workflow == workflow)
-                        and (tag is None or tag in submission.tags)
-                    ):
-                        standing = await ledger.standing(submission.number)
-                        status = self._tolerant(submission, standing)
-                        if state is None or status.state is state:
-                            found.append(status)
-                            if len(found) == limit:
-                                break
-            if len(rows) < PAGE:
-                break
-            after = ledger.split_number(rows[-1][0])[0]
-        return found
-
-    def _readable(self, rows: list[tuple[bytes, bytes]]) -> Iterator[Submission]:
-        """A damaged record is no reason not to show the others; `verify` tells of it."""
-        for key, raw in rows:
-            try:
-                fields = unseal("runs", key, raw)
-            except StoreError:
-                continue
-            yield Submission.read(self._ledger.split_number(key)[0], fields)
-
-    def _tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
+    def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
         """A result that today's code cannot read is no reason not to list the run."""
         try:
             return self.status_of(submission, standing)
@@ -151,38 +112,38 @@ class Reading:
             assert standing is not None
             return self.status_of(submission, attrs.evolve(standing, result=None))
 
-    async def keys(self, *, limit: int = 100, after: str | None = None) -> list[KeyStatus]:
-        """Keys that have runs which have not ended, in the order of the index."""
+    async def keys(
+        self, *, key: str | None = None, limit: int = 100, after: str | None = None
+    ) -> list[KeyStatus]:
+        """Keys that have runs which have not ended, in the order of the index; or `key` alone."""
         ledger = self._ledger
-        found: dict[str, list[int]] = {}
+        prefix = ledger.prefix if key is None else ledger.line(key)
+        heads: dict[str, tuple[bytes, bytes]] = {}
+        counts: Counter[str] = Counter()
         start = ledger.line(after) + b"\xff" * 9 if after is not None else b""
         with ledger.store.view():
-            while len(found) <= limit:
-                rows = await ledger.scan("queue", ledger.prefix, after=start, limit=PAGE)
-                for key, (number,) in rows:
-                    found.setdefault(ledger.split_place(key)[0], []).append(number)
+            while len(heads) <= limit:
+                rows = await ledger.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
+                for row in rows:
+                    name = ledger.split_place(row[0])[0]
+                    heads.setdefault(name, row)
+                    counts[name] += 1
                 if len(rows) < PAGE:
                     break
-                start = rows[-1][0]
-            return [await self._key(key, numbers) for key, numbers in list(found.items())[:limit]]
+                start = rows[-1][0] + b"\0"
+            names = list(heads)[:limit]
+            return [await self._key(name, counts[name], heads[name]) for name in names]
 
-    async def _key(self, key: str, numbers: list[int]) -> KeyStatus:
-        head = await self.status(numbers[0])
+    async def _key(self, key: str, runs: int, place: tuple[bytes, bytes]) -> KeyStatus:
+        try:
+            head = await self.status(unseal("queue", *place)[0], result=False)
+        except StoreError:
+            head = None
         paused = await self._ledger.get("held", self._ledger.name(key)) is not None
         return KeyStatus(
             key=key,
-            runs=len(numbers),
+            runs=runs,
             head="" if head is None else head.run_id,
             state=State.QUARANTINED if head is None else head.state,
             paused=paused,
         )
-
-    async def dead_letters(self, *, limit: int = 100, after: int = 0) -> list[RunStatus]:
-        """Runs that failed for good and wait to be redriven or forgotten, oldest first."""
-        ledger = self._ledger
-        with ledger.store.view():
-            rows = await ledger.store.scan(
-                "dead", prefix=ledger.prefix, start=ledger.number(after + 1), limit=limit
-            )
-            found = [await self.status(ledger.split_number(key)[0]) for key, _ in rows]
-        return [status for status in found if status is not None]

@@ -117,19 +117,21 @@ class Runtime(Reader):
             await known.group.wait()
         return RunHandle(self, known.submission, False)
 
-    async def status(self, run_id: str) -> RunStatus | None:
+    async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, also after its end; None if there is no such run."""
         number = await self._engine.ledger.find(run_id)
-        return None if number is None else await self._status(number)
+        return None if number is None else await self._status(number, result)
 
-    async def _status(self, number: int) -> RunStatus | None:
+    async def _status(self, number: int, result: bool) -> RunStatus | None:
         engine = self._engine
         run = engine.live.get(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
             run = None
-        return await engine.reading.status(number) if run is None else run.status()
+        if run is not None:
+            return run.status()
+        return await engine.reading.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
         """To be awaited at once: how a run ended, once it has; None if it was forgotten."""

@@ -1,5 +1,6 @@
 """Compact: a copy of a store without the pages that are free, also while the store is in use."""
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,10 @@ from tempfile import mkdtemp
 import lmdb
 
 from keyrun.storage import identity, writer
-from keyrun.storage.errors import StoreError
+from keyrun.storage.errors import StoreError, StoreLocked
+from keyrun.storage.ownership import OwnerLock
+
+_READERS_FILE = "lock.mdb"
 
 
 def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
@@ -48,3 +52,52 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         raise
     identity.sync_directory(to.absolute().parent)
     return size
+
+
+def compact_in_place(path: str | os.PathLike[str]) -> int:
+    """Put a compact copy of the store at `path` in its place. Returns its size in bytes.
+
+    Nobody else may have the store open, a reader neither: `StoreLocked` says who has. Until the
+    one rename at the end the store is as it was, and after it the copy is whole.
+    """
+    path = Path(path)
+    if identity.check_data_file(path) is None:
+        raise StoreError(f"there is no Keyrun store at {path}")
+    lock = OwnerLock(path)
+    try:
+        draft = Path(mkdtemp(dir=path.resolve().parent, prefix=f"{path.resolve().name}.compact-"))
+        try:
+            compact(path, draft / "copy")
+            data = draft / "copy" / identity.DATA_FILE
+            _fill_both_headers(data.parent)
+            size = data.stat().st_size
+            _replace(path, data)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        lock.release()
+    return size
+
+
+def _fill_both_headers(path: Path) -> None:
+    """Two commits, for LMDB fills its two headers in turn and a copy has one that is empty. A
+    reader that came at the wrong moment would send the next writer to that one."""
+    expected = identity.read_identity(path)
+    assert expected is not None
+    for _ in range(2):
+        with writer.open_environment(str(path), map_size=0) as environment:
+            identity.name_data(environment, expected)
+
+
+def _replace(path: Path, data: Path) -> None:
+    with (path / _READERS_FILE).open("r+b") as readers:
+        try:
+            # What LMDB locks itself for as long as an environment is open.
+            fcntl.lockf(readers, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError:
+            raise StoreLocked(
+                f"another process reads the store {path}; stop that one first, or write the "
+                "compact copy to another place"
+            ) from None
+        data.replace(path / identity.DATA_FILE)
+        identity.sync_directory(path)

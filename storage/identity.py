@@ -143,6 +143,14 @@ def stored_identity(environment: lmdb.Environment) -> Identity | None:
     return Identity(UUID(text), format_)
 
 
+def name_data(environment: lmdb.Environment, identity: Identity) -> None:
+    """Write into the data whose it is, in a commit of its own."""
+    fields = (identity.format, str(identity.id))
+    with environment.begin(write=True) as transaction:
+        database = environment.open_db(META_TABLE.encode(), txn=transaction)
+        transaction.put(META_KEY, seal(META_TABLE, META_KEY, fields), db=database)
+
+
 def check_same(path: Path, expected: Identity, stored: Identity | None) -> None:
     """Raise unless the data is that of the store that the identity file names."""
     if stored is None:
@@ -168,10 +176,7 @@ def adopt(environment: lmdb.Environment, path: Path, expected: Identity | None) 
         if environment.stat()["entries"]:
             raise StoreError(f"{path} holds an LMDB environment that is not a Keyrun store")
         stored = Identity(uuid4())
-        fields = (stored.format, str(stored.id))
-        with environment.begin(write=True) as transaction:
-            database = environment.open_db(META_TABLE.encode(), txn=transaction)
-            transaction.put(META_KEY, seal(META_TABLE, META_KEY, fields), db=database)
+        name_data(environment, stored)
     stored.check_format(path)
     # The data came first: a process that ended right here is no reason to refuse the store.
     write_identity(path, stored)

@@ -1,0 +1,98 @@
+"""`keyrun dead-letters`: the runs whose step failed for good."""
+
+from pathlib import Path
+
+import click
+
+from keyrun.cli import documents, options
+from keyrun.cli.exits import plainly
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.screen import Column, say, table
+from keyrun.cli.times import local
+from keyrun.runtime import Reader, RunStatus
+
+COLUMNS = [
+    Column("run", 12, whole=True),
+    Column("key", 8, 7),
+    Column("workflow", 8, 5),
+    Column("failed", 11, 6),
+    Column("why", 20),
+]
+
+
+@click.command("dead-letters", short_help="List runs that failed for good")
+@options.store
+@options.about_runs
+@click.option("--oldest-first", is_flag=True, help="In the order of admission.")
+@options.paging("RUN_ID")
+@options.namespace
+@options.as_json
+@plainly
+def command(
+    *,
+    store: Path,
+    key: str | None,
+    workflow: str | None,
+    tag: str | None,
+    since: float | None,
+    until: float | None,
+    oldest_first: bool,
+    limit: int,
+    after: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """List the runs of STORE that failed for good and wait for somebody to look.
+
+    \b
+    Examples:
+      keyrun dead-letters state/
+      keyrun dead-letters state/ --workflow checkout
+      keyrun dead-letters state/ --json | jq -r .run_id
+
+    `keyrun history STORE RUN_ID` tells how it came to that. In the process that owns the store,
+    `await runtime.redrive(run_id)` gives a run another chance and `forget(run_id)` drops it.
+    """
+
+    async def ask(reader: Reader) -> None:
+        async def fetch(size: int, last: str | None) -> list[RunStatus]:
+            return await reader.dead_letters(
+                key=key,
+                workflow=workflow,
+                tag=tag,
+                since=since,
+                until=until,
+                limit=size,
+                after=last,
+                newest_first=not oldest_first,
+            )
+
+        found = paged(fetch, lambda run: run.run_id, limit=limit, after=after)
+        if as_json:
+            async for run in found:
+                print(documents.line(documents.run(run)))
+        else:
+            show([run async for run in found], limit)
+
+    look(store, namespace, ask)
+
+
+def show(runs: list[RunStatus], limit: int) -> None:
+    """A table of dead letters."""
+    if not runs:
+        say("no dead letters")
+        return
+    table(
+        COLUMNS,
+        (
+            (run.run_id, run.key, run.workflow, local(run.ended_at), run.failure and _why(run))
+            for run in runs
+        ),
+    )
+    if len(runs) == limit:
+        say(f"these are {limit}; go on with --after {runs[-1].run_id}")
+
+
+def _why(run: RunStatus) -> str:
+    assert run.failure is not None
+    return run.failure.reason

@@ -1,0 +1,128 @@
+"""What `--json` prints: one object per line, with the same fields each time.
+
+Programs read this, so fields are only ever added. Times are ISO 8601 in UTC, durations seconds.
+"""
+
+import json
+import math
+from base64 import b64encode
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from keyrun.cli.times import utc
+from keyrun.runtime import Failure, Happening, KeyStatus, RunStatus
+from keyrun.storage import Damage, Verification
+
+Document = dict[str, Any]
+
+
+def line(document: Any) -> str:
+    """As it is printed. All ASCII, so that no encoding of a terminal can spoil it."""
+    return json.dumps(plain(document), separators=(",", ":"), allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """A payload as JSON can say it: dates, decimals and UUIDs as text, bytes as base64."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case bytes():
+            return {"base64": b64encode(value).decode()}
+        case date():
+            return value.isoformat()
+        case Decimal() | UUID():
+            return str(value)
+    return repr(value)
+
+
+def run(status: RunStatus) -> Document:
+    """A run."""
+    return {
+        "run_id": status.run_id,
+        "key": status.key,
+        "workflow": status.workflow,
+        "version": status.version,
+        "state": str(status.state),
+        "step": status.step,
+        "attempt": status.attempt,
+        "steps_done": status.steps_done,
+        "submitted_at": utc(status.submitted_at),
+        "started_at": utc(status.started_at),
+        "ended_at": utc(status.ended_at),
+        "deadline": utc(status.deadline),
+        "headers": status.headers,
+        "tags": list(status.tags),
+        "origin": status.origin,
+        "waiting_on": status.waiting_on,
+        "result": plain(status.result),
+        "reason": status.reason,
+        "failure": failure(status.failure),
+        "generation": status.generation,
+    }
+
+
+def failure(failed: Failure | None) -> Document | None:
+    """How a run, a step or an attempt failed."""
+    if failed is None:
+        return None
+    return {
+        "kind": str(failed.kind),
+        "reason": failed.reason,
+        "step": failed.step,
+        "attempt": failed.attempt,
+        "error_type": failed.error_type,
+        "traceback": failed.traceback,
+        "elapsed": failed.elapsed,
+        "cause": failure(failed.cause),
+    }
+
+
+def happening(happened: Happening) -> Document:
+    """One thing that happened to a run."""
+    return {
+        "at": utc(happened.at),
+        "event": happened.event,
+        "step": happened.step,
+        "attempt": happened.attempt,
+        "began_at": utc(happened.began_at),
+        "delay": happened.delay,
+        "failure": failure(happened.failure),
+        "detail": happened.detail,
+    }
+
+
+def key(status: KeyStatus) -> Document:
+    """A key."""
+    return {
+        "key": status.key,
+        "runs": status.runs,
+        "head": status.head,
+        "state": str(status.state),
+        "paused": status.paused,
+    }
+
+
+def verification(found: Verification) -> Document:
+    """What `verify` found."""
+    return {
+        "path": str(found.path),
+        "ok": found.ok,
+        "records": found.records,
+        "tables": found.tables,
+        "structure_checked": found.structure_checked,
+        "damage": [damage(each) for each in found.damage],
+    }
+
+
+def damage(found: Damage) -> Document:
+    """One thing that is wrong; the key of a record in hexadecimal digits."""
+    record = None if found.key is None else found.key.hex()
+    return {"problem": found.problem, "table": found.table, "key": record}

@@ -1,0 +1,124 @@
+"""Exit codes, and what becomes of errors: one line that says what to do, never a traceback."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+import lmdb
+
+from keyrun.errors import KeyrunError
+from keyrun.runtime import RunCancelled, UnknownRun
+from keyrun.storage import StoreCorrupt, StoreError
+from keyrun.storage.identity import DATA_FILE, IDENTITY_FILE
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FINE = 0
+FAILED = NOT_FOUND = DAMAGED = 1
+USAGE = 2
+CANCELLED = 3
+NO_STORE = 4
+HELD = 5
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+EXIT_CODES = """\
+  0    fine
+  1    the run failed, is not there, or verify found damage
+  2    the command was not understood
+  3    the run was cancelled
+  4    the store cannot be opened, read or locked
+  5    the run is quarantined and needs a person
+  130  interrupted"""
+
+
+class Refusal(click.ClickException):
+    """What a command has to say when it cannot do what was asked."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(" ".join(message.split()))
+        self.code = exit_code
+
+
+def find_store(path: Path) -> None:
+    """Say what is in the way if there is no store at `path`."""
+    try:
+        if not path.exists():
+            raise Refusal(f"there is nothing at {path}", NO_STORE)
+        if not path.is_dir():
+            raise Refusal(f"{path} is a file; a store is a directory", NO_STORE)
+        if not (path / IDENTITY_FILE).exists():
+            if any(path.iterdir()):
+                raise Refusal(f"{path} is not a Keyrun store: it has no {IDENTITY_FILE}", NO_STORE)
+            raise Refusal(f"{path} is an empty directory; no runtime has used it yet", NO_STORE)
+    except OSError as error:
+        raise Refusal(f"cannot look into {path}: {error.strerror}", NO_STORE) from error
+
+
+def may_run_in(path: Path) -> bool:
+    """Whether there is a store at `path`; refuses a place where none should be made."""
+    if not path.exists():
+        return False
+    if path.is_dir() and not (path / IDENTITY_FILE).exists():
+        if any(path.iterdir()) and not (path / DATA_FILE).exists():
+            raise Refusal(
+                f"{path} is neither empty nor a Keyrun store; choose another directory", NO_STORE
+            )
+        return False
+    find_store(path)
+    return True
+
+
+def explain(error: Exception, store: Path | None) -> Refusal:
+    """What to tell of an error, and how to exit."""
+    text = str(error)
+    where = "the store" if store is None else str(store)
+    match error:
+        case StoreCorrupt() | lmdb.Error():
+            if isinstance(error, lmdb.Error):
+                text = f"{where} is damaged: {text}"
+            text = text.replace("run verify()", f"run keyrun verify {where}")
+            return Refusal(text, NO_STORE)
+        case StoreError():
+            return Refusal(text, NO_STORE)
+        case UnknownRun():
+            return Refusal(text, NOT_FOUND)
+        case RunCancelled():
+            return Refusal(text, CANCELLED)
+        case ValueError() | TypeError() | LookupError():
+            return Refusal(text, USAGE)
+        case OSError() if error.filename is not None:
+            return Refusal(f"{error.filename}: {error.strerror}", NO_STORE)
+    return Refusal(text, FAILED)
+
+
+def plainly(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a command end with one line for every error that is not a mistake in Keyrun itself."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        store = kwargs.get("store")
+        path = store if isinstance(store, Path) else None
+        try:
+            return function(*args, **kwargs)
+        except (click.exceptions.Exit, click.ClickException):
+            raise
+        except Exception as raised:
+            error = _one(raised)
+            if isinstance(error, Refusal | BrokenPipeError):
+                raise error from None
+            if isinstance(error, KeyrunError | lmdb.Error | OSError):
+                raise explain(error, path) from error
+            raise
+
+    return guarded
+
+
+def _one(error: Exception) -> Exception:
+    """What a nursery has wrapped."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

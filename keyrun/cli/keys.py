@@ -1,0 +1,90 @@
+"""`keyrun keys`: what the ordering keys of a store are doing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from keyrun.cli import documents, options
+from keyrun.cli.exits import plainly
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.screen import Column, say, table
+from keyrun.runtime import KeyStatus, Reader
+
+COLUMNS = [
+    Column("key", 12, whole=True),
+    Column("runs", 5),
+    Column("state", 11),
+    Column("held", 6, 6),
+    Column("first run", 12, 7, whole=True),
+]
+
+
+@click.command("keys", short_help="List keys with unfinished runs")
+@options.store
+@options.state
+@click.option("--key", help="Only this one.")
+@options.paging("KEY")
+@options.namespace
+@options.as_json
+@plainly
+def command(
+    *,
+    store: Path,
+    states: Sequence[str],
+    key: str | None,
+    limit: int,
+    after: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """List the keys of STORE that have unfinished runs.
+
+    \b
+    Examples:
+      keyrun keys state/
+      keyrun keys state/ --state quarantined
+      keyrun keys state/ --json | jq 'select(.runs > 100)'
+
+    "runs" is how many have not ended; "first run" is the one whose turn it is, and "state" is
+    its state. Keys come in the order of the store's index: short ones first.
+    """
+    wanted = frozenset(states)
+
+    async def ask(reader: Reader) -> None:
+        async def fetch(size: int, last: str | None) -> list[KeyStatus]:
+            return await reader.keys(key=key, limit=size, after=last)
+
+        everything = paged(fetch, lambda each: each.key, limit=0 if wanted else limit, after=after)
+        found: list[KeyStatus] = []
+        shown = 0
+        async for each in everything:
+            if wanted and each.state not in wanted:
+                continue
+            shown += 1
+            if as_json:
+                print(documents.line(documents.key(each)))
+            else:
+                found.append(each)
+            if shown == limit:
+                break
+        if not as_json:
+            show(found, limit)
+
+    look(store, namespace, ask)
+
+
+def show(keys: list[KeyStatus], limit: int) -> None:
+    """A table of keys."""
+    if not keys:
+        say("no key has unfinished runs that fit")
+        return
+    table(
+        COLUMNS,
+        (
+            (each.key, each.runs, each.state, "paused" if each.paused else "", each.head)
+            for each in keys
+        ),
+    )
+    if len(keys) == limit:
+        say(f"these are {limit}; go on with --after {keys[-1].key}")

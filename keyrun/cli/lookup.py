@@ -1,0 +1,66 @@
+"""Looking into a store: open it for reading, ask, and let go.
+
+A reader holds no lock, and each of its transactions is over before the next page is asked for, so
+the process that writes is never held up.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from keyrun.cli.exits import USAGE, Refusal, find_store
+from keyrun.cli.screen import say
+from keyrun.runtime import Reader, open_reader
+from keyrun.storage import MemoryStore
+
+T = TypeVar("T")
+
+PAGE = 1000
+
+
+def look(store: Path, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
+    """What `ask` makes of the store."""
+    find_store(store)
+    check_namespace(namespace)
+
+    async def main() -> T:
+        async with open_reader(store, namespace=namespace) as reader:
+            answer = await ask(reader)
+            if reader.unreadable:
+                say(
+                    f"{reader.unreadable} damaged records were left out; run "
+                    f"keyrun verify {store} to see which"
+                )
+            return answer
+
+    return trio.run(main)
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuse what cannot be the name of a namespace."""
+    try:
+        MemoryStore().namespace(namespace)
+    except ValueError as error:
+        raise Refusal(str(error), USAGE) from error
+
+
+async def paged(
+    fetch: Callable[[int, str | None], Awaitable[list[T]]],
+    name: Callable[[T], str],
+    *,
+    limit: int,
+    after: str | None,
+) -> AsyncIterator[T]:
+    """At most `limit` items, 0 for all, fetched page by page so that no answer is ever large."""
+    left = limit or None
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        page = await fetch(size, after)
+        for item in page:
+            yield item
+        if len(page) < size:
+            return
+        after = name(page[-1])
+        left = None if left is None else left - size

@@ -1,0 +1,81 @@
+"""`keyrun status`: all that is known of one run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import time
+
+import click
+
+from keyrun.cli import documents, options
+from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
+from keyrun.cli.lookup import look
+from keyrun.cli.screen import say, sheet
+from keyrun.cli.times import duration, local_exactly
+from keyrun.runtime import Failure, Reader, RunStatus
+from keyrun.storage import PayloadError
+
+
+@click.command("status", short_help="Show how a run stands")
+@options.store
+@click.argument("run_id")
+@options.namespace
+@options.as_json
+@plainly
+def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
+    """Show how a run of STORE stands: its state, times, result or failure.
+
+    \b
+    Examples:
+      keyrun status state/ order-7
+      keyrun status state/ order-7 --json | jq .result
+
+    Exits with 1 if there is no such run.
+    """
+    found = look(store, namespace, lambda reader: _find(reader, run_id))
+    if found is None:
+        raise Refusal(f"no run has the id {run_id!r}, or it was forgotten", NOT_FOUND)
+    if as_json:
+        print(documents.line(documents.run(found)))
+    else:
+        sheet(_fields(found))
+        if found.failure is not None and found.failure.traceback:
+            print()
+            print(found.failure.traceback.rstrip())
+
+
+async def _find(reader: Reader, run_id: str) -> RunStatus | None:
+    try:
+        return await reader.status(run_id)
+    except PayloadError as error:
+        say(f"the result cannot be read here: {error}")
+        return await reader.status(run_id, result=False)
+
+
+def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
+    yield "run", run.run_id
+    yield "key", run.key
+    yield "workflow", f"{run.workflow}, version {run.version}"
+    yield "state", run.state
+    yield "waiting on", run.waiting_on
+    yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
+    yield "steps done", run.steps_done
+    yield "submitted", f"{local_exactly(run.submitted_at)} by {run.origin}"
+    yield "started", local_exactly(run.started_at)
+    yield "ended", local_exactly(run.ended_at)
+    if run.started_at is not None:
+        yield "took", duration((run.ended_at or time()) - run.started_at)
+    yield "deadline", local_exactly(run.deadline)
+    yield "generation", run.generation if run.generation > 1 else None
+    yield "tags", ", ".join(run.tags)
+    yield "headers", ", ".join(f"{name}={value}" for name, value in run.headers.items())
+    if run.result is not None:
+        yield "result", documents.line(run.result)
+    yield "reason", run.reason if run.failure is None else None
+    yield from _failures(run.failure)
+
+
+def _failures(failure: Failure | None) -> Iterator[tuple[str, object]]:
+    name = "failure"
+    while failure is not None:
+        yield name, f"{failure.kind}: {failure.reason}"
+        name, failure = "caused by", failure.cause

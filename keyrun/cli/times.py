@@ -1,0 +1,70 @@
+"""Times as people read them and as programs do."""
+
+import re
+import time
+from datetime import UTC, datetime
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+def utc(at: float | None) -> str | None:
+    """ISO 8601 in UTC, to the microsecond, always of the same length."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def local(at: float | None, now: float | None = None) -> str:
+    """Local time, as short as it can be told apart: today without the date, this year without
+    the year."""
+    if at is None:
+        return ""
+    then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now or time.time())
+    if then.date() == today.date():
+        return then.strftime("%H:%M:%S")
+    return then.strftime("%m-%d %H:%M" if then.year == today.year else "%Y-%m-%d")
+
+
+def local_exactly(at: float | None) -> str:
+    """Local time with everything, the zone too."""
+    if at is None:
+        return ""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f %Z")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person would say them."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 0.0005:
+        return "0 ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit} {rest}{small}" if rest else f"{whole // size}{unit}"
+    rest = whole % 60
+    return f"{whole // 60}m {rest}s" if rest else f"{whole // 60}m"
+
+
+def parse(text: str, now: float | None = None) -> float:
+    """A point in time: so long ago (`90s`, `15m`, `2h`, `7d`, `1d12h`), or ISO 8601, which is
+    local unless it says otherwise."""
+    parts = _DURATION.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        ago = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        return (now or time.time()) - ago
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is neither so long ago, such as 90s, 15m, 2h, 7d or 1d12h, nor a time, such "
+            "as 2026-01-31 or 2026-01-31T14:00"
+        ) from None
