@@ -32,9 +32,11 @@ def command(*, store: Path, to: Path | None, as_json: bool) -> None:
     """
     from keyrun.storage import compact
     from keyrun.storage.compact import compact_in_place
+    from keyrun.storage.identity import DATA_FILE, check_data_file
 
     find_store(store)
-    before = (store / "data.mdb").stat().st_size
+    check_data_file(store)
+    before = (store / DATA_FILE).stat().st_size
     after = compact_in_place(store) if to is None else compact(store, to)
     if as_json:
         sizes = {"path": str(to or store), "bytes_before": before, "bytes_after": after}

@@ -6,7 +6,8 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged
+from keyrun.cli.history import why
+from keyrun.cli.lookup import look, paged, printer
 from keyrun.cli.screen import Column, say, table
 from keyrun.cli.times import local
 from keyrun.runtime import Reader, RunStatus
@@ -16,7 +17,8 @@ COLUMNS = [
     Column("key", 8, 7),
     Column("workflow", 8, 5),
     Column("failed", 11, 6),
-    Column("why", 20),
+    Column("step", 8, 7),
+    Column("why", 16),
 ]
 
 
@@ -67,14 +69,12 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        found = paged(fetch, lambda run: run.run_id, limit=limit, after=after)
-        if as_json:
-            async for run in found:
-                print(documents.line(documents.run(run)))
-        else:
-            show([run async for run in found], limit)
+        await paged(fetch, lambda run: run.run_id, each, limit=limit, after=after)
 
+    each, kept = printer(documents.run, as_json)
     look(store, namespace, ask)
+    if not as_json:
+        show(kept, limit)
 
 
 def show(runs: list[RunStatus], limit: int) -> None:
@@ -85,14 +85,16 @@ def show(runs: list[RunStatus], limit: int) -> None:
     table(
         COLUMNS,
         (
-            (run.run_id, run.key, run.workflow, local(run.ended_at), run.failure and _why(run))
+            (
+                run.run_id,
+                run.key,
+                run.workflow,
+                local(run.ended_at),
+                run.failure and run.failure.step,
+                run.failure and why(run.failure),
+            )
             for run in runs
         ),
     )
     if len(runs) == limit:
         say(f"these are {limit}; go on with --after {runs[-1].run_id}")
-
-
-def _why(run: RunStatus) -> str:
-    assert run.failure is not None
-    return run.failure.reason

@@ -1,6 +1,8 @@
 """Exit codes, and what becomes of errors: one line that says what to do, never a traceback."""
 
 import functools
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -103,13 +105,20 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
         store = kwargs.get("store")
         path = store if isinstance(store, Path) else None
         try:
-            return function(*args, **kwargs)
+            answer = function(*args, **kwargs)
+            sys.stdout.flush()
+            return answer
         except (click.exceptions.Exit, click.ClickException):
             raise
         except Exception as raised:
             error = _one(raised)
-            if isinstance(error, Refusal | BrokenPipeError):
+            if isinstance(error, Refusal):
                 raise error from None
+            if isinstance(error, BrokenPipeError):
+                # Who closes the pipe early, as `head` does, wants no complaint. The interpreter
+                # flushes once more at its end, and must find somebody who listens.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise click.exceptions.Exit(PIPE_CLOSED) from None
             if isinstance(error, KeyrunError | lmdb.Error | OSError):
                 raise explain(error, path) from error
             raise

@@ -1,6 +1,5 @@
 """The group of all commands, which are imported when they are needed and not before."""
 
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import click
 
 from keyrun import __version__
-from keyrun.cli.exits import EXIT_CODES, INTERRUPTED, PIPE_CLOSED, Refusal
+from keyrun.cli.exits import EXIT_CODES, INTERRUPTED, Refusal
 
 COMMANDS = {
     "run": "keyrun.cli.run:command",
@@ -40,14 +39,9 @@ class LazyGroup(click.Group):
         return found
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """As click has it, but who closes the pipe early, as `head` does, gets no complaint."""
+        """As click has it, with exit codes of our own."""
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The interpreter flushes once more at its end, and must find somebody who listens.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = PIPE_CLOSED
         except click.ClickException as error:
             error.show()
             code = error.code if isinstance(error, Refusal) else error.exit_code

@@ -1,5 +1,6 @@
 """`keyrun history`: what happened to one run, attempt by attempt."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import Column, table
 from keyrun.cli.times import duration, local
-from keyrun.runtime import Happening
+from keyrun.runtime import Failure, Happening
+
+_WHERE = re.compile(r"^step '[^']*', attempt \d+ of \d+, after [\d.]+ s: ")
 
 COLUMNS = [
-    Column("time", 8),
+    Column("time", 19),
     Column("event", 14),
     Column("step", 8),
     Column("try", 3, 6),
@@ -34,7 +37,7 @@ def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
     \b
     Examples:
       keyrun history state/ order-7
-      keyrun history state/ order-7 --json | jq .failure.traceback
+      keyrun history state/ order-7 --json | jq .failure
 
     Every attempt is there with its error and the delay before the next; --json has the
     tracebacks too. Exits with 1 if there is no such run.
@@ -55,7 +58,7 @@ def show(story: Iterable[Happening]) -> None:
         COLUMNS,
         (
             (
-                local(happened.at),
+                local(happened.at, to_the_second=True),
                 happened.event.replace("_", " "),
                 happened.step,
                 happened.attempt,
@@ -75,10 +78,15 @@ def detail(happened: Happening) -> str:
     """What there is to say besides the event and the step."""
     parts = []
     if happened.failure is not None:
-        parts.append(happened.failure.reason)
+        parts.append(why(happened.failure))
     elif happened.detail:
         parts.append(happened.detail)
     if happened.delay is not None:
         again = "next attempt in" if happened.event == "attempt_failed" else "for"
         parts.append(f"{again} {duration(happened.delay)}")
     return "; ".join(parts)
+
+
+def why(failure: Failure) -> str:
+    """The reason of a failure, without the step and the attempt that stand beside it."""
+    return _WHERE.sub("", failure.reason)

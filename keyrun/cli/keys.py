@@ -7,7 +7,7 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged
+from keyrun.cli.lookup import look, paged, printer
 from keyrun.cli.screen import Column, say, table
 from keyrun.runtime import KeyStatus, Reader
 
@@ -55,23 +55,13 @@ def command(
         async def fetch(size: int, last: str | None) -> list[KeyStatus]:
             return await reader.keys(key=key, limit=size, after=last)
 
-        everything = paged(fetch, lambda each: each.key, limit=0 if wanted else limit, after=after)
-        found: list[KeyStatus] = []
-        shown = 0
-        async for each in everything:
-            if wanted and each.state not in wanted:
-                continue
-            shown += 1
-            if as_json:
-                print(documents.line(documents.key(each)))
-            else:
-                found.append(each)
-            if shown == limit:
-                break
-        if not as_json:
-            show(found, limit)
+        fits = (lambda key: key.state in wanted) if wanted else None
+        await paged(fetch, lambda key: key.key, each, limit=limit, after=after, fits=fits)
 
+    each, kept = printer(documents.key, as_json)
     look(store, namespace, ask)
+    if not as_json:
+        show(kept, limit)
 
 
 def show(keys: list[KeyStatus], limit: int) -> None:

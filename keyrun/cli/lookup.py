@@ -4,12 +4,13 @@ A reader holds no lock, and each of its transactions is over before the next pag
 the process that writes is never held up.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
+from keyrun.cli import documents
 from keyrun.cli.exits import USAGE, Refusal, find_store
 from keyrun.cli.screen import say
 from keyrun.runtime import Reader, open_reader
@@ -49,18 +50,32 @@ def check_namespace(namespace: str) -> None:
 async def paged(
     fetch: Callable[[int, str | None], Awaitable[list[T]]],
     name: Callable[[T], str],
+    each: Callable[[T], object],
     *,
     limit: int,
     after: str | None,
-) -> AsyncIterator[T]:
-    """At most `limit` items, 0 for all, fetched page by page so that no answer is ever large."""
-    left = limit or None
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
+    fits: Callable[[T], bool] | None = None,
+) -> None:
+    """Call `each` with at most `limit` items, 0 for all. They are fetched page by page, so that no
+    answer is ever large; `fits` leaves out some that the store cannot tell apart."""
+    left = limit or float("inf")
+    while left > 0:
+        size = int(min(PAGE, left)) if fits is None else PAGE
         page = await fetch(size, after)
         for item in page:
-            yield item
+            if left > 0 and (fits is None or fits(item)):
+                each(item)
+                left -= 1
         if len(page) < size:
             return
         after = name(page[-1])
-        left = None if left is None else left - size
+
+
+def printer(
+    document: Callable[[T], documents.Document], as_json: bool
+) -> tuple[Callable[[T], object], list[T]]:
+    """What to do with each item: print it at once as JSON, or keep it for a table."""
+    kept: list[T] = []
+    if not as_json:
+        return kept.append, kept
+    return lambda item: print(documents.line(document(item))), kept

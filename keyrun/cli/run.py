@@ -84,8 +84,8 @@ def command(
     \b
     Examples:
       keyrun run shop:checkout --key alice --input '{"id": 7}'
-      keyrun run shop:checkout --key alice --input @order.json \\
-          --store state/ --run-id order-7
+      keyrun run shop:checkout --key alice --store state/ \\
+          --run-id order-7 --input @order.json
 
     The module is imported from the current directory. Run it again with the same --store and
     --run-id, and it goes on where it stopped, or prints the result that is stored. Ctrl-C lets
@@ -93,10 +93,8 @@ def command(
 
     Unfinished runs that are in the store go on too, for as long as this one takes.
 
-    \b
-    Exits with 0 if the run succeeded, 1 if it failed, 3 if it
-    was cancelled, 4 if the store cannot be opened, 5 if the run
-    is quarantined, 130 if it was interrupted.
+    Exits with 0 if the run succeeded, 1 if it failed, 3 if it was cancelled, 4 if the store
+    cannot be opened, 5 if the run is quarantined, 130 if it was interrupted.
     """
     check_namespace(namespace)
     check_key(key)

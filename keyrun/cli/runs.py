@@ -7,7 +7,7 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged
+from keyrun.cli.lookup import look, paged, printer
 from keyrun.cli.screen import Column, say, table
 from keyrun.cli.times import duration, local
 from keyrun.runtime import Reader, RunStatus, State
@@ -76,14 +76,12 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        found = paged(fetch, lambda run: run.run_id, limit=limit, after=after)
-        if as_json:
-            async for run in found:
-                print(documents.line(documents.run(run)))
-        else:
-            show([run async for run in found], limit)
+        await paged(fetch, lambda run: run.run_id, each, limit=limit, after=after)
 
+    each, kept = printer(documents.run, as_json)
     look(store, namespace, ask)
+    if not as_json:
+        show(kept, limit)
 
 
 def show(runs: list[RunStatus], limit: int) -> None:

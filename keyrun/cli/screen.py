@@ -75,9 +75,7 @@ def width(terminal: bool) -> int:
 
 def visible(text: object) -> str:
     """Text on one line, in which nothing can move the cursor or change a colour."""
-    return "".join(
-        letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text).strip()
-    )
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
 
 
 def cell(value: object) -> "Text":
@@ -94,10 +92,7 @@ def table(columns: list[Column], rows: Iterable[Iterable[object]]) -> None:
 
     screen = console()
     body = [[cell(value) for value in row] for row in rows]
-    needs = [
-        max(len(column.title), *(row[at].cell_len for row in body))
-        for at, column in enumerate(columns)
-    ]
+    needs = [max((row[at].cell_len for row in body), default=0) for at in range(len(columns))]
     widths = _fit(columns, needs, screen.width)
     drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for at, size in widths.items():
@@ -113,11 +108,13 @@ def table(columns: list[Column], rows: Iterable[Iterable[object]]) -> None:
 
 
 def _fit(columns: list[Column], needs: list[int], room: int) -> dict[int, int]:
-    """How wide each column is that there is room for: first the least, then what is left goes to
-    those that need more, the most modest first."""
+    """How wide each column is that has something in it and that there is room for: first the
+    least, then what is left goes to those that need more, the most modest first."""
+    needs = [need and max(need, len(columns[at].title)) for at, need in enumerate(needs)]
     widths = {
-        at: min(need, max(WHOLE if column.whole else column.least, len(column.title)))
-        for at, (column, need) in enumerate(zip(columns, needs, strict=True))
+        at: min(needs[at], WHOLE if column.whole else max(column.least, len(column.title)))
+        for at, column in enumerate(columns)
+        if needs[at]
     }
     while len(widths) > 1 and sum(widths.values()) + GAP * (len(widths) - 1) > room:
         del widths[min(widths, key=lambda at: (columns[at].worth, -at))]

@@ -15,15 +15,17 @@ def utc(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def local(at: float | None, now: float | None = None) -> str:
+def local(at: float | None, now: float | None = None, *, to_the_second: bool = False) -> str:
     """Local time, as short as it can be told apart: today without the date, this year without
-    the year."""
+    the year, and unless it matters no time of a day long ago."""
     if at is None:
         return ""
     then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now or time.time())
     if then.date() == today.date():
         return then.strftime("%H:%M:%S")
-    return then.strftime("%m-%d %H:%M" if then.year == today.year else "%Y-%m-%d")
+    if then.year == today.year:
+        return then.strftime("%m-%d %H:%M:%S" if to_the_second else "%m-%d %H:%M")
+    return then.strftime("%Y-%m-%d %H:%M:%S" if to_the_second else "%Y-%m-%d")
 
 
 def local_exactly(at: float | None) -> str:

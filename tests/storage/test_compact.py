@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from keyrun.storage import LmdbStore, StoreError, compact, verify
+from keyrun.storage import LmdbStore, StoreError, StoreLocked, compact, verify, writer
+from keyrun.storage.compact import compact_in_place
 from keyrun.storage.conformance import batch
 from tests.storage.processes import line, running_python
 from tests.storage.test_ownership import OWNER
@@ -72,3 +73,50 @@ async def test_a_copy_into_the_store_itself_is_refused(tmp_path: Path) -> None:
     await make(tmp_path / "a")
     with pytest.raises(StoreError, match="is inside of"):
         compact(tmp_path / "a", tmp_path / "a" / "copy")
+
+
+async def test_a_store_is_compacted_in_its_place_with_all_that_is_beside_it(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    (tmp_path / "a" / "notes").touch()
+    async with LmdbStore(tmp_path / "a") as store:
+        before = await store.scan("red")
+    size = compact_in_place(tmp_path / "a")
+    assert size == (tmp_path / "a" / "data.mdb").stat().st_size < 1 << 17
+    assert verify(tmp_path / "a").ok
+    assert (tmp_path / "a" / "notes").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    async with LmdbStore(tmp_path / "a") as store:
+        assert await store.scan("red") == before
+        await store.commit(batch(("red", b"k", b"v")))
+    assert compact_in_place(tmp_path / "a") <= size + 4096
+
+
+async def test_a_store_with_an_owner_is_not_compacted_in_its_place(tmp_path: Path) -> None:
+    await make(tmp_path / "a")
+    whole = (tmp_path / "a" / "data.mdb").read_bytes()
+    async with LmdbStore(tmp_path / "a"):
+        with pytest.raises(StoreLocked):
+            compact_in_place(tmp_path / "a")
+    assert (tmp_path / "a" / "data.mdb").read_bytes() == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(StoreError, match="there is no Keyrun store"):
+        compact_in_place(tmp_path / "b")
+
+
+async def test_either_header_of_a_store_compacted_in_its_place_leads_to_it(tmp_path: Path) -> None:
+    """LMDB takes one header or the other by what the readers' table says was the last commit, and
+    a reader that opened the file before the change may have left a number of its own there."""
+    await make(tmp_path)
+    compact_in_place(tmp_path)
+    data = tmp_path / "data.mdb"
+    whole = bytearray(data.read_bytes())
+    page = 4096
+    with writer.open_environment(str(tmp_path), map_size=0, read_only=True) as environment:
+        last = environment.info()["last_txnid"]
+    at = last % 2 * page
+    # The newer of the two is made unreadable as the newest: its number becomes 0.
+    place = whole.index(last.to_bytes(8, "little"), at, at + page)
+    whole[place : place + 8] = bytes(8)
+    data.write_bytes(whole)
+    async with LmdbStore(tmp_path, read_only=True) as store:
+        assert len(await store.scan("red")) == 100

@@ -1,0 +1,107 @@
+"""The command itself: how it starts, what it loads, and how it behaves among other commands."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keyrun import __version__
+from keyrun.cli.group import COMMANDS
+from tests.keyrun.cli import invoke, shell
+from tests.storage.processes import run_python
+
+
+def test_the_library_does_not_load_the_command_line() -> None:
+    done = run_python("import sys, keyrun; print({'click', 'rich', 'keyrun.cli'} & {*sys.modules})")
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_command_loads_only_itself() -> None:
+    done = run_python(
+        """
+        import sys
+        from keyrun.cli.group import command
+        try:
+            command(["runs", "nowhere"])
+        except SystemExit:
+            pass
+        print("keyrun.cli.run" in sys.modules, "rich" in sys.modules)
+        """
+    )
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_the_command_and_the_module_are_the_same() -> None:
+    assert shell("--version").stdout == f"keyrun {__version__}\n"
+    module = subprocess.run(
+        [sys.executable, "-m", "keyrun", "--version"], capture_output=True, text=True
+    )
+    assert module.stdout == f"keyrun {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_teaches_by_example(name: str) -> None:
+    result = invoke(name, "--help", width=60)
+    assert result.exit_code == 0
+    assert f"\n    keyrun {name} " in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 60
+
+
+def test_the_help_lists_the_commands_and_the_exit_codes() -> None:
+    result = invoke("--help", width=60)
+    for name in COMMANDS:
+        assert f"\n  {name}  " in result.stdout
+    assert "130  interrupted" in result.stdout
+    assert "...\n  " not in result.stdout
+
+
+def test_what_is_not_a_command_is_refused() -> None:
+    result = invoke("rusn")
+    assert result.exit_code == 2
+    assert "No such command 'rusn'" in result.stderr
+    assert invoke("runs").exit_code == 2
+
+
+def test_a_pipe_that_is_closed_early_is_no_complaint(filled: Path) -> None:
+    keyrun = Path(sys.executable).parent / "keyrun"
+    for words in ("--json", "--oldest-first"):
+        read, write = os.pipe()
+        process = subprocess.Popen(
+            [keyrun, "runs", filled, words], stdout=write, stderr=subprocess.PIPE, text=True
+        )
+        os.close(write)
+        os.close(read)
+        _, told = process.communicate(timeout=60)
+        assert told == ""
+        assert process.returncode == 141
+
+
+def on_a_terminal(*words: object, **environ: str) -> str:
+    """What `keyrun` shows on a terminal of its own."""
+    ours, theirs = pty.openpty()
+    environ = {"TERM": "xterm-256color", "COLUMNS": "60", **environ}
+    clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    with subprocess.Popen(
+        [Path(sys.executable).parent / "keyrun", *map(str, words)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**clean, **environ},
+    ):
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # how Linux says that the other end is closed
+            pass
+    os.close(ours)
+    return shown.decode()
+
+
+def test_a_terminal_gets_colours_unless_it_asks_for_none(filled: Path) -> None:
+    assert "\x1b[31mfailed" in on_a_terminal("runs", filled)
+    assert "\x1b" not in on_a_terminal("runs", filled, NO_COLOR="1")
