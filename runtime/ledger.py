@@ -22,8 +22,8 @@ that is used again leads to a new run.
 | counter | name                 | the next admission number                                 |
 """
 
+import struct
 from hashlib import sha256
-from struct import Struct
 from typing import Any
 
 import attrs
@@ -37,10 +37,10 @@ from keyrun.storage.record import seal, unseal
 SHARD, EPOCH = 0, 0
 """Room for a store that several machines share: who owns a run, since when."""
 
-NUMBER = Struct(">Q")
-_ENTRY = Struct(">QI")
-SEQUENCE = Struct(">I")
-_TIMED = Struct(">QQ")
+NUMBER = struct.Struct(">Q")
+_ENTRY = struct.Struct(">QI")
+SEQUENCE = struct.Struct(">I")
+_TIMED = struct.Struct(">QQ")
 
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _STATES = {str(state): state for state in State}
@@ -270,8 +270,16 @@ class Ledger:
     def split_place(self, key: bytes) -> tuple[str, int]:
         """The ordering key and the place of a record key in `queue`."""
         at = len(self.prefix)
-        end = at + 1 + key[at]
-        return key[at + 1 : end].decode(), NUMBER.unpack_from(key, end)[0]
+        try:
+            end = at + 1 + key[at]
+            return key[at + 1 : end].decode(), NUMBER.unpack_from(key, end)[0]
+        except (IndexError, UnicodeDecodeError, struct.error):
+            raise StoreCorrupt(
+                f"the key {key!r} in table 'queue' is damaged; run verify() to see what else is, "
+                "and restore the store from a backup",
+                table="queue",
+                key=key,
+            ) from None
 
     def split_timed(self, key: bytes) -> tuple[float, int]:
         """The time and the number of a record key in an index by time."""

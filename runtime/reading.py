@@ -125,7 +125,11 @@ class Reading:
             while len(heads) <= limit:
                 rows = await ledger.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
                 for row in rows:
-                    name = ledger.split_place(row[0])[0]
+                    try:
+                        name = ledger.split_place(row[0])[0]
+                    except StoreError:
+                        self.listing.unreadable += 1
+                        continue
                     heads.setdefault(name, row)
                     counts[name] += 1
                 if len(rows) < PAGE:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import lmdb
 
 from keyrun.errors import KeyrunError
-from keyrun.runtime import RunCancelled, UnknownRun
+from keyrun.runtime import UnknownRun
 from keyrun.storage import StoreCorrupt, StoreError
 from keyrun.storage.identity import DATA_FILE, IDENTITY_FILE
 
@@ -77,7 +78,7 @@ def may_run_in(path: Path) -> bool:
 def explain(error: Exception, store: Path | None) -> Refusal:
     """What to tell of an error, and how to exit."""
     text = str(error)
-    where = "the store" if store is None else str(store)
+    where = "the store" if store is None else shlex.quote(str(store))
     match error:
         case StoreCorrupt() | lmdb.Error():
             if isinstance(error, lmdb.Error):
@@ -88,8 +89,6 @@ def explain(error: Exception, store: Path | None) -> Refusal:
             return Refusal(text, NO_STORE)
         case UnknownRun():
             return Refusal(text, NOT_FOUND)
-        case RunCancelled():
-            return Refusal(text, CANCELLED)
         case ValueError() | TypeError() | LookupError():
             return Refusal(text, USAGE)
         case OSError() if error.filename is not None:

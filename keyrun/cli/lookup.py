@@ -4,6 +4,7 @@ A reader holds no lock, and each of its transactions is over before the next pag
 the process that writes is never held up.
 """
 
+import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -30,9 +31,10 @@ def look(store: Path, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> 
         async with open_reader(store, namespace=namespace) as reader:
             answer = await ask(reader)
             if reader.unreadable:
+                several = "records were" if reader.unreadable > 1 else "record was"
                 say(
-                    f"{reader.unreadable} damaged records were left out; run "
-                    f"keyrun verify {store} to see which"
+                    f"{reader.unreadable} damaged {several} left out; run "
+                    f"keyrun verify {shlex.quote(str(store))} to see which"
                 )
             return answer
 

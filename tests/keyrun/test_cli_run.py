@@ -13,6 +13,8 @@ import pytest
 from click.testing import Result
 
 from tests.keyrun.cli import invoke, lines, make_store, shell
+from tests.storage.processes import line, running_python
+from tests.storage.test_ownership import OWNER
 
 SHOP = """
 import os
@@ -203,6 +205,15 @@ def test_a_place_for_no_store_is_refused(here: Path, place: str, message: str) -
     assert sorted(file.name for file in here.glob("*.*")) == ["shop.py"]
 
 
+def test_a_store_that_another_process_owns_is_left_to_it(here: Path) -> None:
+    with running_python(OWNER, here / "state", "inline") as owner:
+        assert line(owner) == "open"
+        result = run("shop:hello", "--store", "state")
+    assert result.exit_code == 4
+    (told,) = result.stderr.splitlines()
+    assert f"process {owner.pid} has it open" in told
+
+
 def test_runs_whose_code_is_not_there_are_not_harmed(here: Path) -> None:
     make_store(here / "state")
     before = lines("runs", "state", "--json")
@@ -269,7 +280,7 @@ def told_after(process: "subprocess.Popen[str]", text: str) -> str:
 def go_on(here: Path, told: str) -> None:
     """What the interrupted command said about going on is true."""
     assert "is kept, and goes on with:" in told
-    (command,) = [line for line in told.splitlines() if line.startswith("  keyrun run")]
+    (command,) = [said for said in told.splitlines() if said.startswith("  keyrun run")]
     done = shell(*shlex.split(command)[1:], cwd=here)
     assert (done.returncode, done.stdout) == (0, '"done"\n'), done.stderr
     assert (here / "notes").read_text() == "first\nsecond\n"

@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trio
 
-from keyrun.storage import verify
-from tests.keyrun.cli import invoke, lines, make_store, shell
+from keyrun.storage import Batch, LmdbStore, verify
+from tests.keyrun.cli import LONG_KEY, invoke, lines, make_store, shell
 from tests.storage.processes import line, running_python
 from tests.storage.test_ownership import OWNER
 from tests.storage.test_verify import damage
@@ -107,6 +108,20 @@ def test_a_key_whose_first_run_is_damaged_is_listed(store: Path) -> None:
         "",
         "quarantined",
     )
+
+
+@pytest.mark.parametrize("key", [b"default\0", b"default\0\x01\xff12345678", b"default\0\x01k1"])
+def test_a_key_that_is_damaged_itself_is_left_out_and_told_of(store: Path, key: bytes) -> None:
+    async def spoil() -> None:
+        async with LmdbStore(store) as opened:
+            batch = Batch()
+            batch.put("queue", key, b"")
+            await opened.commit(batch)
+
+    trio.run(spoil)
+    result = invoke("keys", store, "--json")
+    assert [json.loads(line)["key"] for line in result.stdout.splitlines()] == ["carol", LONG_KEY]
+    assert "1 damaged record was left out" in result.stderr
 
 
 def test_verify_finds_damage_and_says_so_with_its_exit_code(store: Path) -> None:

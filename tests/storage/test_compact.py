@@ -110,9 +110,8 @@ async def test_either_header_of_a_store_compacted_in_its_place_leads_to_it(tmp_p
     compact_in_place(tmp_path)
     data = tmp_path / "data.mdb"
     whole = bytearray(data.read_bytes())
-    page = 4096
     with writer.open_environment(str(tmp_path), map_size=0, read_only=True) as environment:
-        last = environment.info()["last_txnid"]
+        last, page = environment.info()["last_txnid"], environment.stat()["psize"]
     at = last % 2 * page
     # The newer of the two is made unreadable as the newest: its number becomes 0.
     place = whole.index(last.to_bytes(8, "little"), at, at + page)
