@@ -13,6 +13,7 @@ import trio
 
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import number_at, sealed
+from keyrun.runtime.logs import logger
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
@@ -59,7 +60,11 @@ async def wake_lines(engine: "Engine") -> None:
     while True:
         rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
         for key, raw in rows:
-            ordering_key, place = ledger.split_place(key)
+            try:
+                ordering_key, place = ledger.split_place(key)
+            except StoreCorrupt as error:
+                logger.error("a place in line is damaged, and nobody knows whose: %s", error)
+                continue
             # What got its place since has been counted and woken by its own admission.
             if place >= engine.opened_at:
                 continue

@@ -338,3 +338,18 @@ async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
         await rt.resume_all()
         await (await rt.submit(job, 100, key="k")).result()
     assert done == list(range(101))
+
+
+async def test_a_damaged_key_of_the_index_keeps_nobody_else_from_going_on(
+    autojump_clock: trio.testing.MockClock, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        await rt.pause_all()
+        await rt.submit(log.job, key="k", run_id="sound")
+        store.open_group().put("queue", rt._engine.ledger.prefix + b"\xff?", b"?")
+        await store.durable()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        await rt.resume_all()
+        assert await (await rt.submit(log.job, key="k", run_id="sound")).result() == "sound"
+    assert "a place in line is damaged" in caplog.text
