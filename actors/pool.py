@@ -30,6 +30,17 @@ many messages of its pass. Returns how many that makes, when the pass is over, t
 or the context no longer clean."""
 
 
+class Suspension:
+    """How a handler learns that what it awaits has to wait: it sets `callback` right before, and
+    the callback is called, once, if the handler's task suspends. Who finds it still there after
+    the `await` knows that nothing waited, and takes it back."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self) -> None:
+        self.callback: Callable[[], None] | None = None
+
+
 class Pool:
     """Serves ready cells with as many workers as have something to do."""
 
@@ -43,6 +54,7 @@ class Pool:
         """The cancel scope that each worker lends to its handlers."""
         self.spent: set[trio.lowlevel.Task] = set()
         """Workers whose scope was cancelled, and that need another before they may wait."""
+        self.suspension = Suspension()
         self.seeking = 0
         self.workers = 0
         self._max_workers = max_workers
@@ -153,9 +165,16 @@ class Pool:
         one after the other without touching Trio at all.
         """
         context = copy_context()
+        suspension = self.suspension
         try:
             trap = context.run(coroutine.send, None)
             while True:
+                while suspension.callback is not None:
+                    callback, suspension.callback = suspension.callback, None
+                    try:
+                        callback()
+                    except Exception as error:
+                        trap = context.run(coroutine.throw, error)
                 self.seeking -= 1
                 if self.ready and not self.seeking:
                     self._wake_several()

@@ -19,7 +19,7 @@ from keyrun.actors.errors import ActorStopped, AskTimeout, MailboxFull, WouldDea
 from keyrun.actors.letters import DeadLetter, DeadLetters
 from keyrun.actors.lifecycle import Lifecycle, stops_silently
 from keyrun.actors.passivation import Passivation
-from keyrun.actors.pool import Pool
+from keyrun.actors.pool import Pool, Suspension
 from keyrun.actors.statistics import Statistics
 from keyrun.actors.supervision import Supervision
 from keyrun.actors.supervisor import Supervisor
@@ -170,6 +170,11 @@ class ActorSystem(Generic[K, M, A]):
         a crash like any other.
         """
         return self._pool.scope()
+
+    @property
+    def suspension(self) -> Suspension:
+        """How the calling handler learns that what it awaits has to wait."""
+        return self._pool.suspension
 
     def renew_scope(self) -> None:
         """The calling handler has used its scope up: the next one gets another."""

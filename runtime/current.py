@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from keyrun.runtime.clock import start_clock
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
@@ -116,6 +117,22 @@ class CurrentStep:
         if self.until is not None and self.until < inf:
             return trio.current_time() - self.until + self.timeout
         return max(0.0, self._run.engine.wall() - self.begun)
+
+    def wait_begins(self) -> None:
+        """What was started with no more ado than a call has to wait: it takes the slot that nobody
+        can have taken meanwhile."""
+        run = self._run
+        run.engine.slots.free -= 1
+        run.current[self.step] = self
+        self.start()
+
+    def start(self) -> None:
+        """An attempt on the main line begins to wait: from here on a crash can interrupt it, and
+        its time is counted, by the scope of the run."""
+        run = self._run
+        self.mark()
+        run.timed = True
+        run.scope.deadline = start_clock(run, self)
 
     def mark(self) -> None:
         """Stage that the attempt was begun: a crash can interrupt it."""

@@ -115,6 +115,7 @@ class Engine:
             # A line that was not served to its end is served again at the next open.
             on_dead_letter=lambda letter: None,
         )
+        self.suspension = self.actors.suspension
         self.scope = trio.CancelScope(shield=True)
         """Around all that works for the runs. It ends when the engine says so, also when the block
         is cancelled: that is drained like any other."""

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import trio
 
-from keyrun.runtime.attempt import Overrun, Raised, attempt, carry
+from keyrun.runtime.attempt import Overrun, Raised, Returned, attempt, finish
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry, Memory
@@ -28,6 +28,9 @@ from keyrun.storage.payload import PayloadError, PayloadTypeError
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
+
+Started = tuple[CurrentStep, Raised | Returned]
+"""An attempt that was begun with no more ado than a call, and what came of it."""
 
 _RETRY = object()
 _FOREVER = float("inf")
@@ -80,27 +83,23 @@ async def perform(
     if run.pending:
         run.begin()
     current = CurrentStep(run, ident, 1, engine.wall(), False, _timeout(limits, step))
-    work: Any
+    suspension = engine.suspension
+    done: Raised | Returned
     token = enter(current)
+    suspension.callback = current.wait_begins
     try:
-        coroutine = step.function(*args, **kwargs)
-        work = carry(coroutine, coroutine.send(None))
-    except StopIteration as stop:
-        leave(token)
-        try:
-            succeeded(run, step, memory, current, stop.value)
-            return stop.value
-        except Exception as error:
-            work = Raised(error)
-    except Exception as error:
-        leave(token)
-        work = Raised(error)
-    except BaseException:
-        leave(token)
-        raise
-    else:
-        leave(token)
-    return await attempts(branch, step, ident, memory, args, kwargs, (current, work))
+        value = await step.function(*args, **kwargs)
+        if not current.marked:
+            suspension.callback = None
+            succeeded(run, step, memory, current, value)
+            leave(token)
+            return value
+        done = Returned(value)
+    except BaseException as error:
+        suspension.callback = None
+        done = Raised(error)
+    leave(token)
+    return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
 
 
 async def attempts(
@@ -110,9 +109,9 @@ async def attempts(
     memory: Memory,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    started: tuple[CurrentStep, Any] | None = None,
+    started: Started | None = None,
 ) -> Any:
-    """Try until there is a value, or `StepFailed`. `started` is an attempt under way."""
+    """Try until there is a value, or `StepFailed`. `started` is an attempt that was made."""
     run = branch.run
     if run.rehearsed:
         return await run.rehearse(step, ident)
@@ -184,7 +183,7 @@ async def _try(
     memory: Memory,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    started: tuple[CurrentStep, Any] | None,
+    started: Started | None,
 ) -> Any:
     """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
     run = branch.run
@@ -194,7 +193,6 @@ async def _try(
             await run.staged.wait()
         if run.stopped:
             await ready(run)
-    # An attempt under way waits for something already: nothing else may be awaited before it.
     suspect = memory.interruptions >= 2
     if memory.interruptions:
         limit = run.submission.limits.max_interruptions
@@ -205,27 +203,29 @@ async def _try(
         await engine.suspects.acquire()
     slots = engine.slots
     try:
-        if slots.free:
+        if started is not None and started[0].marked:
+            pass  # it has its slot
+        elif slots.free:
             slots.free -= 1
         else:
             await slots.take(run.submission.priority)
         if started is not None:
-            current, work = started
+            current, done = started
         else:
             timeout = _timeout(run.submission.limits, step)
             current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
-            work = None
+            done = None
         try:
             if step.careful or suspect or run.careful:
                 current.mark()
                 await run.gate()
             # It may have been a while since the gate; who is held shall not hold a slot.
-            if run.stopped and work is None:
+            if run.stopped and done is None:
                 return _RETRY
             if run.pending:
                 run.begin()
             run.current[ident] = current
-            return await _attempt(branch, step, memory, current, args, kwargs, work)
+            return await _attempt(branch, step, memory, current, args, kwargs, done)
         finally:
             ran = run.current.pop(ident, None) is not None
             current.over = True
@@ -263,11 +263,14 @@ async def _attempt(
     current: CurrentStep,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    work: Any,
+    done: "Raised | Returned | None",
 ) -> Any:
     run = branch.run
     try:
-        value = await attempt(branch, step, current, args, kwargs, work)
+        if done is None:
+            value = await attempt(branch, step, current, args, kwargs)
+        else:
+            value = finish(run, current, done)
         if step.complete is None:
             succeeded(run, step, memory, current, value)
         else:
