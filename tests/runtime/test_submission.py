@@ -437,3 +437,46 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(autojump_clock: Mock
         status = await run.status()
         assert status is not None
         assert status.state is State.FAILED
+
+
+async def test_a_made_id_can_be_repeated_like_any_other(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[echo]) as rt:
+        made = (await rt.submit(echo, {"b": 1, "a": [2]}, key="k")).run_id
+        other = (await rt.submit(echo, {"b": 1, "a": [2]}, key="k")).run_id
+        assert other != made
+        again = await rt.submit(echo, {"a": [2], "b": 1}, key="k", run_id=made)
+        assert not again.newly_submitted
+    async with open_test_runtime(store, workflows=[echo]) as rt:
+        again = await rt.submit(echo, {"a": [2], "b": 1}, key="k", run_id=made)
+        assert not again.newly_submitted
+        assert await again.result() == {"a": [2], "b": 1}
+        with pytest.raises(InputMismatch, match="another input"):
+            await rt.submit(echo, {"a": [2], "b": 3}, key="k", run_id=made)
+        with pytest.raises(InputMismatch, match="another key"):
+            await rt.submit(echo, {"a": [2], "b": 1}, key="other", run_id=made)
+
+
+async def test_an_id_that_only_looks_made_is_not_taken_for_another_run(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[echo]) as rt:
+        made = (await rt.submit(echo, 1, key="k")).run_id
+        alike = "0" * 22 + made[22:]
+        assert await rt.status(alike) is None
+        assert (await rt.submit(echo, 2, key="k", run_id=alike)).newly_submitted
+        await rt.status(made)
+        assert await (await rt.submit(echo, 2, key="k", run_id=alike)).result() == 2
+
+
+async def test_a_made_id_that_was_forgotten_is_unknown(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[echo]) as rt:
+        run = await rt.submit(echo, 1, key="k")
+        await run.result()
+        await rt.forget(run.run_id)
+        assert await rt.status(run.run_id) is None
+        assert (await rt.submit(echo, 5, key="k", run_id=run.run_id)).newly_submitted
