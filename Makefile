@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 help:            ## what there is to make
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
 
-demo: $(VENV)/user.stamp  ## see it work, in about ten seconds
-	$(BIN)/python -m keyrun.demo
+demo: $(VENV)/user.stamp  ## see it work, and break it, in about a minute
+	$(BIN)/keyrun demo
 
 test: lint types unit  ## lint, strict type check, tests with coverage
 

@@ -1,5 +1,6 @@
 """Control from outside: cancel, pause, resume. Requests are durable before they are answered."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.journal import Entry
@@ -7,6 +8,7 @@ from keyrun.runtime.ledger import Standing, sealed
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -81,6 +83,9 @@ class Control:
         workflow = engine.registry.find(submission.workflow, submission.version)
         run = Run(engine, engine.line(submission.key), submission, standing, workflow)
         run.pending = standing.state is not State.QUARANTINED
+        # How far it is: the status is not stored with every step. What is damaged can be ended.
+        with suppress(StoreCorrupt):
+            await engine.recall(run)
         last = await engine.store.scan(
             "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
         )

@@ -189,10 +189,11 @@ class Engine:
         workflow = self.registry.find(submission.workflow, submission.version)
         run = Run(self, line, submission, standing or Standing(), workflow)
         run.standing.place = place
-        await self._recall(run)
+        await self.recall(run)
         return run
 
-    async def _recall(self, run: Run) -> None:
+    async def recall(self, run: Run) -> None:
+        """Take in what a run remembers."""
         journal, ledger = run.journal, self.ledger
         prefix = run.record
         for key, fields in await ledger.scan("journal", prefix):

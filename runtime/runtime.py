@@ -102,9 +102,10 @@ class Runtime(Reader):
     async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Take a run in when there is room, or find the one that is there."""
         engine, admission, key = self._engine, self._admission, described.key
-        known = await admission.known(described)
         if not engine.recovered:
             await engine.counted.wait()
+        # Nothing may be awaited between this and the admission that yields to another submit.
+        known = await admission.known(described)
         while known is None and engine.backlog.full(key):
             if not wait:
                 raise engine.backlog.refuse(key)

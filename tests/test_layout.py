@@ -1,6 +1,7 @@
 """The rules of the house: which folder may import what."""
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,3 +35,9 @@ def test_a_folder_imports_only_what_the_plan_of_the_house_allows(folder: str) ->
             if name.partition(".")[0] in sys.stdlib_module_names:
                 continue
             assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path}: {name}"
+
+
+def test_the_front_door_does_not_import_what_only_commands_need() -> None:
+    code = "import keyrun, sys; print(sorted({'click', 'rich'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,6 +10,8 @@ from keyrun import __version__
 from keyrun.cli.exits import EXIT_CODES, INTERRUPTED, Refusal
 
 COMMANDS = {
+    "demo": "keyrun.demo:command",
+    "stress": "keyrun.stress:command",
     "run": "keyrun.cli.run:command",
     "runs": "keyrun.cli.runs:command",
     "status": "keyrun.cli.status:command",
@@ -61,6 +63,7 @@ def command() -> None:
 
     \b
     Try it:
+      keyrun demo
       keyrun run shop:checkout --key alice --input '{"id": 7}'
       keyrun runs state/ --state failed --since 2h
       keyrun history state/ order-7

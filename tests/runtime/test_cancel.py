@@ -475,3 +475,36 @@ async def test_a_quarantined_run_can_be_cancelled_and_releases_its_key(
         assert await rt.cancel("r") is True
         assert await after.result() == "rested"
     assert [outcome.run_id for outcome in hook.outcomes] == ["r", "after"]
+
+
+@step
+async def quick() -> None:
+    pass
+
+
+@workflow
+async def working(ctx: Context) -> None:
+    await ctx.step(nap, 0.1)
+    await ctx.step(quick)
+    await ctx.step(quick)
+    await ctx.step(nap, 100)
+
+
+async def test_what_is_cancelled_before_it_is_driven_again_has_all_its_steps_in_its_end(
+    autojump_clock: trio.testing.MockClock, hook: RecordingHook
+) -> None:
+    store = MemoryStore()
+    runs = [f"r{number}" for number in range(30)]
+    async with open_test_runtime(store, workflows=[working]) as rt:
+        for run in runs:
+            await rt.submit(working, key=run, run_id=run)
+        await trio.sleep(1)
+        store.crash()
+    async with open_test_runtime(store, workflows=[working], on_terminal=hook) as rt:
+        # Some are in memory by now, others are not.
+        async with trio.open_nursery() as nursery:
+            for run in runs:
+                nursery.start_soon(rt.cancel, run)
+    assert {outcome.run_id: outcome.steps_done for outcome in hook.outcomes} == dict.fromkeys(
+        runs, 3
+    )

@@ -255,6 +255,29 @@ async def test_a_duplicate_of_a_submit_that_is_being_committed_waits_for_that_co
         assert len(refused) == 1
 
 
+async def test_duplicates_that_come_while_a_long_backlog_is_read_are_one_run(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyrun.runtime.recovery.PAGE", 1)
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=WORKFLOWS) as runtime:
+        await runtime.pause_all()
+        for number in range(5):
+            await runtime.submit(echo, number, key=f"k{number}")
+    async with open_test_runtime(store, workflows=WORKFLOWS) as runtime:
+        assert not runtime._engine.recovered
+        new: list[bool] = []
+
+        async def submit() -> None:
+            new.append((await runtime.submit(echo, 7, key="k", run_id="r")).newly_submitted)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(submit)
+        assert sorted(new) == [False, False, True]
+        assert [run.run_id for run in await runtime.runs(key="k")] == ["r"]
+
+
 async def test_a_duplicate_shares_the_error_of_the_commit(autojump_clock: MockClock) -> None:
     store = MemoryStore(latency=1.0)
     errors = 0

@@ -1,0 +1,73 @@
+"""Orders: what customers order, and what goes wrong with it.
+
+    reserve ──► charge ──► pack (takes a while) ──► label beside invoice ──► ship ──► notify
+
+Customers are the keys: their orders are handled one after the other, those of different customers
+side by side. What fails when follows from the seed and the number of the order alone.
+"""
+
+from random import Random
+from typing import Any
+
+import attrs
+
+from keyrun import Context, workflow
+from keyrun.stress.acting import perform
+from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Plan, Stage, Way
+
+RESERVE_LIMIT = 0.5
+"""Seconds that the warehouse has to answer."""
+
+
+@workflow(name="order")
+async def order(ctx: Context, number: int) -> int:
+    """One order, from the reservation to the notice."""
+    return await perform(ctx, number)
+
+
+@attrs.frozen(kw_only=True)
+class Orders:
+    """The orders of so many customers."""
+
+    keys: int
+    seed: int
+
+    def plan(self, number: int) -> Plan:
+        """What is to happen to order `number`."""
+        chance = Random(f"{self.seed}/order/{number}")
+        slow = Fault.TIMEOUT if chance.random() < 0.04 else Fault.NONE
+        declined = chance.random() < 0.03
+        busy = [Fault.FAIL if chance.random() < 0.15 else Fault.NONE for _ in range(2)]
+        lost = chance.random() < 0.03
+        return Plan(
+            number=number,
+            key=f"customer-{number % self.keys}",
+            value=chance.getrandbits(32),
+            stages=(
+                _stage(chance, "reserve", slow, limit=RESERVE_LIMIT),
+                _stage(chance, "charge", *busy, Fault.PERMANENT if declined else Fault.NONE),
+                Stage(
+                    sleep=chance.uniform(0.1, 0.8),
+                    calls=(
+                        _call(chance, "label", way=Way.THREAD),
+                        _call(chance, "invoice", keeps=False),
+                    ),
+                ),
+                _stage(chance, "ship", Fault.FAIL if chance.random() < 0.1 else Fault.NONE),
+                _stage(chance, "notify", *[Fault.FAIL] * 3 * lost, tolerated=True),
+            ),
+            cancel_after=chance.uniform(0.0, 3.0) if chance.random() < 0.02 else None,
+            awaited=chance.random() < 0.1,
+        )
+
+
+def _stage(chance: Random, name: str, *faults: Fault, **other: Any) -> Stage:
+    return Stage(calls=(_call(chance, name, *faults, **other),))
+
+
+def _call(chance: Random, name: str, *faults: Fault, **other: Any) -> Call:
+    told = (*faults, *[Fault.NONE] * MAX_ATTEMPTS)[:MAX_ATTEMPTS]
+    if Fault.PERMANENT in told:
+        told = (Fault.PERMANENT,) * MAX_ATTEMPTS
+    wait = chance.uniform(0.02, 0.2)
+    return attrs.evolve(Call(name=name, faults=told, way=Way.WAIT, wait=wait), **other)

@@ -1,0 +1,238 @@
+"""Accounts: what the store says about every run, against its plan and against the evidence.
+
+A run that nobody cancelled must have gone exactly as foreseen. One that was cancelled may have
+stopped anywhere on that way; when is a matter of time. A machine keeps no story: what it must have
+done is held against the evidence. A run that is in the store and was never acknowledged is one
+whose process was killed before it could say so: it counts like the others.
+
+Tolerated: an attempt that timed out although that was not planned, if its journal shows that it
+really took that long. Then the machine stood still, and the rest is foreseen anew from there.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from keyrun import FailureKind, Happening, Reader, RunStatus, State, open_reader
+from keyrun.stress.acting import Planner, keep
+from keyrun.stress.plan import RETRY, Fault, Foreseen, Plan, Tried, foresee, number_of, value_of
+from keyrun.stress.testimony import Testimony
+from keyrun.stress.violation import Promise, Violation
+
+PAGE = 1000
+
+
+@attrs.define
+class Accounts:
+    """Goes through a store. Figures are counted on the way."""
+
+    planner: Planner
+    testimony: Testimony
+    kills: int
+    violations: list[Violation] = attrs.field(factory=list)
+    states: dict[str, int] = attrs.field(factory=dict)
+    steps: int = 0
+    attempts: int = 0
+    timeouts: int = 0
+    late: int = 0
+    """Attempts that timed out because the machine stood still."""
+    _seen: set[int] = attrs.field(factory=set)
+    _ledgers: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    _audits: dict[str, RunStatus] = attrs.field(factory=dict)
+
+    async def read(self, path: Path) -> None:
+        """Check every run that is in the store at `path`, and that none is missing."""
+        async with open_reader(path) as reader:
+            dead = await self._dead(reader)
+            after: str | None = None
+            while page := await reader.runs(limit=PAGE, after=after):
+                for status in page:
+                    number = number_of(status.run_id)
+                    if number is None:
+                        self._audits[status.key] = status
+                    else:
+                        history = await reader.history(status.run_id)
+                        self._run(self.planner.plan(number), status, history, number in dead)
+                after = page[-1].run_id
+        for number in sorted(self.testimony.acknowledged - self._seen):
+            self._found(Promise.LOSS, self.planner.plan(number), "acknowledged, and not there")
+        self._states()
+
+    async def _dead(self, reader: Reader) -> set[int]:
+        found: set[int] = set()
+        after: str | None = None
+        while page := await reader.dead_letters(limit=PAGE, after=after):
+            found.update(n for status in page if (n := number_of(status.run_id)) is not None)
+            after = page[-1].run_id
+        return found
+
+    def _found(self, promise: Promise, plan: Plan, text: str) -> None:
+        self.violations.append(
+            Violation(promise=promise, run_id=plan.run_id, key=plan.key, text=text)
+        )
+
+    def _run(self, plan: Plan, status: RunStatus, history: Sequence[Happening], dead: bool) -> None:
+        number = plan.number
+        if number in self._seen:
+            self._found(Promise.LOSS, plan, "two runs have this id")
+            return
+        self._seen.add(number)
+        self.states[status.state] = self.states.get(status.state, 0) + 1
+        self._ended(plan, status)
+        foreseen = foresee(plan, self._overrun(plan, history))
+        told = not plan.machine
+        story = self._story(plan, history) if told else self._turns(plan, status, foreseen)
+        if status.state is State.CANCELLED:
+            if number not in self.testimony.cancel_asked:
+                self._found(Promise.CANCEL, plan, "is cancelled, and nobody asked for that")
+            self._partly(plan, story, foreseen)
+        elif status.state.terminal:
+            self._wholly(plan, status, story, foreseen)
+        done = sum(tried[-1].kind is None for tried in story.values())
+        if status.state.terminal and status.steps_done != done:
+            said = f"its end says {status.steps_done} steps done, and there were {done}"
+            self._found(Promise.RESULT, plan, said)
+        if dead != (status.state is State.FAILED and foreseen.dead):
+            said = "a dead letter" if dead else "no dead letter"
+            self._found(Promise.RESULT, plan, f"is {said}, and must not be so")
+
+    def _ended(self, plan: Plan, status: RunStatus) -> None:
+        """Its end: there, told, and as it was told."""
+        testimony, number = self.testimony, plan.number
+        if not status.state.terminal:
+            said = f"never ended: it is {status.state}, {status.waiting_on or status.reason or ''}"
+            self._found(Promise.LOSS, plan, said.rstrip(", "))
+            return
+        if number not in testimony.hooked:
+            self._found(Promise.LOSS, plan, f"{status.state}, and the hook was never told")
+        for told in testimony.told.get(number, set()) - {str(status.state)}:
+            self._found(Promise.LOSS, plan, f"is {status.state}, and was told to be {told}")
+        asked = testimony.cancel_asked.get(number, 0)
+        answer, _ = testimony.cancelled.get(number, (None, 0))
+        cancelled = status.state is State.CANCELLED
+        if answer is True and not cancelled:
+            self._found(Promise.CANCEL, plan, f"its cancel said True, and it is {status.state}")
+        # Asked twice: the first may have worked, and been cut off before it could say so.
+        if answer is False and cancelled and asked == 1:
+            self._found(Promise.CANCEL, plan, "its cancel said False, and it is cancelled")
+
+    def _overrun(
+        self, plan: Plan, history: Sequence[Happening]
+    ) -> dict[tuple[str, int], FailureKind]:
+        """Attempts whose time was up, by the time that they really took."""
+        found: dict[tuple[str, int], FailureKind] = {}
+        for each in history:
+            failure, name = each.failure, _name(each.step)
+            if failure is None or name not in plan.calls or each.attempt is None:
+                continue
+            limit = plan.calls[name].limit
+            timed_out = failure.error_type == "builtins.TimeoutError"
+            if timed_out and limit is not None and (failure.elapsed or 0.0) >= limit - 1e-6:
+                found[name, each.attempt] = FailureKind.STEP_TIMEOUT
+                planned = plan.calls[name].faults[each.attempt - 1 : each.attempt]
+                self.late += planned != (Fault.TIMEOUT,)
+        return found
+
+    def _story(self, plan: Plan, history: Sequence[Happening]) -> dict[str, tuple[Tried, ...]]:
+        """The attempts in the journal, and what follows from them alone."""
+        story: dict[str, list[Tried]] = {}
+        interruptions: dict[str, int] = {}
+        ledger = self._ledgers.setdefault(plan.key, {})
+        for each in history:
+            name = _name(each.step)
+            if each.event == "interrupted":
+                interruptions[name] = interruptions.get(name, 0) + 1
+            if each.event not in ("step_completed", "attempt_failed", "step_failed"):
+                continue
+            assert each.attempt is not None
+            self.attempts += 1
+            kind = None if each.failure is None else each.failure.kind
+            self.timeouts += kind is FailureKind.STEP_TIMEOUT
+            last = each.event != "attempt_failed"
+            story.setdefault(name, []).append(Tried(attempt=each.attempt, kind=kind, last=last))
+            if each.event == "step_completed":
+                self.steps += 1
+                if name in plan.calls and plan.calls[name].keeps:
+                    keep(ledger, value_of(plan, name))
+            elif each.event == "attempt_failed":
+                due = RETRY.delay_for(plan.run_id, each.step or "", each.attempt)
+                if each.delay != due:
+                    said = f"{name}, attempt {each.attempt}: waits {each.delay} s, not {due} s"
+                    self._found(Promise.LIMITS, plan, said)
+        for name, count in interruptions.items():
+            if count > self.kills:
+                said = f"{name} was interrupted {count} times by {self.kills} kills"
+                self._found(Promise.LIMITS, plan, said)
+        return {name: tuple(tried) for name, tried in story.items()}
+
+    def _turns(
+        self, plan: Plan, status: RunStatus, foreseen: Foreseen
+    ) -> dict[str, tuple[Tried, ...]]:
+        """A machine keeps no story of its turns, only how many there were; the evidence has it."""
+        story = dict(foreseen.tried)
+        if status.state is State.CANCELLED:
+            story = dict(list(story.items())[: status.steps_done])
+        ledger = self._ledgers.setdefault(plan.key, {})
+        for name, tried in story.items():
+            self.attempts += len(tried)
+            if tried[-1].kind is None:
+                self.steps += 1
+                keep(ledger, value_of(plan, name))
+        return story
+
+    def _partly(self, plan: Plan, story: dict[str, tuple[Tried, ...]], foreseen: Foreseen) -> None:
+        for name, tried in story.items():
+            if tried != foreseen.tried.get(name, ())[: len(tried)]:
+                self._differs(plan, name, tried, foreseen.tried.get(name, ()))
+
+    def _wholly(
+        self,
+        plan: Plan,
+        status: RunStatus,
+        story: dict[str, tuple[Tried, ...]],
+        foreseen: Foreseen,
+    ) -> None:
+        for name in story.keys() | foreseen.tried.keys():
+            if story.get(name, ()) != foreseen.tried.get(name, ()):
+                self._differs(plan, name, story.get(name, ()), foreseen.tried.get(name, ()))
+        begun = self.testimony.begun.get(plan.number, {})
+        for name in begun.keys() | story.keys():
+            journaled = {tried.attempt for tried in story.get(name, ())}
+            if begun.get(name, set()) != journaled:
+                ran = sorted(begun.get(name, ()))
+                said = f"{name}: attempts {ran} ran, the journal has {sorted(journaled)}"
+                self._found(Promise.LIMITS, plan, said)
+        kind = None if status.failure is None else status.failure.kind
+        if (status.state, kind) != (foreseen.state, foreseen.kind):
+            said = f"is {status.state} ({kind}), and must be {foreseen.state} ({foreseen.kind})"
+            self._found(Promise.RESULT, plan, said)
+        elif status.result != foreseen.result:
+            said = f"its result is {status.result}, and must be {foreseen.result}"
+            self._found(Promise.RESULT, plan, said)
+
+    def _differs(
+        self, plan: Plan, name: str, tried: tuple[Tried, ...], planned: tuple[Tried, ...]
+    ) -> None:
+        said = f"{name}: the journal has {_tell(tried)}, and it must be {_tell(planned)}"
+        self._found(Promise.LIMITS, plan, said)
+
+    def _states(self) -> None:
+        for key, ledger in self._ledgers.items():
+            audit = self._audits.get(key)
+            found = None if audit is None else audit.result
+            if found != ledger:
+                said = f"its state is {found}, and its finished steps come to {ledger}"
+                self.violations.append(Violation(promise=Promise.STATE, key=key, text=said))
+
+
+def _name(step: str | None) -> str:
+    """The name of a step without the branch that it was in."""
+    return (step or "").rpartition("/")[2]
+
+
+def _tell(tried: tuple[Tried, ...]) -> str:
+    words = [
+        f"{each.attempt} {each.kind or 'ok'}{'' if each.last else ', again'}" for each in tried
+    ]
+    return "; ".join(words) or "nothing"

@@ -1,0 +1,183 @@
+"""The campaign: starts the child, kills it, starts it again on the same store, until all has ended.
+
+Kills come from outside and at random times, now and then while the child still recovers from the
+last one. After `seconds` nobody is killed any more and nothing is submitted, so that it ends.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from subprocess import PIPE, Popen, TimeoutExpired
+from time import monotonic
+from typing import Any
+
+import attrs
+
+from keyrun.stress.child import Setup
+from keyrun.stress.evidence import Mark, Tail
+from keyrun.stress.record import Record
+
+CHILD = (sys.executable, "-m", "keyrun.stress.child")
+LOOK = 0.05
+EARLY = 0.1
+"""Share of the lives that are cut off while the child still opens its store."""
+
+
+@attrs.frozen(kw_only=True)
+class Assignment:
+    """What the child is to do, and where. `patience` is how long it may do nothing at all."""
+
+    folder: Path
+    planner: str
+    options: dict[str, Any]
+    workflow: str
+    keys: int
+    runs: int
+    seconds: float
+    crash_every: float
+    seed: int
+    backlog: int = 4
+    slots: int
+    committer: str = "inline"
+    child: Sequence[str] = CHILD
+    patience: float = 30.0
+    most_kills: float = float("inf")
+
+
+class Broken(Exception):
+    """The child did not do its part; the text says how."""
+
+
+class Campaign:
+    """One campaign; `record` is all that was seen of it, by earlier watchers, too."""
+
+    def __init__(self, assignment: Assignment, record: Record) -> None:
+        self.assignment = assignment
+        self.record = record
+        self.kills = 0
+        self._tail = Tail(self._evidence)
+        self._chance = Random(f"{assignment.seed}/kills")
+        self._look()
+        self._spent = record.seconds()
+        """Seconds that earlier campaigns on this folder have used up."""
+        self._began = float("inf")
+
+    @property
+    def _evidence(self) -> Path:
+        return self.assignment.folder / "evidence.log"
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the child began to work, those of earlier campaigns included."""
+        return self._spent + max(0.0, monotonic() - self._began)
+
+    def run(self, progress: Callable[["Campaign"], None]) -> None:
+        """Go on until all has ended. Raises `Broken` if it does not come to that."""
+        while not self.record.done:
+            self._live(progress)
+
+    def _live(self, progress: Callable[["Campaign"], None]) -> None:
+        assignment, record = self.assignment, self.record
+        self._mend()
+        life = record.lives
+        with self._child() as child:
+            began = record.last_at = monotonic()
+            kill_at = float("inf")
+            while True:
+                try:
+                    code = child.wait(LOOK)
+                except TimeoutExpired:
+                    code = None
+                self._look()
+                progress(self)
+                if record.lives > life and life >= 0:
+                    # Counted from when it began to work: importing is no risk to anybody.
+                    self._began = min(self._began, monotonic())
+                    life, kill_at = -1, self._kill_time(monotonic())
+                if code is not None:
+                    if not record.done:
+                        raise Broken(f"the child ended by itself with code {code}: {self._said()}")
+                    return
+                now = monotonic()
+                if now >= kill_at and life < 0 and not record.done:
+                    child.kill()
+                    child.wait()
+                    self.kills += 1
+                    self._look()
+                    return
+                if now - max(began, record.last_at) > assignment.patience:
+                    raise Broken(f"nothing happened for {assignment.patience:g} s; {self._left()}")
+
+    def _kill_time(self, now: float) -> float:
+        every = self.assignment.crash_every
+        after = every * self._chance.uniform(0.5, 1.5)
+        if self._chance.random() < EARLY:
+            after = self._chance.uniform(0.0, 0.1)
+        if not every or self.kills >= self.assignment.most_kills:
+            return float("inf")
+        if self.elapsed + after >= self.assignment.seconds:
+            return float("inf")
+        return now + after
+
+    @contextmanager
+    def _child(self) -> Iterator[Popen[bytes]]:
+        assignment, record = self.assignment, self.record
+        setup = Setup(
+            planner=assignment.planner,
+            options=assignment.options,
+            workflow=assignment.workflow,
+            folder=str(assignment.folder),
+            life=record.lives + 1,
+            keys=assignment.keys,
+            runs=assignment.runs,
+            submit_for=max(0.0, assignment.seconds - self.elapsed),
+            backlog=assignment.backlog,
+            slots=assignment.slots,
+            committer=assignment.committer,
+            begun=record.begun,
+            cancels=record.cancels,
+            paused=record.paused,
+        )
+        with (assignment.folder / "child.err").open("ab") as errors:
+            # In a session of its own, so that Ctrl-C is for this process to answer.
+            child = Popen(list(assignment.child), stdin=PIPE, stderr=errors, start_new_session=True)
+        with child:
+            try:
+                assert child.stdin is not None
+                try:
+                    child.stdin.write(setup.encoded())
+                    child.stdin.flush()
+                except BrokenPipeError:
+                    pass
+                yield child
+            finally:
+                if child.poll() is None:
+                    child.send_signal(signal.SIGKILL)
+
+    def _look(self) -> None:
+        for line in self._tail.read():
+            self.record.note(line)
+
+    def _mend(self) -> None:
+        """A kill may have cut the last line short: end it, so that the next is whole."""
+        if not self._evidence.exists() or not self._evidence.stat().st_size:
+            return
+        with self._evidence.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+
+    def _said(self) -> str:
+        text = (self.assignment.folder / "child.err").read_text(errors="replace").strip()
+        return os.linesep.join(text.splitlines()[-12:]) or "it said nothing"
+
+    def _left(self) -> str:
+        record = self.record
+        begun = {line.run for line in record.lines if line.mark is Mark.ACKNOWLEDGED}
+        left = sorted(begun - record.told)
+        named = ", ".join(f"run-{number}" for number in left[:5])
+        return f"{len(left)} runs have not ended: {named or 'none'}"

@@ -1,0 +1,123 @@
+"""Options of a stress campaign, and the plan of each of its runs."""
+
+from random import Random
+
+import attrs
+
+from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Pause, Plan, Stage, Way
+
+STEP_LIMIT = 0.1
+"""Seconds that steps have which are to run out of time."""
+DOOMED = 0.2
+"""Of the share that fails: how many steps fail however often they are tried."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What is asked for. Rates are shares: of attempts that fail or time out, of runs that are
+    cancelled, of submits that are followed by a pause. `crash_every` 0 kills nobody."""
+
+    keys: int = 64
+    runs: int = 4000
+    steps: int = 5
+    fail_rate: float = 0.1
+    timeout_rate: float = 0.01
+    cancel_rate: float = 0.05
+    pause_rate: float = 0.05
+    crash_every: float = 1.5
+    seconds: float = 20.0
+    committer: str = "inline"
+    seed: int = 0
+
+    def command(self) -> str:
+        """The command line that does the same again."""
+        given = [
+            f"--{name.replace('_', '-')} {value}" for name, value in attrs.asdict(self).items()
+        ]
+        return " ".join(["keyrun stress", *given])
+
+    def plan(self, number: int) -> Plan:
+        """What run `number` is to do."""
+        chance = Random(f"{self.seed}/{number}")
+        limited = chance.random()
+        # Budgets are exact only where one thing happens after the other.
+        budget = chance.randrange(3) if limited < 0.1 else None
+        stages: list[Stage] = []
+        left = chance.randint(1, self.steps)
+        iterations = chance.randint(1, left) if 0.1 <= limited < 0.15 else None
+        machine = limited >= 0.85
+        aside = 0.15 <= limited < 0.85
+        first = 0
+        while first < left:
+            width = 2 if aside and first + 2 <= left and chance.random() < 0.15 else 1
+            stages.append(self._stage(chance, first, width))
+            first += width
+        if machine:
+            stages = [_turn(stage) for stage in stages]
+        key = number % self.keys
+        ordinal = number // self.keys
+        pause = None
+        if chance.random() < self.pause_rate:
+            pause = Pause(
+                number=(ordinal - chance.randint(0, min(3, ordinal))) * self.keys + key,
+                whole_key=chance.random() < 0.3,
+                seconds=chance.uniform(0.0, 0.1),
+            )
+        cancelled = chance.random() < self.cancel_rate
+        return Plan(
+            number=number,
+            key=f"key-{key}",
+            stages=tuple(stages),
+            value=chance.getrandbits(32),
+            retry_budget=budget,
+            max_iterations=iterations,
+            cancel_after=chance.uniform(0.0, 0.15) if cancelled else None,
+            pause=pause,
+            hook_refuses=chance.random() < 0.01,
+            awaited=chance.random() < 0.2,
+            machine=machine,
+        )
+
+    def _stage(self, chance: Random, first: int, width: int) -> Stage:
+        calls = []
+        for at in range(width):
+            way = chance.choices((Way.QUICK, Way.WAIT, Way.THREAD), (5, 4, 1))[0]
+            faults = [self._fault(chance, way) for _ in range(MAX_ATTEMPTS)]
+            if chance.random() < DOOMED * self.fail_rate:
+                faults = [Fault.FAIL] * MAX_ATTEMPTS
+            if width > 1:
+                faults[-1] = Fault.NONE
+                faults = [Fault.FAIL if f is Fault.PERMANENT else f for f in faults]
+            calls.append(
+                Call(
+                    name=f"step-{first + at}",
+                    faults=tuple(faults),
+                    way=way,
+                    wait=chance.uniform(0.0, 0.01) if way is not Way.QUICK else 0.0,
+                    limit=STEP_LIMIT if Fault.TIMEOUT in faults else None,
+                    # Of steps side by side only one may hold the state of the key.
+                    keeps=at == 0,
+                    tolerated=width == 1 and chance.random() < 0.3,
+                )
+            )
+        sleep = chance.uniform(0.001, 0.02) if chance.random() < 0.1 else 0.0
+        return Stage(calls=tuple(calls), sleep=sleep)
+
+    def _fault(self, chance: Random, way: Way) -> Fault:
+        drawn = chance.random()
+        if drawn < self.timeout_rate:
+            # A thread cannot be stopped.
+            return Fault.FAIL if way is Way.THREAD else Fault.TIMEOUT
+        if drawn < self.timeout_rate + self.fail_rate:
+            return Fault.PERMANENT if chance.random() < 0.1 else Fault.FAIL
+        return Fault.NONE
+
+
+def _turn(stage: Stage) -> Stage:
+    """The stage as a turn of a machine: always in the loop, with no timeout of its own, and with
+    nobody to tolerate its failure."""
+    (call,) = stage.calls
+    faults = tuple(Fault.FAIL if each is Fault.TIMEOUT else each for each in call.faults)
+    way = Way.QUICK if call.way is Way.QUICK else Way.WAIT
+    call = attrs.evolve(call, faults=faults, way=way, limit=None, tolerated=False)
+    return attrs.evolve(stage, calls=(call,))

@@ -1,0 +1,185 @@
+"""Plans: what each run is to do and to suffer, known beforehand.
+
+A plan follows from a seed and the number of a run alone. So a checker that never saw the run can
+say how it must have ended: `foresee` plays the rules of retries and limits through on paper.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from zlib import crc32
+
+import attrs
+
+from keyrun import FailureKind, Retry, State
+
+MAX_ATTEMPTS = 3
+RETRY = Retry.exponential(max_attempts=MAX_ATTEMPTS, base=0.005, max_delay=0.05)
+
+
+class Fault(StrEnum):
+    """What becomes of one attempt."""
+
+    NONE = "none"
+    FAIL = "fail"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+
+
+class Way(StrEnum):
+    """How a step works: without waiting, waiting in the loop, or in a worker thread."""
+
+    QUICK = "quick"
+    WAIT = "wait"
+    THREAD = "thread"
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """One step of a run. `keeps`: it writes into the key's state. `tolerated`: the workflow goes on
+    when it fails for good. `limit` is its timeout, None where it has none of its own."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    way: Way = Way.QUICK
+    wait: float = 0.0
+    limit: float | None = None
+    keeps: bool = True
+    tolerated: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Stage:
+    """A durable timer if `sleep` is not 0, then one step, or several side by side. Steps that are
+    side by side never fail for good in a plan: which one fails first would be a matter of time."""
+
+    calls: tuple[Call, ...]
+    sleep: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class Pause:
+    """A pause of a run, or of its key, some time after the submit of a later run."""
+
+    number: int
+    whole_key: bool
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """One run. `pause` is what its submitter does next; it may be about an earlier run. A `machine`
+    has one step in each stage, which is a turn."""
+
+    number: int
+    key: str
+    stages: tuple[Stage, ...]
+    value: int
+    retry_budget: int | None = None
+    max_iterations: int | None = None
+    cancel_after: float | None = None
+    pause: Pause | None = None
+    hook_refuses: bool = False
+    awaited: bool = False
+    machine: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """The id that it is submitted with."""
+        return run_id(self.number)
+
+    @property
+    def calls(self) -> dict[str, Call]:
+        """All steps by name, in order."""
+        return {call.name: call for stage in self.stages for call in stage.calls}
+
+
+def run_id(number: int) -> str:
+    """The id of the run with this number."""
+    return f"run-{number}"
+
+
+def number_of(run_id: str) -> int | None:
+    """The inverse; None for runs that are not planned."""
+    head, _, tail = run_id.partition("-")
+    return int(tail) if head == "run" and tail.isdecimal() else None
+
+
+def fold(total: int, value: int) -> int:
+    """A sum that tells order and repetition."""
+    return crc32(b"%d %d" % (total, value))
+
+
+def value_of(plan: Plan, name: str) -> int:
+    """What a step returns."""
+    return crc32(f"{plan.value} {name}".encode())
+
+
+FAILED_CALL = 7
+"""What a tolerated failure counts as in the result of a run."""
+
+KINDS = {
+    Fault.FAIL: FailureKind.STEP_FAILED,
+    Fault.PERMANENT: FailureKind.PERMANENT_ERROR,
+    Fault.TIMEOUT: FailureKind.STEP_TIMEOUT,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Tried:
+    """One attempt that the journal must show: the kind of its failure, None if it succeeded, and
+    whether it was the last."""
+
+    attempt: int
+    kind: FailureKind | None
+    last: bool
+
+
+@attrs.frozen(kw_only=True)
+class Foreseen:
+    """How a run must end if nobody cancels it. `tried` holds the attempts of each step that was
+    reached, in order."""
+
+    state: State
+    kind: FailureKind | None
+    dead: bool
+    result: int | None
+    tried: dict[str, tuple[Tried, ...]]
+
+
+def foresee(plan: Plan, overrun: Mapping[tuple[str, int], FailureKind] | None = None) -> Foreseen:
+    """Play the rules through. `overrun` names attempts that are known to have timed out though the
+    plan does not say so."""
+    tried: dict[str, tuple[Tried, ...]] = {}
+    retries, begun, total = 0, 0, 0
+
+    def attempts(call: Call) -> FailureKind | None:
+        nonlocal retries
+        story: list[Tried] = []
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            fault = call.faults[attempt - 1]
+            kind = None if fault is Fault.NONE else KINDS[fault]
+            if kind is None and overrun and (call.name, attempt) in overrun:
+                kind = FailureKind.STEP_TIMEOUT
+            again = kind not in (None, FailureKind.PERMANENT_ERROR) and attempt < MAX_ATTEMPTS
+            if again and plan.retry_budget is not None and retries >= plan.retry_budget:
+                again, kind = False, FailureKind.RETRY_BUDGET
+            story.append(Tried(attempt=attempt, kind=kind, last=not again))
+            if not again:
+                tried[call.name] = tuple(story)
+                return kind
+            retries += 1
+        raise AssertionError("the last attempt is never followed by another")
+
+    for stage in plan.stages:
+        for call in stage.calls:
+            begun += 1
+            if plan.max_iterations is not None and begun > plan.max_iterations:
+                kind = FailureKind.ITERATION_LIMIT
+                return Foreseen(state=State.FAILED, kind=kind, dead=False, result=None, tried=tried)
+            failed = attempts(call)
+            if failed is not None and not call.tolerated:
+                return Foreseen(
+                    state=State.FAILED, kind=failed, dead=True, result=None, tried=tried
+                )
+            total = fold(total, FAILED_CALL if failed else value_of(plan, call.name))
+    return Foreseen(state=State.SUCCEEDED, kind=None, dead=False, result=total, tried=tried)

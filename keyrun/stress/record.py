@@ -1,0 +1,101 @@
+"""The record: what whoever watches has seen so far, line by line."""
+
+import attrs
+
+from keyrun.stress.acting import Planner
+from keyrun.stress.evidence import Line, Mark
+from keyrun.stress.plan import Pause
+
+
+@attrs.define
+class Record:
+    """All evidence so far, and what a process that takes over must know of it."""
+
+    planner: Planner
+    keys: int
+    lines: list[Line] = attrs.field(factory=list)
+    begun: list[int] = attrs.field(init=False)
+    """How many runs of each key were acknowledged."""
+    told: set[int] = attrs.field(factory=set)
+    steps: int = 0
+    lives: int = 0
+    ready: bool = False
+    done: bool = False
+    last_at: float = 0.0
+    """When something was done, other than counting commits."""
+    _commits: list[tuple[int, int]] = attrs.field(factory=list)
+    _cancels: dict[int, None] = attrs.field(factory=dict)
+    _paused: dict[Pause, None] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.begun = [0] * self.keys
+
+    @property
+    def acknowledged(self) -> int:
+        """How many submits were acknowledged."""
+        return sum(self.begun)
+
+    @property
+    def commits(self) -> int:
+        """Commits of all processes."""
+        return sum(commits for commits, _ in self._commits)
+
+    @property
+    def records(self) -> int:
+        """Records in them."""
+        return sum(records for _, records in self._commits)
+
+    @property
+    def cancels(self) -> list[int]:
+        """Runs that are to be cancelled, and nobody knows whether they were."""
+        return list(self._cancels)
+
+    @property
+    def paused(self) -> list[Pause]:
+        """Pauses that were asked for and not lifted for sure."""
+        return list(self._paused)
+
+    def seconds(self) -> float:
+        """How long processes were alive."""
+        total = began = last = 0.0
+        for line in self.lines:
+            if line.mark is Mark.LIFE:
+                total += last - began
+                began = line.at
+            last = line.at
+        return total + last - began
+
+    def note(self, line: Line) -> None:
+        """One more line."""
+        self.lines.append(line)
+        if line.mark is not Mark.COMMITS:
+            self.last_at = line.at
+        match line.mark:
+            case Mark.LIFE:
+                self.lives += 1
+                self.ready = False
+                self._commits.append((0, 0))
+            case Mark.READY:
+                self.ready = True
+            case Mark.ACKNOWLEDGED:
+                key = line.run % self.keys
+                if line.run // self.keys >= self.begun[key]:
+                    self.begun[key] = line.run // self.keys + 1
+                    if self.planner.plan(line.run).cancel_after is not None:
+                        self._cancels[line.run] = None
+            case Mark.CANCELLED:
+                self._cancels.pop(line.run, None)
+            case Mark.PAUSE | Mark.RESUMED:
+                pause = Pause(number=line.run, whole_key=line.fields[1] == "1", seconds=0.0)
+                if line.mark is Mark.PAUSE:
+                    self._paused[pause] = None
+                else:
+                    self._paused.pop(pause, None)
+            case Mark.TOLD:
+                self.told.add(line.run)
+            case Mark.BEGUN:
+                self.steps += 1
+            case Mark.COMMITS:
+                self._commits[-1] = (int(line.fields[0]), int(line.fields[1]))
+            case Mark.DONE:
+                self.done = True

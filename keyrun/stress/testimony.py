@@ -1,0 +1,159 @@
+"""Testimony: what the evidence shows by itself, with no look into the store.
+
+Of each key the steps must have begun in one order: by run, by stage, by attempt. That one began is
+proof that everything before it was on the disk, since effects wait for commits. So whatever begins
+again after something later has begun is a finished thing that was done twice. An attempt may begin
+again only in a later process: a kill cut it off, and that is no failure of its own.
+
+Tolerated, since it is a matter of a moment: a step in a worker thread is under way once it was
+given to the thread, so it may write its first line just after a pause or a cancel was answered.
+"""
+
+from collections.abc import Iterable
+
+import attrs
+
+from keyrun.stress.acting import Planner
+from keyrun.stress.evidence import Line, Mark
+from keyrun.stress.plan import MAX_ATTEMPTS, Plan, Way, run_id
+from keyrun.stress.violation import Promise, Violation
+
+
+@attrs.define
+class _Key:
+    """How far a key is."""
+
+    run: int = -1
+    stage: int = -1
+    tries: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+    """Of the run's steps: the latest attempt, and the process that began it."""
+    open: dict[tuple[int, str], int] = attrs.field(factory=dict)
+    """Steps that run in this process, with their stage."""
+    held: int | None = None
+    """The process in which the key was paused."""
+
+
+class Testimony:
+    """Reads evidence from its beginning, and knows what it comes to."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._plan = planner.plan
+        self.violations: list[Violation] = []
+        self.life = 0
+        self.acknowledged: set[int] = set()
+        self.told: dict[int, set[str]] = {}
+        """States that the hook, or whoever waited for the result, was told."""
+        self.hooked: set[int] = set()
+        self.cancel_asked: dict[int, int] = {}
+        """How often a cancel was asked for."""
+        self.cancelled: dict[int, tuple[bool, int]] = {}
+        """The latest answer, and the process that gave it."""
+        self.begun: dict[int, dict[str, set[int]]] = {}
+        """Attempts of each step of each run."""
+        self.executions = self.interrupted = 0
+        self._held: dict[int, int] = {}
+        self._keys: dict[str, _Key] = {}
+
+    def hear(self, lines: Iterable[Line]) -> "Testimony":
+        """Take in all of it."""
+        for line in lines:
+            self._line(line)
+        return self
+
+    def _line(self, line: Line) -> None:
+        match line.mark:
+            case Mark.LIFE:
+                self.life += 1
+                for key in self._keys.values():
+                    key.open.clear()
+            case Mark.ACKNOWLEDGED:
+                if line.run in self.acknowledged and line.fields[1] == "1":
+                    self._found(Promise.LOSS, line.run, "was acknowledged, and unknown later")
+                self.acknowledged.add(line.run)
+            case Mark.BEGUN:
+                self._begun(self._plan(line.run), line.fields[1], int(line.fields[2]))
+            case Mark.LEFT:
+                self._key(self._plan(line.run)).open.pop((line.run, line.fields[1]), None)
+            case Mark.TOLD | Mark.RESULT:
+                self.told.setdefault(line.run, set()).add(line.fields[1])
+                if line.mark is Mark.TOLD:
+                    self.hooked.add(line.run)
+            case Mark.CANCEL:
+                self.cancel_asked[line.run] = self.cancel_asked.get(line.run, 0) + 1
+            case Mark.CANCELLED:
+                self.cancelled[line.run] = (line.fields[1] == "1", self.life)
+            case Mark.PAUSED if line.fields[2] == "1":
+                if line.fields[1] == "1":
+                    self._key(self._plan(line.run)).held = self.life
+                else:
+                    self._held[line.run] = self.life
+            case Mark.RESUME:
+                if line.fields[1] == "1":
+                    self._key(self._plan(line.run)).held = None
+                else:
+                    self._held.pop(line.run, None)
+
+    def _key(self, plan: Plan) -> _Key:
+        return self._keys.setdefault(plan.key, _Key())
+
+    def _found(self, promise: Promise, number: int, text: str) -> None:
+        plan = self._plan(number)
+        self.violations.append(
+            Violation(promise=promise, run_id=plan.run_id, key=plan.key, text=text)
+        )
+
+    def _begun(self, plan: Plan, name: str, attempt: int) -> None:
+        number, key = plan.number, self._key(plan)
+        stages = {call.name: at for at, stage in enumerate(plan.stages) for call in stage.calls}
+        stage = stages[name]
+        what = f"{name}, attempt {attempt},"
+        self.executions += 1
+        self.begun.setdefault(number, {}).setdefault(name, set()).add(attempt)
+        if number in self.told:
+            self._found(Promise.DOUBLED, number, f"{what} began after the run's end was told")
+        if number > key.run:
+            key.run, key.stage, key.tries = number, -1, {}
+        elif number < key.run:
+            said = f"{what} began after the key's later {run_id(key.run)} had begun"
+            self._found(Promise.ORDER, number, said)
+            return
+        for (other, step), at in key.open.items():
+            if (other, at) != (number, stage):
+                said = f"{what} began while {step} of {run_id(other)} was running"
+                self._found(Promise.ORDER, number, said)
+        self._again(key, plan, name, attempt, stage)
+        self._stopped(key, plan, name, what)
+        key.open[number, name] = stage
+
+    def _again(self, key: _Key, plan: Plan, name: str, attempt: int, stage: int) -> None:
+        what = f"{name}, attempt {attempt},"
+        if stage < key.stage:
+            said = f"{what} ran again after a later step had begun"
+            self._found(Promise.DOUBLED, plan.number, said)
+            return
+        key.stage = stage
+        last, life = key.tries.get(name, (0, 0))
+        if attempt < last:
+            said = f"{what} ran again after attempt {last} had begun"
+            self._found(Promise.DOUBLED, plan.number, said)
+        elif attempt == last:
+            self.interrupted += 1
+            if life == self.life:
+                self._found(Promise.DOUBLED, plan.number, f"{what} ran twice in one process")
+        elif attempt > MAX_ATTEMPTS:
+            said = f"{what} was executed, and {MAX_ATTEMPTS} attempts are allowed"
+            self._found(Promise.LIMITS, plan.number, said)
+        key.tries[name] = (attempt, self.life)
+
+    def _stopped(self, key: _Key, plan: Plan, name: str, what: str) -> None:
+        def holds(since: int | None) -> bool:
+            """Whether it was under way already, see above."""
+            thread = plan.calls[name].way is Way.THREAD
+            return since is not None and not (thread and since == self.life)
+
+        said = f"{what} began while it was paused"
+        if holds(key.held) or holds(self._held.get(plan.number)):
+            self._found(Promise.PAUSE, plan.number, said)
+        answer, since = self.cancelled.get(plan.number, (False, 0))
+        if answer and holds(since):
+            self._found(Promise.CANCEL, plan.number, f"{what} began after the run was cancelled")

@@ -1,0 +1,192 @@
+"""The demo: killed, started again, and run to its proof, which would fail if it did not hold."""
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from io import StringIO
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from click.testing import CliRunner
+from rich.console import Console
+
+from keyrun.demo import command
+from keyrun.demo.display import Display
+from keyrun.demo.entry import Begun, begin, campaign_of
+from keyrun.runtime.journal import Entry
+from keyrun.storage import Batch, LmdbStore, unseal
+from keyrun.stress.violation import Promise
+
+PYTHON = [sys.executable, "-m", "keyrun.demo"]
+SMALL = ["--seconds=1", "--keys=10", "--seed=3"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PYTHON, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def kept(text: str) -> int:
+    """How many promises were kept."""
+    return len(re.findall("^yes  ", text, re.MULTILINE))
+
+
+def end_when(folder: Path, lines: int, how: signal.Signals) -> subprocess.CompletedProcess[str]:
+    """Start the demo and end it when there are so many lines of evidence in all."""
+    evidence = folder / "evidence.log"
+    with subprocess.Popen(
+        [*PYTHON, *SMALL, f"--store={folder}"], stdout=subprocess.PIPE, text=True
+    ) as demo:
+        while demo.poll() is None:
+            if evidence.exists() and evidence.read_bytes().count(b"\n") >= lines:
+                demo.send_signal(how)
+                break
+            with suppress(subprocess.TimeoutExpired):
+                demo.wait(0.02)
+        assert demo.stdout is not None
+        text = demo.stdout.read()
+        code = demo.wait()
+    return subprocess.CompletedProcess(demo.args, code, text)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo that was killed three times, whoever was at work, and then run to its end."""
+    folder = tmp_path_factory.mktemp("demo") / "orders"
+    chance, lines = Random(5), 1
+    for _ in range(3):
+        killed = end_when(folder, lines, signal.SIGKILL)
+        assert killed.returncode == -signal.SIGKILL
+        lines += chance.randrange(150)
+    done = run(*SMALL, f"--store={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Going on in ")
+    assert kept(done.stdout) == len(Promise)
+    return folder
+
+
+def test_the_demo_is_killed_and_goes_on_to_its_proof(finished: Path) -> None:
+    again = CliRunner().invoke(command, ["--store", str(finished)])
+    assert again.exit_code == 0, again.output
+    assert "is finished; this is its proof." in again.output.replace("\n", " ")
+    assert kept(again.output) == len(Promise)
+
+
+def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("--seconds=3", "--keys=10", "--kill-every=0.8", "--seed=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert kept(done.stdout) == len(Promise)
+    assert re.search(r"^ +[1-9]\d*  kills", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ steps/s", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_was_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "orders"
+    stopped = end_when(folder, 100, signal.SIGINT)
+    assert stopped.returncode == 130
+    assert "Stopped. The same command goes on" in stopped.stdout.replace("\n", " ")
+    assert (folder / "demo.json").exists()
+
+
+def test_on_a_terminal_it_is_drawn_within_60_columns(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment.pop(name, None)
+    with subprocess.Popen([*PYTHON, *SMALL], stdout=slave, cwd=tmp_path, env=environment) as demo:
+        os.close(slave)
+        drawn = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            drawn += part
+    os.close(master)
+    assert demo.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+    lines = text.replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "orders of 10 customers" in text
+    assert kept(text) == len(Promise)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    refused = CliRunner().invoke(command, ["--store", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "not of a demo" in refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("table", "promise"),
+    [
+        ("runs", Promise.LOSS),
+        ("journal", Promise.LIMITS),
+        ("status", Promise.LOSS),
+    ],
+)
+def test_the_proof_fails_when_a_record_is_missing(
+    finished: Path, tmp_path: Path, table: str, promise: Promise
+) -> None:
+    folder = tmp_path / "orders"
+    shutil.copytree(finished, folder)
+
+    async def tamper() -> None:
+        async with LmdbStore(folder / "store") as store:
+            batch = Batch()
+            rows = await store.scan(table)
+            if table == "journal":
+                rows = [(key, raw) for key, raw in rows if unseal(table, key, raw)[0] == Entry.DONE]
+            batch.delete(table, rows[0][0])
+            await store.commit(batch)
+
+    trio.run(tamper)
+    proof = CliRunner().invoke(command, ["--store", str(folder)])
+    assert proof.exit_code == 1, proof.output
+    assert f"NO   {promise}\n" in proof.output
+
+
+def test_the_proof_fails_when_the_evidence_shows_a_step_twice(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "orders"
+    shutil.copytree(finished, folder)
+    evidence = folder / "evidence.log"
+    lines = evidence.read_text().splitlines()
+    step = next(line for line in lines if line.startswith("B "))
+    evidence.write_text("\n".join([*lines, step, ""]))
+    proof = CliRunner().invoke(command, ["--store", str(folder)])
+    assert proof.exit_code == 1, proof.output
+    assert f"NO   {Promise.DOUBLED}\n" in proof.output
+
+
+def test_the_picture_of_a_service_at_work_holds_60_columns(finished: Path) -> None:
+    drawn = StringIO()
+    console = Console(file=drawn, force_terminal=True, width=60)
+    begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
+    with Display(console) as display:
+        display.show(campaign_of(finished, begun, 0.0))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+    assert "orders of 10 customers" in text
+    assert "3  times killed and restarted" in text
+    assert max(map(len, text.splitlines())) <= 60

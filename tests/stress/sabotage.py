@@ -1,0 +1,114 @@
+"""A child that breaks one promise on purpose: python -m tests.stress.sabotage NAME.
+
+Each sabotage takes away one thing that Keyrun does, as a mistake in it might, and then goes on as
+any other child. A fixture that does not notice is worth nothing.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from keyrun import Runtime
+from keyrun.runtime import outcome
+from keyrun.runtime.current import CurrentStep
+from keyrun.runtime.journal import Entry, Journal
+from keyrun.runtime.outbox import Outbox
+from keyrun.storage import LmdbStore, group
+from keyrun.stress import child
+
+
+def gate() -> None:
+    """What is staged is said to be durable, and committed a while later."""
+
+    async def early(self: group.GroupCommit) -> None:
+        staged, self._open = self._open, group.Group(self)
+        tables = staged.tables
+        staged.settle(durable=True)
+        await trio.sleep(0.1)
+        await self._commit(tables)
+
+    replace(group.GroupCommit, "_commit_group", early)
+
+
+def order() -> None:
+    """The line of a key is read backwards."""
+    scan = LmdbStore.scan
+
+    async def backwards(self: LmdbStore, table: str, **options: Any) -> Any:
+        rows = await scan(self, table, **options)
+        return rows[::-1] if table == "queue" else rows
+
+    replace(LmdbStore, "scan", backwards)
+
+
+def ceiling() -> None:
+    """One attempt too many."""
+    judge = outcome._judge
+
+    def lenient(*arguments: Any) -> Any:
+        failure, again = judge(*arguments)
+        return failure, again or (failure.attempt == 3 and failure.kind == "step_failed")
+
+    replace(outcome, "_judge", lenient)
+
+
+def replay() -> None:
+    """The journal forgets what was finished."""
+    fold = Journal.fold
+
+    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
+        if fields[0] == Entry.DONE:
+            self.next = sequence + 1
+        else:
+            fold(self, sequence, fields)
+
+    replace(Journal, "fold", forgetful)
+
+
+def hook() -> None:
+    """Some ends are not told."""
+    add = Outbox.add
+
+    def lossy(self: Outbox, key: str, number: int, generation: int) -> None:
+        if number % 5:
+            add(self, key, number, generation)
+
+    replace(Outbox, "add", lossy)
+
+
+def cancel() -> None:
+    """A cancel is answered and not done."""
+
+    async def idle(self: Runtime, run_id: str) -> bool:
+        return True
+
+    replace(Runtime, "cancel", idle)
+
+
+def pause() -> None:
+    """A pause is answered and not done."""
+
+    async def idle(self: Runtime, run_id: str) -> bool:
+        return True
+
+    replace(Runtime, "pause", idle)
+
+
+def state() -> None:
+    """What steps make of their key's state is not stored."""
+    replace(CurrentStep, "seal_state", lambda self: None)
+
+
+def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    """Put something else in the place of what is there."""
+    assert hasattr(owner, name), f"there is no {name} to be sabotaged any more"
+    setattr(owner, name, by)
+
+
+if __name__ == "__main__":
+    {each.__name__: each for each in (gate, order, ceiling, replay, hook, cancel, pause, state)}[
+        sys.argv[1]
+    ]()
+    child.main()
