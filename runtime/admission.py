@@ -14,8 +14,9 @@ import attrs
 
 from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
 from keyrun.runtime.ids import RunIds
-from keyrun.runtime.ledger import MAX_KEY, Submission, sealed
+from keyrun.runtime.ledger import MAX_KEY, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
+from keyrun.runtime.records import Submission
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage.payload import PayloadError, PayloadTypeError

@@ -4,7 +4,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import Standing, sealed
+from keyrun.runtime.ledger import sealed
+from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.values import State

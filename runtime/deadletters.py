@@ -6,7 +6,8 @@ import attrs
 
 from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.ledger import sealed
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import logger
+from keyrun.runtime.records import Standing, Submission
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
-from keyrun.runtime.ledger import Ledger, Standing, sealed
+from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.overruns import Overruns
 from keyrun.runtime.reading import Reading
+from keyrun.runtime.records import Standing
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.errors import InvalidHistory
-from keyrun.runtime.ledger import Standing, Submission
+from keyrun.runtime.records import Standing, Submission
 
 FORMAT = 1
 _BYTES = "keyrun.bytes"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from keyrun.runtime.errors import RunCancelled, RunFailed, UnknownRun
-from keyrun.runtime.ledger import Submission
+from keyrun.runtime.records import Submission
 from keyrun.runtime.values import RunStatus, State
 
 if TYPE_CHECKING:

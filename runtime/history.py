@@ -14,7 +14,7 @@ import attrs
 from keyrun.runtime.errors import InvalidHistory
 from keyrun.runtime.exported import Records, parse, render
 from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.ledger import read_failure
+from keyrun.runtime.records import read_failure
 from keyrun.runtime.values import Failure, State
 
 

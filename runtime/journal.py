@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime.ledger import read_failure
+from keyrun.runtime.records import read_failure
 from keyrun.runtime.values import Failure
 
 

@@ -26,196 +26,18 @@ import struct
 from hashlib import sha256
 from typing import Any
 
-import attrs
-
 from keyrun.runtime.ids import number_in
-from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.values import Failure, FailureKind, Priority, State
+from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.storage import Namespace, Store, StoreCorrupt
 from keyrun.storage.record import seal, unseal
-
-SHARD, EPOCH = 0, 0
-"""Room for a store that several machines share: who owns a run, since when."""
 
 NUMBER = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QI")
 SEQUENCE = struct.Struct(">I")
 _TIMED = struct.Struct(">QQ")
 
-_PRIORITIES = {int(priority): priority for priority in Priority}
-_STATES = {str(state): state for state in State}
-
-SALVAGE = "salvage"
-"""The origin of what stands in for a damaged run."""
-SUBMITTED_AT = 12
-"""Which field of a submission says when: listings look at it before they read all of them."""
-
 MAX_KEY = 255
 MAX_STEP = 350
-
-
-@attrs.define(kw_only=True)
-class Submission:
-    """What was submitted. The number is given at admission; nothing changes after that."""
-
-    number: int = 0
-    run_id: str
-    key: str
-    workflow: str
-    version: int
-    input: bytes
-    digest: bytes | None
-    """Of the input; None where the id was made for the run, so that hardly anybody asks."""
-    headers: dict[str, str]
-    tags: tuple[str, ...]
-    priority: Priority
-    limits: ResolvedLimits
-    submitted_at: float
-    delay: float
-    origin: str
-    at_hand: bool = False
-    """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
-
-    def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
-        return (
-            SHARD,
-            EPOCH,
-            self.run_id,
-            self.key,
-            self.workflow,
-            self.version,
-            self.input,
-            self.digest,
-            self.headers,
-            self.tags,
-            self.priority._value_,
-            self.limits.stored,
-            self.submitted_at,
-            self.delay,
-            self.origin,
-        )
-
-    @classmethod
-    def read(cls, number: int, fields: list[Any]) -> "Submission":
-        """The inverse of `fields`."""
-        (_, _, run_id, key, workflow, version, input_, digest, headers, tags, priority) = fields[
-            :11
-        ]
-        limits, submitted_at, delay, origin = fields[11:15]
-        return cls(
-            number=number,
-            run_id=run_id,
-            key=key,
-            workflow=workflow,
-            version=version,
-            input=input_,
-            digest=digest,
-            headers=headers,
-            tags=tuple(tags),
-            priority=_PRIORITIES[priority],
-            limits=ResolvedLimits.read(limits),
-            submitted_at=submitted_at,
-            delay=delay,
-            origin=origin,
-        )
-
-
-@attrs.define(kw_only=True)
-class Standing:
-    """How a run stands, as it is stored. `place` is None until a delayed run is due."""
-
-    state: State = State.PENDING
-    generation: int = 1
-    place: int | None = None
-    started_at: float | None = None
-    deadline: float | None = None
-    ended_at: float | None = None
-    steps_done: int = 0
-    step: str | None = None
-    attempt: int = 0
-    waiting_on: str | None = None
-    result: bytes | None = None
-    reason: str | None = None
-    failure: Failure | None = None
-    cancel_requested: bool = False
-    paused: bool = False
-
-    def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
-        return (
-            self.state._value_,
-            self.generation,
-            self.place,
-            self.started_at,
-            self.deadline,
-            self.ended_at,
-            self.steps_done,
-            self.step,
-            self.attempt,
-            self.waiting_on,
-            self.result,
-            self.reason,
-            self.failure and write_failure(self.failure),
-            self.cancel_requested,
-            self.paused,
-        )
-
-    @classmethod
-    def read(cls, fields: list[Any]) -> "Standing":
-        """The inverse of `fields`."""
-        state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
-        attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:]
-        return cls(
-            state=_STATES[state],
-            generation=generation,
-            place=place,
-            started_at=started_at,
-            deadline=deadline,
-            ended_at=ended_at,
-            steps_done=steps_done,
-            step=step,
-            attempt=attempt,
-            waiting_on=waiting_on,
-            result=result,
-            reason=reason,
-            failure=failure and read_failure(failure),
-            cancel_requested=cancel_requested,
-            paused=paused,
-        )
-
-
-def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
-    """A failure as fields."""
-    if failure is None:
-        return None
-    return (
-        str(failure.kind),
-        failure.reason,
-        failure.step,
-        failure.attempt,
-        failure.error_type,
-        failure.traceback,
-        failure.elapsed,
-        write_failure(failure.cause),
-    )
-
-
-def read_failure(fields: list[Any] | None) -> Failure | None:
-    """The inverse of `write_failure`."""
-    if fields is None:
-        return None
-    kind, reason, step, attempt, error_type, traceback, elapsed, cause = fields
-    return Failure(
-        kind=FailureKind(kind),
-        reason=reason,
-        step=step,
-        attempt=attempt,
-        error_type=error_type,
-        traceback=traceback,
-        elapsed=elapsed,
-        cause=read_failure(cause),
-    )
 
 
 class Ledger:
@@ -324,7 +146,7 @@ class Ledger:
             return number
         # What stands in for a damaged run has lost its id.
         known = submission is not None and (
-            submission.run_id == run_id or submission.origin == SALVAGE
+            submission.run_id == run_id or submission.origin == SALVAGED
         )
         return number if known else None
 

@@ -7,7 +7,8 @@ beyond stays in the store until its turn comes.
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.current import CurrentStep, Draft
-from keyrun.runtime.ledger import NUMBER, Standing, Submission, number_at
+from keyrun.runtime.ledger import NUMBER, number_at
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import quarantine

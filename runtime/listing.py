@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.ledger import SUBMITTED_AT, Ledger, Standing, Submission
+from keyrun.runtime.ledger import Ledger
+from keyrun.runtime.records import SUBMITTED_AT, Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal

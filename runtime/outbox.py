@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from keyrun.runtime.ledger import Standing, Submission
 from keyrun.runtime.logs import logger
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import RunOutcome
 from keyrun.storage import StoreCorrupt

@@ -7,8 +7,8 @@ from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
 from keyrun.runtime.errors import StepFailed, StepTimeout, WrongTask
 from keyrun.runtime.journal import Call, Entry, Memory
-from keyrun.runtime.ledger import write_failure
 from keyrun.runtime.logs import log
+from keyrun.runtime.records import write_failure
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.run import Run
 from keyrun.runtime.step import StepFunction

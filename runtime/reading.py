@@ -11,8 +11,9 @@ import attrs
 
 from keyrun.runtime.exported import Records
 from keyrun.runtime.history import History
-from keyrun.runtime.ledger import Ledger, Standing, Submission
+from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.listing import Listing
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import StoreError

@@ -15,7 +15,8 @@ from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.exported import Records
 from keyrun.runtime.history import History
 from keyrun.runtime.journal import Entry, Journal
-from keyrun.runtime.ledger import Ledger, Standing
+from keyrun.runtime.ledger import Ledger
+from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.step import StepFunction
 from keyrun.runtime.values import State

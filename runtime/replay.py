@@ -14,7 +14,7 @@ from keyrun.runtime.driver import one_pass, unasked, workflow_error
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.exported import Records
 from keyrun.runtime.history import History
-from keyrun.runtime.ledger import Standing
+from keyrun.runtime.records import Standing
 from keyrun.runtime.rehearsal import Rehearsal
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.values import Failure, FailureKind, State

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from keyrun.runtime.deadletters import erase
-from keyrun.runtime.ledger import Standing
+from keyrun.runtime.records import Standing
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine

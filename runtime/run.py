@@ -7,7 +7,8 @@ import attrs
 import trio
 
 from keyrun.runtime.journal import Entry, Journal
-from keyrun.runtime.ledger import SEQUENCE, Standing, Submission
+from keyrun.runtime.ledger import SEQUENCE
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage.record import seal
 

@@ -15,9 +15,10 @@ from keyrun.runtime.backlog import BacklogStatistics
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.ledger import Standing, Submission, sealed
+from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.reader import Reader
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.run import Unwind
 from keyrun.runtime.values import Priority, RunStatus

@@ -6,9 +6,10 @@ has looked at it. What cannot be read any more is kept as it is, as the input of
 
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.ledger import SALVAGE, Standing, Submission, sealed
+from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.logs import logger
+from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.values import Priority, State
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
@@ -67,7 +68,7 @@ async def _stand_in(engine: "Engine", key: str, number: int) -> Submission:
         limits=ResolvedLimits.of(),
         submitted_at=0.0,
         delay=0.0,
-        origin=SALVAGE,
+        origin=SALVAGED,
     )
 
 
