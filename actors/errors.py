@@ -5,6 +5,7 @@ about, and says what to do.
 """
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import trio
 
@@ -26,8 +27,15 @@ def shown(value: object, form: Callable[[object], str] = repr) -> str:
     """`repr(value)`, also of what refuses it: reporting an error must not raise another."""
     try:
         return form(value)
-    except Exception as error:
+    except BaseException as error:
+        if not is_crash(error):
+            raise
         return f"<{type(value).__name__} whose {form.__name__} raised {type(error).__name__}>"
+
+
+def logged(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
+    """An error as `exc_info`; the logging module would ask the error itself whether it is true."""
+    return type(error), error, error.__traceback__
 
 
 class MailboxFull(KeyrunError, RuntimeError):

@@ -5,6 +5,9 @@ neither a worker nor a task.
 """
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 import trio
@@ -12,7 +15,7 @@ import trio
 from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Crashes, Envelope
 from keyrun.actors.directory import Directory
-from keyrun.actors.errors import ActorFailed, ActorStopped, shown
+from keyrun.actors.errors import ActorFailed, ActorStopped, logged, shown
 from keyrun.actors.letters import DeadLetters
 from keyrun.actors.pool import Pool
 from keyrun.actors.supervision import Directive, FailedMessage, Supervision
@@ -24,9 +27,15 @@ class Supervisor:
     """Decides over crashed actors, and keeps the keys in backoff and quarantine."""
 
     def __init__(
-        self, supervision: Supervision, pool: Pool, directory: Directory, letters: DeadLetters
+        self,
+        supervision: Supervision,
+        pool: Pool,
+        directory: Directory,
+        letters: DeadLetters,
+        on_quarantine: Callable[[Any, BaseException], object] | None = None,
     ) -> None:
         self._supervision = supervision
+        self._on_quarantine = on_quarantine
         self._pool = pool
         self._directory = directory
         self._letters = letters
@@ -43,7 +52,7 @@ class Supervisor:
         started = cell.actor is not None
         cell.actor = None
         if self._supervision.directive_for(error) is Directive.STOP:
-            logger.info("actor of key %s crashed and is stopped", shown(cell.key), exc_info=error)
+            _log(logging.INFO, error, "actor of key %s crashed and is stopped", shown(cell.key))
             if isinstance(item, Envelope):
                 item.settle(failure=ActorFailed(cell.key, error))
             mailbox.appendleft(item)
@@ -65,9 +74,8 @@ class Supervisor:
             return
         delay = self._supervision.delay_for(cell.key, len(crashes.times) + 1)
         crashes.add(now, delay)
-        logger.info(
-            "actor of key %s crashed: restart in %g s", shown(cell.key), delay, exc_info=error
-        )
+        said = "actor of key %s crashed: restart in %g s"
+        _log(logging.INFO, error, said, shown(cell.key), delay)
         if delay > 0:
             cell.state = BACKOFF
             self._pool.delayed.add(cell)
@@ -80,6 +88,10 @@ class Supervisor:
         cell.crashes.times = []
         self._directory.settle(cell)
 
+    def hasten(self) -> None:
+        """End every backoff."""
+        self._agenda.hasten()
+
     def stop(self, cell: Cell) -> None:
         """Give up a quarantined cell with its mailbox."""
         del self.quarantined[cell]
@@ -90,13 +102,14 @@ class Supervisor:
     def _quarantine(self, cell: Cell, error: BaseException) -> None:
         assert cell.mailbox is not None
         key = shown(cell.key)
-        logger.error(
+        _log(
+            logging.ERROR,
+            error,
             "key %s is quarantined after %d restarts within %g s: release(%s) lets it go on",
             key,
             self._supervision.max_restarts,
             self._supervision.window,
             key,
-            exc_info=error,
         )
         if any(isinstance(item, Envelope) and item.is_stop for item in cell.mailbox):
             # Whoever waits for the stop would wait for a release that may never come.
@@ -104,6 +117,11 @@ class Supervisor:
             return
         cell.state = QUARANTINED
         self.quarantined[cell] = None
+        if self._on_quarantine is not None:
+            try:
+                copy_context().run(self._on_quarantine, cell.key, error)
+            except Exception:
+                logger.exception("on_quarantine failed for key %s", key)
 
     def _give_up(self, cell: Cell, error: BaseException | None) -> None:
         cell.crashes = None
@@ -114,3 +132,9 @@ class Supervisor:
         self._pool.delayed.remove(cell)
         self._directory.settle(cell)
         self._pool.signal_quiet()
+
+
+def _log(level: int, error: BaseException, message: str, *args: Any) -> None:
+    """Whatever the error, or a handler, makes of being logged: it is no reason not to go on."""
+    with suppress(Exception):
+        logger.log(level, message, *args, exc_info=logged(error))

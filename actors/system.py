@@ -47,8 +47,8 @@ class ActorSystem(Generic[K, M, A]):
     no message for so many seconds; without it they stay. `max_workers` bounds how many handlers
     may wait at the same time, also for each other's answers, so too few can wait for ever;
     without it a handler may wait for days and disturbs nobody.
-    `on_dead_letter` is called with each message that is given up; it must not wait. If in
-    doubt, set none of them.
+    `on_dead_letter` is called with each message that is given up, `on_quarantine` with each key
+    that is quarantined and its last error; they must not wait. If in doubt, set none of them.
 
     Use it from the Trio thread it was opened in.
     """
@@ -63,6 +63,7 @@ class ActorSystem(Generic[K, M, A]):
         idle_timeout: float | None = None,
         max_workers: int | None = None,
         on_dead_letter: Callable[[DeadLetter[K, M]], object] | None = None,
+        on_quarantine: Callable[[K, BaseException], object] | None = None,
     ) -> None:
         checks.function("factory", factory)
         checks.count("mailbox_capacity", mailbox_capacity, 1)
@@ -75,11 +76,15 @@ class ActorSystem(Generic[K, M, A]):
             checks.count("max_workers", max_workers, 1)
         if on_dead_letter is not None:
             checks.function("on_dead_letter", on_dead_letter)
+        if on_quarantine is not None:
+            checks.function("on_quarantine", on_quarantine)
         pool = self._pool = Pool(max_workers)
         directory = self._directory = Directory(pool, mailbox_capacity)
         letters = self._letters = DeadLetters(on_dead_letter)
         lifecycle = self._lifecycle = Lifecycle(factory)
-        supervisor = self._supervisor = Supervisor(supervision, pool, directory, letters)
+        supervisor = self._supervisor = Supervisor(
+            supervision, pool, directory, letters, on_quarantine
+        )
         self._worker = Worker(pool, directory, lifecycle, supervisor, fairness)
         if idle_timeout is not None:
             directory.on_idle = Passivation(
@@ -206,6 +211,10 @@ class ActorSystem(Generic[K, M, A]):
     def quarantined(self) -> list[K]:
         """The keys that wait for `release`."""
         return [cast(K, cell.key) for cell in self._supervisor.quarantined]
+
+    def hasten(self) -> None:
+        """Restart at once what waits to be restarted after a crash."""
+        self._supervisor.hasten()
 
     async def drain(self) -> None:
         """Wait for a moment when every accepted message is handled, quarantined keys aside."""

@@ -293,3 +293,72 @@ async def test_crashes_of_one_key_do_not_disturb_another(
         assert world.log == list(range(50))
         await system.drain()
         assert system.quarantined() == ["bad"]
+
+
+async def test_a_quarantine_is_told_with_the_key_and_the_last_error(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, BaseException]] = []
+
+    def tell(key: str, error: BaseException) -> None:
+        told.append((key, error))
+        raise ValueError("nobody listens")
+
+    async with world.system(supervision=QUARANTINE, on_quarantine=tell) as system:
+        system.tell_nowait("a", boom)
+        system.tell_nowait("b", "fine")
+        await wait_all_tasks_blocked()
+        assert [(key, type(error)) for key, error in told] == [("a", Boom)]
+        assert system.quarantined() == ["a"]
+        system.release("a")
+        await wait_all_tasks_blocked()
+        assert len(told) == 2
+    assert "on_quarantine failed for key 'a'" in caplog.text
+    assert world.log == ["fine"]
+    with pytest.raises(TypeError, match="on_quarantine must be callable"):
+        world.system(on_quarantine=7)
+
+
+async def test_hasten_ends_every_backoff_in_the_order_of_their_ends(
+    world: World, autojump_clock: MockClock
+) -> None:
+    supervision = Supervision(base=100, jitter=0, max_delay=1000)
+    async with world.system(supervision=supervision) as system:
+        system.hasten()
+        for key, crashes in (("twice", 2), ("once", 1)):
+            system.tell_nowait(key, Once(world, crashes))
+            system.tell_nowait(key, key)
+        await trio.sleep(150)
+        assert system.statistics().backoff == 1
+        assert world.log == ["worked", "once"]
+        system.tell_nowait("late", Once(world))
+        system.tell_nowait("late", "late")
+        await wait_all_tasks_blocked()
+        assert system.statistics().backoff == 2
+        system.hasten()
+        await wait_all_tasks_blocked()
+        assert system.statistics().backoff == 0
+        assert world.log == ["worked", "once", "worked", "late", "worked", "twice"]
+        assert trio.current_time() == 150
+        system.tell_nowait("again", Once(world))
+        await trio.sleep(99)
+        assert system.statistics().backoff == 1
+
+
+async def test_an_error_that_is_neither_true_nor_false_is_supervised_like_any_other(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Undecided(Exception):
+        def __bool__(self) -> bool:
+            raise ValueError("no bool")
+
+    async def crash() -> None:
+        raise Undecided
+
+    caplog.set_level("INFO")
+    async with world.system(supervision=AT_ONCE) as system:
+        system.tell_nowait("a", crash)
+        system.tell_nowait("b", "fine")
+        await wait_all_tasks_blocked()
+        assert system.quarantined() == ["a"]
+    assert world.log == ["fine"]
