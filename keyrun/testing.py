@@ -80,6 +80,8 @@ class RuntimeOptions(TypedDict, total=False):
     retention: Retention
     transform: Transform | None
     wall: Callable[[], float]
+    max_restarts: int
+    restart_window: float
 
 
 def open_test_runtime(

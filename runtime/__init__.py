@@ -27,13 +27,14 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.history import Happening, History
+from keyrun.runtime.keys import KeyStatus
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, machine
 from keyrun.runtime.reader import Reader, open_reader
-from keyrun.runtime.reading import KeyStatus
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.retry import Retry
-from keyrun.runtime.runtime import Runtime, RuntimeStatistics, open_runtime
+from keyrun.runtime.runtime import Runtime, open_runtime
+from keyrun.runtime.statistics import RuntimeStatistics
 from keyrun.runtime.step import StepFunction, step
 from keyrun.runtime.values import (
     Failure,

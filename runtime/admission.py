@@ -16,9 +16,10 @@ from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, Reser
 from keyrun.runtime.ids import RunIds
 from keyrun.runtime.ledger import MAX_KEY, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
-from keyrun.runtime.records import Submission
+from keyrun.runtime.records import SALVAGED, Submission
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.runtime.workflow import Workflow
+from keyrun.storage import StoreCorrupt
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import seal
 
@@ -158,6 +159,11 @@ class Admission:
         stored = await self._engine.ledger.submission(number)
         if stored is None:
             return None
+        if stored.origin == SALVAGED:
+            raise StoreCorrupt(
+                f"the run {run_id!r} is damaged, and what was submitted with it is lost; "
+                f"forget({run_id!r}), then submit it again, or use another run_id"
+            )
         self._same(submission, stored)
         return Admitted(stored, None)
 

@@ -16,6 +16,7 @@ from keyrun.runtime.stepping import halt, perform
 from keyrun.runtime.timer import sleep
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.wording import a_reason
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,12 +154,12 @@ class Context:
     def fail(self, reason: str) -> NoReturn:
         """End the run as failed, by the workflow's own judgement: no dead letter."""
         self.branch.check()
-        raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=reason))
+        raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=a_reason(reason)))
 
     def cancel(self, reason: str) -> NoReturn:
         """End the run as cancelled, for a reason of the workflow's own."""
         self.branch.check()
-        raise halt(self._run, CancelVerdict(reason))
+        raise halt(self._run, CancelVerdict(a_reason(reason)))
 
     def _seed(self, base: str) -> bytes:
         self.branch.check()

@@ -7,6 +7,7 @@ from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run, Unwind
+from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
@@ -37,8 +38,8 @@ class Control:
         run.standing.cancel_requested = True
         if run.number not in engine.live:
             run.line.remove(run.number)
-            engine.resting[run.number] = run
             settle(run, State.CANCELLED)
+            engine.resting[run.number] = run
             run.line.wake()
             await run.gate()
             return True
@@ -52,7 +53,7 @@ class Control:
             run.unwind(Unwind.CANCEL)
         run.resume()
         await engine.store.durable(run.staged)
-        if settled_soon and run.number in engine.live:
+        if settled_soon and (run.number in engine.live or run.number in engine.resting):
             await engine.ended(run.number)
         return True
 
@@ -65,7 +66,12 @@ class Control:
             return None
         stored = None
         if number not in engine.live and number not in engine.resting:
-            stored = await self._at_rest(number)
+            try:
+                stored = await self._at_rest(number)
+            except StoreCorrupt as error:
+                await set_aside(engine, number, error)
+                with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
+                    stored = await self._at_rest(number)
         return engine.live.get(number) or engine.resting.get(number) or stored
 
     async def _at_rest(self, number: int) -> Run | None:
@@ -83,7 +89,8 @@ class Control:
             return None
         workflow = engine.registry.find(submission.workflow, submission.version)
         run = Run(engine, engine.line(submission.key), submission, standing, workflow)
-        run.pending = standing.state is not State.QUARANTINED
+        # What was set aside has no place, and is not counted.
+        run.pending = standing.place is not None or standing.state is not State.QUARANTINED
         # How far it is: the status is not stored with every step. What is damaged can be ended.
         with suppress(StoreCorrupt):
             await engine.recall(run)

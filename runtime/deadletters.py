@@ -1,14 +1,17 @@
-"""Dead letters and their way back: redrive, forget, release."""
+"""Dead letters and what is quarantined, and their way back: redrive, forget, release."""
 
 from typing import TYPE_CHECKING
 
 import attrs
 
+from keyrun.runtime.control import Control
 from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import sealed
+from keyrun.runtime.ledger import number_at, sealed
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -21,9 +24,19 @@ async def redrive(engine: "Engine", run_id: str) -> int:
     A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
     goes on from the step that failed. A quarantined one keeps its place."""
     number, submission, standing = await _find(engine, run_id)
+    if standing.state in (State.QUARANTINED, State.FAILED):
+        check_submitted(submission)
     if standing.state is State.QUARANTINED:
+        if standing.place is None:
+            return await _back_in_line(engine, submission, standing)
         await _again(engine, submission, standing)
         return standing.generation
+    if submission.key in engine.crashes.quarantined and not standing.state.terminal:
+        raise RunEnded(
+            f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
+            run_id=run_id,
+            key=submission.key,
+        )
     ledger = engine.ledger
     journal_key = ledger.entry(number, await _next_entry(engine, number))
     told = ledger.outbox(number, standing.generation)
@@ -65,6 +78,28 @@ async def redrive(engine: "Engine", run_id: str) -> int:
     return generation
 
 
+async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
+    """A run that was set aside gets a place at the end of its key's line."""
+    number, version = submission.number, _todays_version(engine, submission)
+    async with engine.salvaging:
+        fresh = await readmit(engine, submission, standing)
+        known = await engine.ledger.standing(number)
+        if known is None or known.state is not State.QUARANTINED:
+            # Somebody else asked at the same time.
+            return fresh.generation
+        place = fresh.place
+        assert place is not None
+        group = engine.store.open_group()
+        _put_version(engine, group, submission, version)
+        _put_standing(engine, group, number, fresh)
+        queued = engine.ledger.place(submission.key, place)
+        group.put("queue", queued, sealed("queue", queued, number))
+        engine.backlog.enter(engine.line(submission.key))
+        group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+        await engine.store.durable(group)
+        return fresh.generation
+
+
 async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
     version = _todays_version(engine, submission)
     group = engine.store.open_group()
@@ -97,16 +132,37 @@ def _put_standing(engine: "Engine", group: "Group", number: int, standing: Stand
 
 async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
     number = await engine.ledger.find(run_id)
-    submission = None if number is None else await engine.ledger.submission(number)
+    submission: Submission | None = None
+    standing: Standing | None = None
+    if number is not None:
+        try:
+            submission = await engine.ledger.submission(number)
+            live = engine.live.get(number)
+            if live is not None and live.standing.state.terminal:
+                # An end that is only staged has not happened yet.
+                await engine.store.durable(live.staged)
+                live = None
+            standing = live.standing if live is not None else await engine.ledger.standing(number)
+        except StoreCorrupt as error:
+            submission, standing = await remains(engine, number, error)
     if number is None or submission is None:
         raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
-    live = engine.live.get(number)
-    if live is not None and live.standing.state.terminal:
-        # An end that is only staged has not happened yet.
-        await engine.store.durable(live.staged)
-        live = None
-    standing = live.standing if live is not None else await engine.ledger.standing(number)
     return number, submission, standing or Standing(place=number)
+
+
+async def release(engine: "Engine", key: str) -> bool:
+    """Serve a key again that is quarantined, by itself or by its first run."""
+    engine.check_open()
+    if engine.crashes.release(key):
+        return True
+    rows = await engine.store.scan("queue", prefix=engine.ledger.line(key), limit=1)
+    for record, raw in rows:
+        place = engine.ledger.split_place(record)[1]
+        head = await engine.reading.status(number_at(record, raw, place))
+        if head is not None and head.state is State.QUARANTINED:
+            await redrive(engine, head.run_id)
+            return True
+    return False
 
 
 async def _next_entry(engine: "Engine", number: int) -> int:
@@ -118,8 +174,12 @@ async def _next_entry(engine: "Engine", number: int) -> int:
 
 async def forget(engine: "Engine", run_id: str) -> None:
     """Remove all that is stored of a run that has ended, or is quarantined."""
+    # Before, one could not tell whether the run has been counted as waiting.
+    await engine.counted.wait()
     number, submission, standing = await _find(engine, run_id)
     quarantined = standing.state is State.QUARANTINED
+    if not (standing.state.terminal or quarantined) and await _held_by_key(engine, submission):
+        number, submission, standing = await _find(engine, run_id)
     if not standing.state.terminal and not quarantined:
         raise RunEnded(
             f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
@@ -130,8 +190,19 @@ async def forget(engine: "Engine", run_id: str) -> None:
     await erase(engine, group, number, submission, standing)
     await engine.store.durable(group)
     if quarantined:
-        engine.live.pop(number, None)
-        engine.line(submission.key).drop(number)
+        live = engine.live.pop(number, None)
+        line = engine.line(submission.key)
+        if live.pending if live is not None else standing.place is not None:
+            line.started()
+        line.drop(number)
+
+
+async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
+    """End a run that is quarantined with its key. Says whether it was."""
+    if submission.key not in engine.crashes.quarantined:
+        return False
+    await Control(engine).cancel(submission.run_id)
+    return True
 
 
 async def erase(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.ledger import sealed
-from keyrun.runtime.logs import logger
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.salvage import set_aside
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Delays:
             try:
                 submission = await ledger.submission(number)
             except StoreCorrupt as error:
-                logger.error("a delayed run is damaged and never due: %s", error)
+                await set_aside(self._engine, number, error)
                 continue
             if submission is not None:
                 self._engine.backlog.enter(self._engine.line(submission.key))
@@ -75,7 +75,11 @@ class Delays:
                 continue
             number = heappop(self._heap)[1]
             if number in self.waiting:
-                standing = await self._standing(number)
+                try:
+                    standing = await self._standing(number)
+                except StoreCorrupt as error:
+                    await set_aside(self._engine, number, error)
+                    continue
                 submission = self.waiting.pop(number, None)
                 if submission is not None:
                     self._place(submission, standing)

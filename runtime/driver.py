@@ -1,21 +1,21 @@
 """The driver: calls the workflow of a run, and again if need be, until it ends or leaves memory."""
 
-import traceback
 from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any
 
 import trio
 
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.logs import log
-from keyrun.runtime.outcome import TRACEBACK_LIMIT
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.errors import StoreError
 
 Conclude = Callable[[Run, Any, Failure | None], bool | None]
@@ -70,15 +70,18 @@ async def one_pass(
         pass
     except StepFailed as error:
         failure = error.failure
-    except StoreError:
-        raise
+    except StoreError as error:
+        if run.engine.failure is not None:
+            raise
+        # Not of this store, then, but of one that the workflow uses itself.
+        failure = workflow_error(error)
     except Exception as error:
         failure = workflow_error(error)
     except trio.Cancelled:
         if not scope.cancel_called:
             raise
-    except BaseExceptionGroup as group:
-        failure = _failure_in(group, cancelled=scope.cancel_called)
+    except BaseException as error:
+        failure = _failure_in(run, error, cancelled=scope.cancel_called)
     finally:
         branch.close()
         run.scope = NOT_DRIVEN
@@ -89,12 +92,17 @@ async def one_pass(
     return (conclude or _conclude)(run, result, failure)
 
 
-def _failure_in(group: BaseExceptionGroup[BaseException], *, cancelled: bool) -> Failure | None:
-    """What is left of a group when that is taken away which ends the pass: a nursery of the
-    workflow wraps it."""
-    ending, rest = group.split((Halt, trio.Cancelled) if cancelled else Halt)
-    if ending is None or not (rest is None or isinstance(rest, ExceptionGroup)):
-        raise group
+def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
+    """What is left of an error that is no Exception when that is taken away which ends the pass: a
+    nursery of the workflow wraps it."""
+    if not is_crash(error, trio.Cancelled if cancelled else ()):
+        raise error
+    if not run.rehearsed:
+        # Nothing in between has looked at it, so a step may have left without giving this back.
+        run.line.holder = None
+    rest: BaseException | None = error
+    if isinstance(error, BaseExceptionGroup):
+        rest = error.split((Halt, trio.Cancelled) if cancelled else Halt)[1]
     return None if rest is None else workflow_error(rest)
 
 
@@ -147,7 +155,9 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         return True
     try:
         payload = run.engine.codec.encode(result, run.workflow.result_type)
-    except (TypeError, ValueError) as error:
+    except BaseException as error:
+        if not is_crash(error):
+            raise
         settle(run, State.FAILED, failure=workflow_error(error), dead=True)
         return True
     settle(run, State.SUCCEEDED, result=payload)
@@ -162,14 +172,13 @@ def unasked(ident: str) -> str:
     )
 
 
-def workflow_error(error: Exception) -> Failure:
+def workflow_error(error: BaseException) -> Failure:
     """What it is when the code of a workflow itself raises."""
-    text = "".join(traceback.format_exception(error))
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,
-        reason=f"the workflow itself raised {type(error).__name__}: {error}",
-        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-        traceback=text[-TRACEBACK_LIMIT:],
+        reason=f"the workflow itself raised {named(error)}",
+        error_type=type_of(error),
+        traceback=traceback_of(error),
     )
 
 

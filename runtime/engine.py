@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 import trio
 from outcome import Error, Value
 
-from keyrun.actors import Actor, ActorSystem
+from keyrun.actors import Actor, ActorSystem, Supervision
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
 from keyrun.runtime.ledger import Ledger, sealed
@@ -37,7 +39,7 @@ class LineActor(Actor["Line", None]):
     async def receive(self, line: Line) -> None:
         """Go on until there is no run, or the first is held."""
         engine = line.engine
-        again = False
+        again = crashed = False
         try:
             while not engine.draining:
                 run = line.head or line.fresh() or await line.next()
@@ -56,10 +58,16 @@ class LineActor(Actor["Line", None]):
                 if run.spent:
                     again = True
                     return
-        except Exception as error:
-            engine.fail(error)
+        except BaseException as error:
+            if not is_crash(error):
+                raise
+            crashed = await engine.crashes.crashed(line, error)
+            if crashed:
+                raise
         finally:
-            line.rest()
+            # After a crash its actor still has what woke it, and needs no further call.
+            if not crashed:
+                line.rest()
             if again:
                 line.wake()
 
@@ -82,13 +90,22 @@ class Engine:
         retention: Retention,
         codec: PayloadCodec,
         wall: Callable[[], float],
+        supervision: Supervision,
     ) -> None:
         self.store = store
         self.commits = store.group_commit
         self.registry = registry
         self.ledger = Ledger(store.namespace(namespace))
         self.limits = limits
-        self.reading = Reading(self.ledger, codec, registry)
+        self.crashes = Crashes(self, supervision)
+        self.live: dict[int, Run] = {}
+        self.reading = Reading(
+            self.ledger,
+            codec,
+            registry,
+            live=self.live,
+            quarantined=self.crashes.quarantined,
+        )
         self.sweeper = Sweeper(self, retention)
         self.retry = DEFAULT_RETRY
         self.codec = codec
@@ -98,12 +115,12 @@ class Engine:
         self.overruns = Overruns()
         self.asyncio = AsyncioLoop()
         self.suspects = trio.Lock()
+        self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
         self.backlog = Backlog(self.lines, max_pending, max_pending_per_key, backpressure_timeout)
         self.hook = hook
         self.outbox = Outbox(self)
         self.delays = Delays(self)
-        self.live: dict[int, Run] = {}
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
         self.waiting: dict[int, list[trio.lowlevel.Task]] = {}
@@ -112,6 +129,8 @@ class Engine:
         """Runs whose next generation is staged: the store still shows the end of the last."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
             lambda key: LineActor(),
+            supervision=supervision,
+            on_quarantine=self.crashes.quarantine,
             idle_timeout=60.0,
             # A line that was not served to its end is served again at the next open.
             on_dead_letter=lambda letter: None,

@@ -9,12 +9,12 @@ from typing import Any
 
 import trio
 
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry
 from keyrun.runtime.run import Halt
 from keyrun.runtime.stepping import halt
-from keyrun.storage import StoreError
 
 Start = Callable[[Any, Branch], Awaitable[Any]]
 
@@ -42,14 +42,16 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             if decision is not None and decision.payload == index:
                 said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
                 raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
-        except (Exception, Halt) as error:
+        except BaseException as error:
+            if not is_crash(error):
+                raise
             if child.lost and not isinstance(error, Halt):
                 await child.rest()
             if not failed:
                 failed.append(error)
                 # The branch above is as good as going on: nobody is stuck meanwhile.
                 journal.tasks += 1
-                if not isinstance(error, Halt | StoreError):
+                if not isinstance(error, Halt) and run.engine.failure is None:
                     _decide(branch, ident, index)
                 for sibling in branch.forks:
                     sibling.close()

@@ -14,8 +14,9 @@ import attrs
 from keyrun.runtime.errors import InvalidHistory
 from keyrun.runtime.exported import Records, parse, render
 from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.records import read_failure
+from keyrun.runtime.records import Standing, Submission, read_failure
 from keyrun.runtime.values import Failure, State
+from keyrun.storage import StoreError
 
 
 @attrs.frozen(kw_only=True)
@@ -34,15 +35,20 @@ class Happening:
 
 @attrs.frozen(repr=False)
 class History(Sequence[Happening]):
-    """What happened to a run, in order. Empty if there is no such run."""
+    """What happened to a run, in order. Empty if there is no such run. What cannot be read any more
+    is told as `damaged`."""
 
     records: Records | None = None
-    """What it was told from, payloads included, as they are stored."""
-    _story: tuple[Happening, ...] = attrs.field(init=False, eq=False)
+    """What it was told from, payloads included, as they are stored; None if there is no such run,
+    or a part of it is damaged."""
+    _story: tuple[Happening, ...] = attrs.field(kw_only=True)
 
     @_story.default
     def _tell(self) -> tuple[Happening, ...]:
-        return () if self.records is None else tuple(tell(self.records))
+        told = self.records
+        if told is None:
+            return ()
+        return tell(told.submission, told.standing, [fields for _, fields in told.entries])
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file, for `load`. The file is text and holds all that the run was given
@@ -59,9 +65,16 @@ class History(Sequence[Happening]):
 
     def to_json(self) -> str:
         """What `save` writes."""
-        if self.records is None:
-            raise InvalidHistory("this history is empty: no run had that id, or it was forgotten")
-        return render(self.records)
+        return render(self.whole())
+
+    def whole(self) -> Records:
+        """The records, if all of them are there."""
+        if self.records is not None:
+            return self.records
+        for happening in self:
+            if happening.event == "damaged":
+                raise InvalidHistory(f"this history has a gap: {happening.detail}")
+        raise InvalidHistory("this history is empty: no run had that id, or it was forgotten")
 
     @classmethod
     def from_json(cls, text: str) -> "History":
@@ -87,21 +100,34 @@ class History(Sequence[Happening]):
         return len(self._story)
 
     def __repr__(self) -> str:
-        about = "nobody" if self.records is None else self.records.submission.run_id
+        about = "a damaged run" if self._story else "nobody"
+        if self.records is not None:
+            about = self.records.submission.run_id
         return f"<history of {about}, {len(self)} happenings>"
 
 
-def tell(records: Records) -> list[Happening]:
-    """The story, in the order in which it was written down."""
-    submission, standing = records.submission, records.standing
-    story = [Happening(at=submission.submitted_at, event="submitted")]
-    if standing is not None and standing.started_at is not None:
+def tell(
+    submission: Submission | StoreError,
+    standing: Standing | StoreError | None,
+    entries: Sequence[list[Any] | StoreError],
+) -> tuple[Happening, ...]:
+    """The story, in the order in which it was written down. What cannot be read any more, and why,
+    is told where it would stand."""
+    story: list[Happening] = []
+    if isinstance(submission, StoreError):
+        story.append(_damaged(story, submission))
+    else:
+        story.append(Happening(at=submission.submitted_at, event="submitted"))
+    if isinstance(standing, Standing) and standing.started_at is not None:
         story.append(Happening(at=standing.started_at, event="started"))
-    for _, fields in records.entries:
-        happening = _entry(fields)
-        if happening is not None:
-            story.append(happening)
-    if standing is not None and standing.ended_at is not None:
+    for fields in entries:
+        if isinstance(fields, StoreError):
+            story.append(_damaged(story, fields))
+        else:
+            story.append(_entry(fields))
+    if isinstance(standing, StoreError):
+        story.append(_damaged(story, standing))
+    elif standing is not None and standing.ended_at is not None:
         event = {
             State.SUCCEEDED: "succeeded",
             State.FAILED: "failed",
@@ -115,10 +141,15 @@ def tell(records: Records) -> list[Happening]:
                 detail=standing.reason,
             )
         )
-    return story
+    return tuple(story)
 
 
-def _entry(fields: list[Any]) -> Happening | None:
+def _damaged(story: list[Happening], error: StoreError) -> Happening:
+    at = story[-1].at if story else 0.0
+    return Happening(at=at, event="damaged", detail=str(error))
+
+
+def _entry(fields: list[Any]) -> Happening:
     kind, ident, at, *rest = fields
     match Entry(kind):
         case Entry.DONE:

@@ -1,9 +1,11 @@
-"""Run ids that the runtime makes: they sort by the time they were made, and tell the number."""
+"""Run ids that Keyrun makes: they tell the number. Those of runs that were submitted without one
+sort by the time they were made; a damaged run whose id is lost is called by its number."""
 
 import re
 from secrets import token_hex
 
 _MADE = re.compile(r"[0-9a-f]{22}([0-9a-f]{1,16})")
+_LOST = re.compile(r"damaged-([1-9][0-9]{0,18})")
 
 
 class RunIds:
@@ -19,7 +21,14 @@ class RunIds:
         return f"{last:014x}{self._maker}{number:x}"
 
 
+def lost_id(number: int) -> str:
+    """The id of a run whose own is lost."""
+    return f"damaged-{number}"
+
+
 def number_in(run_id: str) -> int | None:
     """The admission number that an id tells, if it is one that was made here."""
-    made = _MADE.fullmatch(run_id)
-    return None if made is None else int(made[1], 16)
+    if (made := _MADE.fullmatch(run_id)) is not None:
+        return int(made[1], 16)
+    lost = _LOST.fullmatch(run_id)
+    return None if lost is None else int(lost[1])

@@ -23,10 +23,13 @@ that is used again leads to a new run.
 """
 
 import struct
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from keyrun.runtime.ids import number_in
+import trio
+
+from keyrun.runtime.ids import lost_id, number_in
 from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.storage import Namespace, Store, StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -124,17 +127,39 @@ class Ledger:
 
     async def submission(self, number: int) -> Submission | None:
         """What was submitted under `number`."""
-        fields = await self.get("runs", self.number(number))
-        return None if fields is None else Submission.read(number, fields)
+        key = self.number(number)
+        raw = await self.store.get("runs", key)
+        return None if raw is None else self.read_submission(key, raw)
+
+    def read_submission(self, key: bytes, raw: bytes) -> Submission:
+        """The submission in a record of `runs`."""
+        return self.submission_of(key, unseal("runs", key, raw))
+
+    def submission_of(self, key: bytes, fields: list[Any]) -> Submission:
+        """The submission that the fields of a record of `runs` are."""
+        try:
+            return Submission.read(self.split_number(key)[0], fields)
+        except (TypeError, ValueError, IndexError) as error:
+            raise _no_such_record("runs", key) from error
 
     async def standing(self, number: int) -> Standing | None:
         """How the run stands, or None if it was never touched."""
-        fields = await self.get("status", self.number(number))
-        return None if fields is None else Standing.read(fields)
+        key = self.number(number)
+        fields = await self.get("status", key)
+        try:
+            return None if fields is None else Standing.read(fields)
+        except (TypeError, ValueError) as error:
+            raise _no_such_record("status", key) from error
 
     async def find(self, run_id: str) -> int | None:
         """The number of a run id."""
-        fields = await self.get("ids", self.run_id(run_id))
+        try:
+            fields = await self.get("ids", self.run_id(run_id))
+        except StoreCorrupt:
+            number = await self._search(run_id)
+            if number is None:
+                raise
+            return number
         if fields is not None:
             return int(fields[0])
         number = number_in(run_id)
@@ -144,11 +169,23 @@ class Ledger:
             submission = await self.submission(number)
         except StoreCorrupt:
             return number
-        # What stands in for a damaged run has lost its id.
-        known = submission is not None and (
-            submission.run_id == run_id or submission.origin == SALVAGED
-        )
-        return number if known else None
+        if submission is None:
+            return None
+        # What stands in for a damaged run may have lost the id that it was given.
+        lost = submission.origin == SALVAGED and submission.run_id == lost_id(number)
+        return number if lost or submission.run_id == run_id else None
+
+    async def _search(self, run_id: str) -> int | None:
+        """The number of a run id that leads nowhere any more: a look at all runs."""
+        start = b""
+        while rows := await self.store.scan("runs", prefix=self.prefix, start=start, limit=1000):
+            for key, raw in rows:
+                with suppress(StoreCorrupt):
+                    if self.read_submission(key, raw).run_id == run_id:
+                        return self.split_number(key)[0]
+            start = rows[-1][0] + b"\0"
+            await trio.lowlevel.checkpoint()
+        return None
 
 
 def number_at(key: bytes, raw: bytes, place: int) -> int:
@@ -159,6 +196,15 @@ def number_at(key: bytes, raw: bytes, place: int) -> int:
         # Most runs have the place that is their number.
         return place
     return int(number)
+
+
+def _no_such_record(table: str, key: bytes) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the record {key!r} in table {table!r} is damaged: its checksum matches but it holds "
+        "something else; restore the store from a backup",
+        table=table,
+        key=key,
+    )
 
 
 def sealed(table: str, key: bytes, *fields: Any) -> bytes:

@@ -109,10 +109,21 @@ class Line:
         """The first run was changed in the store: drive it from there."""
         if self.head is not None and self.head.number == number:
             self.engine.live.pop(number, None)
+            if not self.head.pending:
+                self.engine.backlog.enter(self)
             self.head = None
-            self.engine.backlog.enter(self)
         self.forget_submission(number)
         self.wake()
+
+    def rewind(self) -> None:
+        """Know nothing of the runs: they are read from the store when the line is served."""
+        for _, _, submission in self.window:
+            if submission is not None:
+                submission.at_hand = False
+        self.head = self.holder = self.group = self._state = None
+        self.window = []
+        self._last = 0
+        self._more = self._overtaken = True
 
     def drop(self, number: int) -> None:
         """A run that held the line is gone."""
@@ -188,9 +199,8 @@ class Line:
             try:
                 run = await self.engine.load(self, place, number)
             except StoreCorrupt as error:
-                await set_aside(self.engine, self.key, place, number, error)
+                await set_aside(self.engine, number, error, key=self.key, place=place)
                 self.remove(number)
-                self.started()
                 continue
             if run is None:
                 self.remove(number)

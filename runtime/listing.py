@@ -1,18 +1,19 @@
 """Listing: which runs fit a filter, found page by page from either end of the admission order.
 
 A filtered listing may look at every run there is, so a record is unsealed only if its bytes could
-fit, and no read transaction is longer than a page.
+fit, and no read transaction is longer than a page. What is damaged is listed with what other
+records tell of it.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import attrs
 
-from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.records import SUBMITTED_AT, Standing, Submission
+from keyrun.runtime.damage import DAMAGE
+from keyrun.runtime.reading import Heads, Reading
+from keyrun.runtime.records import SUBMITTED_AT, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
@@ -73,7 +74,19 @@ class Wanted:
             (self.key is None or submission.key == self.key)
             and (self.workflow is None or submission.workflow == self.workflow)
             and (self.tag is None or self.tag in submission.tags)
+            and self.in_time(submission.submitted_at)
         )
+
+    def fits_damaged(self, status: RunStatus) -> bool | None:
+        """Does a run fit whose submission is damaged? None if nobody can tell."""
+        if self.states is not None and status.state not in self.states:
+            return False
+        if self.key is not None and status.key not in (self.key, ""):
+            return False
+        lost = [self.workflow, self.tag, self.since, self.until]
+        if not status.key:
+            lost.append(self.key)
+        return None if any(asked is not None for asked in lost) else True
 
     def stored_states(self) -> frozenset[State]:
         """What may be stored of a run that is shown in one of the states: a run that is paused or
@@ -83,15 +96,11 @@ class Wanted:
 
 
 class Listing:
-    """Finds runs. `show` makes of records what a user sees."""
+    """Finds runs."""
 
-    def __init__(
-        self, ledger: Ledger, show: Callable[[Submission, Standing | None], RunStatus]
-    ) -> None:
-        self._ledger = ledger
-        self._show = show
-        self.unreadable = 0
-        """Damaged records that were left out: no reason not to show the others."""
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._ledger = reading.ledger
 
     async def page(
         self,
@@ -105,8 +114,11 @@ class Listing:
         """At most `limit` runs that fit; `after` is the number of the last that is known, 0 for
         none. `table` is an index by number."""
         ledger, found = self._ledger, list[RunStatus]()
-        while len(found) < limit:
-            size = min(PAGE, limit - len(found)) if wanted == _ANY else PAGE
+        heads: Heads = {}
+        more = True
+        while more and len(found) < limit:
+            room = limit - len(found)
+            size = min(PAGE, room) if wanted == _ANY else PAGE
             with ledger.store.view():
                 rows = await ledger.store.scan(
                     table,
@@ -116,46 +128,76 @@ class Listing:
                     limit=size,
                     reverse=newest_first,
                 )
-                await self._take(rows, table, wanted, found, limit)
-            if len(rows) < size:
-                break
-            after = ledger.split_number(rows[-1][0])[0]
+                taken = await self._take(rows, table, wanted, heads, room)
+            if len(taken) == room:
+                after = next(reversed(taken))
+            else:
+                more = len(rows) == size
+                if more:
+                    after = ledger.split_number(rows[-1][0])[0]
+            found += await self._shown(taken, wanted)
         return found
 
     async def _take(
-        self, rows: Rows, table: str, wanted: Wanted, found: list[RunStatus], limit: int
-    ) -> None:
+        self, rows: Rows, table: str, wanted: Wanted, heads: Heads, room: int
+    ) -> dict[int, RunStatus | StoreError]:
+        """The first `room` runs that fit, or may: those that cannot be read, and why."""
         if wanted.states is not None:
-            rows = await self._in_state(rows, wanted.stored_states())
+            damaged = State.QUARANTINED in wanted.states
+            rows = await self._in_state(rows, wanted.stored_states(), damaged=damaged)
         marks = wanted.marks()
-        timed = wanted.since is not None or wanted.until is not None
+        taken: dict[int, RunStatus | StoreError] = {}
         for record, value in rows:
             raw = value if table == "runs" else await self._ledger.store.get("runs", record)
             if raw is None or not all(mark in raw for mark in marks):
                 continue
+            number = self._ledger.split_number(record)[0]
+            live = self._reading.live.get(number)
             try:
-                fields = unseal("runs", record, raw)
-                if timed and not wanted.in_time(fields[SUBMITTED_AT]):
+                submission = self._read(record, raw, wanted) if live is None else live.submission
+            except DAMAGE as error:
+                taken[number] = error
+            else:
+                if submission is None or not wanted.fits(submission):
                     continue
-                status = await self._status(record, fields, wanted)
-            except StoreError:
-                self.unreadable += 1
+                status = await self._reading.stands(submission, self._reading.tolerant, heads)
+                if wanted.states is None or status.state in wanted.states:
+                    taken[number] = status
+            if len(taken) == room:
+                break
+        return taken
+
+    def _read(self, record: bytes, raw: bytes, wanted: Wanted) -> Submission | None:
+        """What was submitted; None if that it does not fit is seen before all of it is read."""
+        fields = unseal("runs", record, raw)
+        for at in fields[SUBMITTED_AT : SUBMITTED_AT + 1]:
+            if isinstance(at, float) and not wanted.in_time(at):
+                return None
+        return self._ledger.submission_of(record, fields)
+
+    async def _shown(
+        self, taken: dict[int, RunStatus | StoreError], wanted: Wanted
+    ) -> list[RunStatus]:
+        """The same in the same order, with what can be said of those that cannot be read."""
+        damaged = await self._reading.damaged(
+            {number: read for number, read in taken.items() if isinstance(read, StoreError)}
+        )
+        shown: list[RunStatus] = []
+        for number, read in taken.items():
+            if not isinstance(read, StoreError):
+                shown.append(read)
                 continue
-            if status is not None:
-                found.append(status)
-                if len(found) == limit:
-                    return
+            fits = wanted.fits_damaged(damaged[number])
+            if fits:
+                shown.append(damaged[number])
+            elif fits is None:
+                self._reading.unreadable += 1
+        return shown
 
-    async def _status(self, record: bytes, fields: list[Any], wanted: Wanted) -> RunStatus | None:
-        number = self._ledger.split_number(record)[0]
-        submission = Submission.read(number, fields)
-        if not wanted.fits(submission):
-            return None
-        status = self._show(submission, await self._ledger.standing(number))
-        return status if wanted.states is None or status.state in wanted.states else None
-
-    async def _in_state(self, rows: Rows, states: frozenset[State]) -> Rows:
-        """The rows whose run may be stored in one of the states."""
+    async def _in_state(
+        self, rows: Rows, states: frozenset[State], *, damaged: bool = False
+    ) -> Rows:
+        """The rows whose run may be stored in one of the states, or in a record that is damaged."""
         stored = {}
         if rows:
             first, last = sorted((rows[0][0], rows[-1][0]))
@@ -168,6 +210,7 @@ class Listing:
             else:
                 state = _STATE.search(raw[_STATE_AT])
                 fits = state is None or state[0].decode() in states
+                fits = fits or (damaged and _is_damaged(row[0], raw))
             if fits:
                 fitting.append(row)
         return fitting
@@ -184,14 +227,21 @@ class Listing:
                 )
                 for record, raw in await self._in_state(rows, states):
                     try:
-                        number = ledger.split_number(record)[0]
-                        submission = Submission.read(number, unseal("runs", record, raw))
-                    except StoreError:
+                        submission = ledger.read_submission(record, raw)
+                    except DAMAGE:
                         continue
                     counts[submission.workflow, submission.version] += 1
             if len(rows) < PAGE:
                 return dict(counts)
             after = ledger.split_number(rows[-1][0])[0]
+
+
+def _is_damaged(record: bytes, raw: bytes) -> bool:
+    try:
+        unseal("status", record, raw)
+    except DAMAGE:
+        return True
+    return False
 
 
 _ANY = Wanted()

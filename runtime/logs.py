@@ -1,8 +1,10 @@
 """Logging: what happened, with the run, key, step, attempt and event as fields."""
 
 import logging
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from keyrun.actors.errors import logged
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
@@ -31,4 +33,28 @@ def log(
             "attempt": about and about.attempt,
             "event": event,
         }
-        logger.log(level, "run %s (key %s): %s", run.run_id, run.key, message, extra=fields)
+        _say(level, f"run {run.run_id} (key {run.key}): {message}", fields)
+
+
+def log_key(
+    key: str,
+    event: str,
+    message: str,
+    *,
+    run_id: str = "",
+    error: BaseException | None = None,
+    level: int = logging.ERROR,
+) -> None:
+    """Log something about a key, at a run of it if that is known."""
+    fields = {"run": run_id, "key": key, "step": None, "attempt": None, "event": event}
+    _say(level, message, fields, error)
+
+
+def _say(
+    level: int, message: str, fields: dict[str, Any], error: BaseException | None = None
+) -> None:
+    # A handler that raises is no reason to leave what is being done half done.
+    with suppress(Exception):
+        logger.log(
+            level, "%s", message, extra=fields, exc_info=None if error is None else logged(error)
+        )

@@ -20,6 +20,7 @@ from keyrun.runtime.step import StepFunction, StepOptions
 from keyrun.runtime.stepping import attempts, halt, ready
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.wording import a_reason
 from keyrun.runtime.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -53,14 +54,14 @@ class Succeed:
 class Fail:
     """The run has failed, by the machine's own judgement: no dead letter."""
 
-    reason: str
+    reason: str = attrs.field(converter=a_reason)
 
 
 @attrs.frozen
 class Cancel:
     """The run is cancelled, for a reason of the machine's own."""
 
-    reason: str
+    reason: str = attrs.field(converter=a_reason)
 
 
 Verdict = Continue | Succeed | Fail | Cancel

@@ -1,6 +1,5 @@
 """Outcomes of attempts: what is written down when a step succeeds, fails, or fails for good."""
 
-import traceback
 from typing import Any
 
 from keyrun.runtime.attempt import Overrun
@@ -13,14 +12,12 @@ from keyrun.runtime.retry import Retry
 from keyrun.runtime.run import Run
 from keyrun.runtime.step import StepFunction
 from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
 # To look a member up in its enum, and to pack it, takes as long as the rest of the record.
 _SETTLED = Entry.DONE
 _DONE, _STEP = int(Entry.DONE), int(Call.STEP)
-
-TRACEBACK_LIMIT = 4000
-"""Characters of a traceback that are stored; the end says most."""
 
 
 def succeeded(
@@ -61,8 +58,8 @@ def failed(
     memory.interruptions = memory.interruptions_alone = 0
     try:
         current.store_memo()
-    except (TypeError, ValueError) as unfit:
-        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {unfit}")
+    except Exception as unfit:
+        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
     policy = step.set.retry or run.workflow.retry or run.engine.retry
     failure, again = _judge(run, step, current, error, policy)
     if not again:
@@ -135,7 +132,7 @@ def _judge(
     ident, number = current.step, current.attempt
     elapsed = current.elapsed()
     kind = FailureKind.STEP_FAILED
-    what = f"{type(error).__name__}: {error}"
+    what = named(error)
     if isinstance(error, Overrun):
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"
@@ -155,14 +152,13 @@ def _judge(
         again = False
         kind = FailureKind.RETRY_BUDGET
         reason += f"; the run's retry budget of {limits.retry_budget} is used up"
-    text = "".join(traceback.format_exception(error)) if error.__traceback__ else None
     failure = Failure(
         kind=kind,
         reason=reason,
         step=ident,
         attempt=number,
-        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-        traceback=text and text[-TRACEBACK_LIMIT:],
+        error_type=type_of(error),
+        traceback=traceback_of(error) if error.__traceback__ else None,
         elapsed=elapsed,
     )
     return failure, again

@@ -7,9 +7,10 @@ from typing import Any
 
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.history import History
+from keyrun.runtime.keys import KeyStatus, keys
 from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.listing import Wanted
-from keyrun.runtime.reading import KeyStatus, Reading
+from keyrun.runtime.listing import Listing, Wanted
+from keyrun.runtime.reading import Reading
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store
@@ -22,6 +23,7 @@ class Reader:
     def __init__(self, ledger: Ledger, reading: Reading) -> None:
         self._ledger = ledger
         self._reading = reading
+        self._listing = Listing(reading)
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, or None if there is no such run. With `result=False` its result is
@@ -51,15 +53,22 @@ class Reader:
         """Runs in the order of their admission, or the other way round; `after` is the id of the
         last one you have. `since` and `until` are about when they were submitted."""
         wanted = Wanted.of(state, key, workflow, tag, since, until)
-        return await self._reading.listing.page(
+        return await self._listing.page(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
         )
 
     async def keys(
-        self, *, key: str | None = None, limit: int = 100, after: str | None = None
+        self,
+        *,
+        key: str | None = None,
+        quarantined: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[KeyStatus]:
-        """What each key is doing that has runs which have not ended; or only `key`."""
-        return await self._reading.keys(key=key, limit=limit, after=after)
+        """What each key is doing that has runs which have not ended; or only `key`, or those that
+        are, or are not, `quarantined`. A reader sees the keys whose first run is: that Keyrun
+        itself failed to serve a key is only known to the runtime where that happened."""
+        return await keys(self._reading, key=key, quarantined=quarantined, limit=limit, after=after)
 
     async def dead_letters(
         self,
@@ -75,7 +84,7 @@ class Reader:
     ) -> list[RunStatus]:
         """Runs whose step failed for good, oldest first unless `newest_first`."""
         wanted = Wanted.of(None, key, workflow, tag, since, until)
-        return await self._reading.listing.page(
+        return await self._listing.page(
             wanted,
             table="dead",
             limit=limit,
@@ -86,12 +95,13 @@ class Reader:
     async def unfinished(self) -> dict[tuple[str, int], int]:
         """How many runs of which workflow, by name and version, go on when a runtime opens the
         store. Quarantined ones do not."""
-        return await self._reading.listing.unfinished()
+        return await self._listing.unfinished()
 
     @property
     def unreadable(self) -> int:
-        """How many damaged records the listings of this reader have left out."""
-        return self._reading.listing.unreadable
+        """How many damaged records the listings of this reader have left out, since nobody can tell
+        what they are about, or whether they fit."""
+        return self._reading.unreadable
 
     async def _number(self, run_id: str | None) -> int:
         if run_id is None:

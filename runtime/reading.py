@@ -1,18 +1,20 @@
-"""Reading: how runs and keys stand and what happened to them, from the records alone.
+"""Reading: how runs stand and what happened to them, from the records alone.
 
 The same for a runtime and for a reader in another process; a runtime lays what it knows better on
-top. Every answer is of one durable commit.
+top. Every answer is of one durable commit. What is damaged is shown as that: no single record
+keeps the others from being read.
 """
 
-from collections import Counter
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.runtime.damage import DAMAGE, stand_in, traces
 from keyrun.runtime.exported import Records
-from keyrun.runtime.history import History
-from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.listing import Listing
+from keyrun.runtime.history import History, tell
+from keyrun.runtime.ledger import Ledger, number_at
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry
@@ -20,28 +22,38 @@ from keyrun.storage import StoreError
 from keyrun.storage.payload import PayloadCodec, PayloadError
 from keyrun.storage.record import unseal
 
-PAGE = 500
+if TYPE_CHECKING:
+    from keyrun.runtime.run import Run
 
+_UNHELD = (State.QUARANTINED, State.CANCELLING)
+"""What a run is whether or not somebody holds it."""
 
-@attrs.frozen(kw_only=True)
-class KeyStatus:
-    """What a key is doing: how many runs have not ended, and the one whose turn it is."""
-
-    key: str
-    runs: int
-    head: str
-    state: State
-    paused: bool
+Show = Callable[[Submission, Standing | None], RunStatus]
+"""Makes of records what a user sees."""
+Heads = dict[str, int | None]
+"""By key: the number of the run whose turn it is, if the key is held."""
 
 
 class Reading:
-    """Answers from the ledger."""
+    """Answers from the ledger. A runtime knows better about the runs that are `live` and the keys
+    that are `quarantined`, with the reason."""
 
-    def __init__(self, ledger: Ledger, codec: PayloadCodec, registry: Registry) -> None:
-        self._ledger = ledger
+    def __init__(
+        self,
+        ledger: Ledger,
+        codec: PayloadCodec,
+        registry: Registry,
+        *,
+        live: "Mapping[int, Run] | None" = None,
+        quarantined: Mapping[str, str] | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.live = {} if live is None else live
+        self.quarantined = {} if quarantined is None else quarantined
+        self.unreadable = 0
+        """Damaged records that listings left out, since nobody can tell what they are about."""
         self._codec = codec
         self._registry = registry
-        self.listing = Listing(ledger, self.tolerant)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """The result of a run as its workflow declares it."""
@@ -54,7 +66,7 @@ class Reading:
         state = standing.state
         if not state.terminal and standing.cancel_requested:
             state = State.CANCELLING
-        elif not state.terminal and standing.paused:
+        elif not state.terminal and state is not State.QUARANTINED and standing.paused:
             state = State.PAUSED
         result = None
         if standing.result is not None:
@@ -82,73 +94,135 @@ class Reading:
             generation=standing.generation,
         )
 
-    async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
-        """How a run stands; its result is None if it is not asked for."""
-        with self._ledger.store.view():
-            submission = await self._ledger.submission(number)
-            if submission is None:
-                return None
-            standing = await self._ledger.standing(number)
-        if standing is not None and not result:
-            standing.result = None
-        return self.status_of(submission, standing)
-
-    async def history(self, number: int) -> History:
-        """What happened to a run, in order."""
-        ledger = self._ledger
-        with ledger.store.view():
-            submission = await ledger.submission(number)
-            if submission is None:
-                return History()
-            standing = await ledger.standing(number)
-            rows = await ledger.scan("journal", ledger.number(number))
-        entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
-        return History(Records(submission, standing, entries))
-
     def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
         """A result that today's code cannot read is no reason not to list the run."""
         try:
             return self.status_of(submission, standing)
         except (PayloadError, TypeError):
-            assert standing is not None
-            return self.status_of(submission, attrs.evolve(standing, result=None))
+            return self.without_result(submission, standing)
 
-    async def keys(
-        self, *, key: str | None = None, limit: int = 100, after: str | None = None
-    ) -> list[KeyStatus]:
-        """Keys that have runs which have not ended, in the order of the index; or `key` alone."""
-        ledger = self._ledger
-        prefix = ledger.prefix if key is None else ledger.line(key)
-        heads: dict[str, tuple[bytes, bytes]] = {}
-        counts: Counter[str] = Counter()
-        start = ledger.line(after) + b"\xff" * 9 if after is not None else b""
+    def without_result(self, submission: Submission, standing: Standing | None) -> RunStatus:
+        """The result is not asked for."""
+        if standing is not None and standing.result is not None:
+            standing = attrs.evolve(standing, result=None)
+        return self.status_of(submission, standing)
+
+    async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
+        """How a run stands; its result is None if it is not asked for."""
+        driven = self._driven(number)
+        if driven is not None:
+            return driven
+        ledger, key = self.ledger, self.ledger.number(number)
         with ledger.store.view():
-            while len(heads) <= limit:
-                rows = await ledger.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
-                for row in rows:
-                    try:
-                        name = ledger.split_place(row[0])[0]
-                    except StoreError:
-                        self.listing.unreadable += 1
-                        continue
-                    heads.setdefault(name, row)
-                    counts[name] += 1
-                if len(rows) < PAGE:
-                    break
-                start = rows[-1][0] + b"\0"
-            names = list(heads)[:limit]
-            return [await self._key(name, counts[name], heads[name]) for name in names]
+            raw = await ledger.store.get("runs", key)
+            if raw is None:
+                return None
+            read = self._submission(key, raw)
+            if not isinstance(read, StoreError):
+                show = self.status_of if result else self.without_result
+                return await self.stands(read, show, {})
+        return (await self.damaged({number: read}))[number]
 
-    async def _key(self, key: str, runs: int, place: tuple[bytes, bytes]) -> KeyStatus:
+    def _driven(self, number: int) -> RunStatus | None:
+        """How a run stands that is in memory. An end that is only staged has not happened yet."""
+        live = self.live.get(number)
+        return None if live is None or live.standing.state.terminal else live.status()
+
+    def _submission(self, key: bytes, raw: bytes) -> Submission | StoreError:
+        """What a record of `runs` holds, or why it cannot be read. What is driven knows better."""
+        live = self.live.get(self.ledger.split_number(key)[0])
+        if live is not None:
+            return live.submission
         try:
-            head = await self.status(unseal("queue", *place)[0], result=False)
-        except StoreError:
-            head = None
-        paused = await self._ledger.get("held", self._ledger.name(key)) is not None
-        return KeyStatus(
-            key=key,
-            runs=runs,
-            head="" if head is None else head.run_id,
-            state=State.QUARANTINED if head is None else head.state,
-            paused=paused,
-        )
+            return self.ledger.read_submission(key, raw)
+        except DAMAGE as error:
+            return error
+
+    async def stands(self, submission: Submission, show: Show, heads: Heads) -> RunStatus:
+        """How a run stands, as `show` puts it; `heads` remembers what is known of keys."""
+        number = submission.number
+        driven = self._driven(number)
+        if driven is not None:
+            return driven
+        try:
+            standing = await self.ledger.standing(number)
+        except DAMAGE as error:
+            standing = Standing(state=State.QUARANTINED, reason=str(error))
+        status = show(submission, standing)
+        if status.state.terminal:
+            return status
+        reason = self.quarantined.get(status.key)
+        if reason is not None:
+            return attrs.evolve(status, state=State.QUARANTINED, reason=reason)
+        if status.state in _UNHELD or not (
+            status.state is State.PAUSED or await self._held(status.key, heads) == number
+        ):
+            return status
+        # A step that runs is let finish.
+        begun = await self.ledger.store.scan("begun", prefix=self.ledger.number(number), limit=1)
+        return attrs.evolve(status, state=State.RUNNING if begun else State.PAUSED)
+
+    async def _held(self, key: str, heads: Heads) -> int | None:
+        """The run whose turn it is, if its key is paused, or all are. Those behind it just wait."""
+        if key not in heads:
+            ledger, store = self.ledger, self.ledger.store
+            held = await store.get("held", ledger.name("")) or await store.get(
+                "held", ledger.name(key)
+            )
+            heads[key] = None
+            rows = await store.scan("queue", prefix=ledger.line(key), limit=1) if held else []
+            for at, raw in rows:
+                with suppress(*DAMAGE):
+                    heads[key] = number_at(at, raw, ledger.split_place(at)[1])
+        return heads[key]
+
+    async def damaged(self, errors: Mapping[int, StoreError]) -> dict[int, RunStatus]:
+        """What can be said of runs whose submissions cannot be read, for these reasons."""
+        known = await traces(self.ledger, errors) if errors else {}
+        told: dict[int, RunStatus] = {}
+        for number, error in errors.items():
+            try:
+                standing = await self.ledger.standing(number) or Standing()
+            except DAMAGE:
+                standing = Standing(ended_at=known[number].ended_at)
+            state = standing.state if standing.state.terminal else State.QUARANTINED
+            standing = attrs.evolve(standing, state=state, reason=str(error))
+            told[number] = self.tolerant(stand_in(number, known[number], b""), standing)
+        return told
+
+    async def history(self, number: int) -> History:
+        """What happened to a run, in order."""
+        ledger, key = self.ledger, self.ledger.number(number)
+        with ledger.store.view():
+            raw = await ledger.store.get("runs", key)
+            if raw is None:
+                return History()
+            rows = await ledger.store.scan("journal", prefix=key)
+            standing: Standing | StoreError | None
+            try:
+                standing = await ledger.standing(number)
+            except DAMAGE as error:
+                standing = error
+        submission = self._submission(key, raw)
+        entries: list[tuple[int, list[Any]]] = []
+        story: list[list[Any] | StoreError] = []
+        for record, value in rows:
+            entry = _entry(record, value)
+            story.append(entry)
+            if not isinstance(entry, StoreError):
+                entries.append((int.from_bytes(record[-4:], "big"), entry))
+        if (
+            isinstance(submission, StoreError)
+            or isinstance(standing, StoreError)
+            or len(entries) < len(story)
+        ):
+            return History(story=tell(submission, standing, story))
+        return History(Records(submission, standing, tuple(entries)))
+
+
+def _entry(key: bytes, raw: bytes) -> list[Any] | StoreError:
+    """A journal entry, or why it cannot be read."""
+    try:
+        return unseal("journal", key, raw)
+    except DAMAGE as error:
+        return error

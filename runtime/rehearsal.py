@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class Stage:
     """What a rehearsed run needs of an engine."""
 
+    failure = None
+
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec
         self.ledger = Ledger(MemoryStore().namespace("rehearsal"))

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import trio
 
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.driver import one_pass, unasked, workflow_error
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.exported import Records
@@ -73,9 +74,7 @@ def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
         )
     if not isinstance(workflow, Workflow):
         raise TypeError(f"replay takes a workflow made with @workflow, got {workflow!r}")
-    records = history.records
-    if records is None:
-        raise InvalidHistory("this history is empty: no run had that id, or it was forgotten")
+    records = history.whole()
     about = records.submission
     if about.workflow != workflow.name:
         raise InvalidHistory(
@@ -147,7 +146,9 @@ def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
     elif failure is None:
         try:
             canonical = run.engine.codec.canonical(result, run.workflow.result_type)
-        except (TypeError, ValueError) as unfit:
+        except BaseException as unfit:
+            if not is_crash(unfit):
+                raise
             failure = workflow_error(unfit)
         else:
             return _compare(run, was, _succeeded(canonical, result))

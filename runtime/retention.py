@@ -6,7 +6,9 @@ import attrs
 import trio
 
 from keyrun.runtime.deadletters import erase
-from keyrun.runtime.records import Standing
+from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.salvage import remains
+from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -49,41 +51,47 @@ class Sweeper:
         self._ended += await self._count()
         while True:
             self._wake = trio.Event()
-            oldest = await ledger.scan("ended", ledger.prefix, limit=PAGE)
-            swept = await self._sweep([ledger.split_timed(key) for key, _ in oldest])
+            rows = await self._engine.store.scan("ended", prefix=ledger.prefix, limit=PAGE)
+            oldest = [key for key, _ in rows]
+            swept = await self._sweep(oldest)
             if swept:
                 continue
             with trio.move_on_after(self._rest(oldest)):
                 await self._wake.wait()
 
-    def _rest(self, oldest: list[tuple[bytes, list[object]]]) -> float:
+    def _rest(self, oldest: list[bytes]) -> float:
         """Seconds until something can be due."""
         if not oldest:
             return float("inf")
-        ended_at = self._engine.ledger.split_timed(oldest[0][0])[0]
+        ended_at = self._engine.ledger.split_timed(oldest[0])[0]
         return max(0.0, ended_at + self._retention.age - self._engine.wall())
 
-    async def _sweep(self, oldest: list[tuple[float, int]]) -> int:
+    async def _sweep(self, oldest: list[bytes]) -> int:
         engine, now = self._engine, self._engine.wall()
         swept = 0
-        for ended_at, number in oldest:
+        for key in oldest:
+            ended_at, number = engine.ledger.split_timed(key)
             if ended_at + self._retention.age > now and self._ended <= self._retention.count:
                 break
+            submission, standing = await self._read(number)
+            kept = await engine.store.get("dead", engine.ledger.number(number)) is not None
             group = engine.store.open_group()
-            submission = await engine.ledger.submission(number)
-            standing = await engine.ledger.standing(number)
-            if submission is not None:
-                kept = await engine.ledger.get("dead", engine.ledger.number(number)) is not None
-                if kept:
-                    # Out of the index, so that it is not looked at again and again.
-                    group.delete("ended", engine.ledger.timed(ended_at, number))
-                else:
-                    await erase(engine, group, number, submission, standing or Standing())
+            # A dead letter leaves the index, too, or it would be looked at again and again.
+            group.delete("ended", key)
+            if submission is not None and not kept:
+                await erase(engine, group, number, submission, standing or Standing())
             self._ended -= 1
             swept += 1
         if swept:
             await engine.store.durable()
         return swept
+
+    async def _read(self, number: int) -> tuple[Submission | None, Standing | None]:
+        ledger = self._engine.ledger
+        try:
+            return await ledger.submission(number), await ledger.standing(number)
+        except StoreCorrupt as error:
+            return await remains(self._engine, number, error)
 
     async def _count(self) -> int:
         ledger, total, after = self._engine.ledger, 0, b""

@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-import attrs
 import trio
 
+from keyrun.actors import Supervision, checks
 from keyrun.runtime import deadletters, recovery
 from keyrun.runtime.admission import Admission, check_key
-from keyrun.runtime.backlog import BacklogStatistics
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.handle import RunHandle
@@ -21,25 +20,14 @@ from keyrun.runtime.reader import Reader
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.run import Unwind
+from keyrun.runtime.statistics import RuntimeStatistics, statistics_of
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.workflow import Registry, Workflow
-from keyrun.storage import CommitStatistics, LmdbStore, Store, StoreError
+from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
-
-
-@attrs.frozen(kw_only=True)
-class RuntimeStatistics:
-    """A snapshot of what a runtime is doing."""
-
-    live: int
-    keys: int
-    running_steps: int
-    waiting_for_slot: int
-    backlog: BacklogStatistics
-    commits: CommitStatistics
 
 
 class Runtime(Reader):
@@ -121,19 +109,13 @@ class Runtime(Reader):
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, also after its end; None if there is no such run."""
-        number = await self._engine.ledger.find(run_id)
-        return None if number is None else await self._status(number, result)
-
-    async def _status(self, number: int, result: bool) -> RunStatus | None:
         engine = self._engine
-        run = engine.live.get(number)
+        number = await engine.ledger.find(run_id)
+        run = None if number is None else engine.live.get(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
-            run = None
-        if run is not None:
-            return run.status()
-        return await engine.reading.status(number, result=result)
+        return None if number is None else await engine.reading.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
         """To be awaited at once: how a run ended, once it has; None if it was forgotten."""
@@ -193,17 +175,14 @@ class Runtime(Reader):
         """Remove all that is stored of a run that has ended."""
         await deadletters.forget(self._engine, run_id)
 
+    async def release_key(self, key: str) -> bool:
+        """Lift the quarantine of a key, or of its first run, which is redriven then. Says whether
+        there was anything to lift."""
+        return await deadletters.release(self._engine, check_key(key))
+
     def statistics(self) -> RuntimeStatistics:
         """A snapshot."""
-        engine = self._engine
-        return RuntimeStatistics(
-            live=len(engine.live),
-            keys=len(engine.lines),
-            running_steps=engine.slots.total - engine.slots.free,
-            waiting_for_slot=engine.slots.waiting,
-            backlog=engine.backlog.statistics(),
-            commits=engine.store.statistics(),
-        )
+        return statistics_of(self._engine)
 
 
 def _check(name: str, value: float, least: float) -> None:
@@ -227,15 +206,20 @@ async def open_runtime(
     retention: Retention = Retention(),  # noqa: B008 (frozen)
     transform: Transform | None = None,
     wall: Callable[[], float] = time.time,
+    max_restarts: int = 5,
+    restart_window: float = 60.0,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
-    `drain_timeout` seconds, and what is unfinished goes on at the next open."""
+    `drain_timeout` seconds, and what is unfinished goes on at the next open. A key that fails to be
+    served, again after `max_restarts` restarts within `restart_window` seconds, is quarantined."""
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
     _check("backpressure_timeout", backpressure_timeout, 0)
     _check("drain_timeout", drain_timeout, 0)
+    checks.count("max_restarts", max_restarts, 0)
+    checks.positive("restart_window", restart_window)
     if not isinstance(store, Store):
         store = LmdbStore(store)
     registry = Registry(workflows)
@@ -253,6 +237,7 @@ async def open_runtime(
             retention=retention,
             codec=PayloadCodec(transform),
             wall=wall,
+            supervision=Supervision(max_restarts=max_restarts, window=restart_window),
         )
         store.when_failed(engine.fail)
         await _begin(engine)
@@ -328,6 +313,7 @@ async def _begin(engine: Engine) -> None:
 async def _drain(engine: Engine, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
     engine.draining = engine.stopped = True
+    engine.actors.hasten()
     for run in list(engine.live.values()):
         run.leave_if_asked()
         run.resume()

@@ -1,89 +1,155 @@
 """Salvage: what becomes of a run whose records are damaged.
 
 It gives its place free, so that its key goes on, and stays visible as quarantined until a person
-has looked at it. What cannot be read any more is kept as it is, as the input of a stand-in.
+has looked at it. What cannot be read any more is kept as it is, as the input of a stand-in. What
+has ended is left as it is: it can only be forgotten.
 """
 
 from typing import TYPE_CHECKING
 
+import attrs
+
+from keyrun.runtime.damage import Trace, stand_in, trace
+from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
-from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.logs import logger
+from keyrun.runtime.logs import log_key
 from keyrun.runtime.records import SALVAGED, Standing, Submission
-from keyrun.runtime.values import Priority, State
+from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
 
-PAGE = 1000
-
 
 async def set_aside(
-    engine: "Engine", key: str, place: int, number: int, error: StoreCorrupt
+    engine: "Engine",
+    number: int,
+    error: StoreCorrupt,
+    *,
+    key: str | None = None,
+    place: int | None = None,
 ) -> None:
-    """Quarantine the run at this place of this key, and take it out of the line."""
-    ledger, store = engine.ledger, engine.store
-    record = ledger.number(number)
-    stand_in: Submission | None = None
+    """Quarantine a run because of `error`, and take it out of the line, unless it has ended or
+    that was done before. Key and place are looked for if they are not given."""
+    if error.key is None:
+        # It is not this run that is damaged.
+        raise error
+    async with engine.salvaging:
+        ledger, record = engine.ledger, engine.ledger.number(number)
+        raw = await engine.store.get("runs", record)
+        standing = await _standing(engine, number)
+        if raw is None or (standing is not None and _is_done(standing)):
+            return
+        submission = await _submission(engine, number)
+        known = Trace(key=key, place=place)
+        if submission is None or place is None:
+            known = await trace(ledger, number)
+        elif key is not None:
+            known.indexed.append(("queue", ledger.place(key, place)))
+        if known.ended_at is not None or number in engine.live:
+            return
+        delayed = engine.delays.waiting.pop(number, None)
+        known.key = known.key or key or (None if delayed is None else delayed.key)
+        group = engine.store.open_group()
+        if submission is None:
+            submission = stand_in(number, known, raw)
+            group.put("runs", record, sealed("runs", record, *submission.fields()))
+            name = ledger.run_id(submission.run_id)
+            group.put("ids", name, sealed("ids", name, number))
+        aside = attrs.evolve(
+            standing or Standing(),
+            state=State.QUARANTINED,
+            reason=str(error),
+            place=None,
+            cancel_requested=False,
+            paused=False,
+        )
+        group.put("status", record, sealed("status", record, *aside.fields()))
+        for table, indexed in known.indexed:
+            group.delete(table, indexed)
+        if known.place is not None or delayed is not None:
+            line = engine.line(submission.key)
+            line.remove(number)
+            line.started()
+        run_id = submission.run_id
+        said = f"run {run_id} (key {submission.key}) is damaged and set aside: {error}"
+        log_key(submission.key, "run_quarantined", said, run_id=run_id)
+        await engine.store.durable(group)
+
+
+def _is_done(standing: Standing) -> bool:
+    aside = standing.state is State.QUARANTINED and standing.place is None
+    return aside or standing.state.terminal
+
+
+async def _submission(engine: "Engine", number: int) -> Submission | None:
     try:
-        submission = await ledger.submission(number)
+        return await engine.ledger.submission(number)
     except StoreCorrupt:
-        submission = stand_in = await _stand_in(engine, key, number)
-    run_id = "" if submission is None else submission.run_id
-    group = store.open_group()
-    if stand_in is not None:
-        group.put("runs", record, sealed("runs", record, *stand_in.fields()))
-        name = ledger.run_id(run_id)
-        group.put("ids", name, sealed("ids", name, number))
-    standing = Standing(state=State.QUARANTINED, reason=str(error))
-    group.put("status", record, sealed("status", record, *standing.fields()))
-    group.delete("queue", ledger.place(key, place))
-    logger.error(
-        "run %s (key %s) is damaged and set aside: %s",
-        run_id,
-        key,
-        error,
-        extra={"run": run_id, "key": key, "event": "run_quarantined"},
+        return None
+
+
+async def _standing(engine: "Engine", number: int) -> Standing | None:
+    try:
+        return await engine.ledger.standing(number)
+    except StoreCorrupt:
+        return None
+
+
+async def remains(
+    engine: "Engine", number: int, error: StoreCorrupt
+) -> tuple[Submission, Standing]:
+    """What there is of a run that cannot be read because of `error`: it is set aside. One that has
+    ended has no place to give free, and is told by the time of its end."""
+    await engine.counted.wait()
+    await set_aside(engine, number, error)
+    submission = await _submission(engine, number)
+    standing = await _standing(engine, number)
+    if submission is None or standing is None:
+        known = await trace(engine.ledger, number)
+        if submission is None:
+            submission = stand_in(number, known, b"")
+        lost = Standing(
+            state=State.QUARANTINED, reason=str(error), place=known.place, ended_at=known.ended_at
+        )
+        standing = standing or lost
+    return submission, standing
+
+
+def check_submitted(submission: Submission) -> None:
+    """Raise if it is not known what was submitted."""
+    if submission.origin == SALVAGED:
+        raise _beyond_repair(submission, "what was submitted is lost")
+
+
+async def readmit(engine: "Engine", submission: Submission, standing: Standing) -> Standing:
+    """How a run that was set aside goes on, if all that it remembers can be read again: it gets a
+    place at the end of its key's line."""
+    ledger, number = engine.ledger, submission.number
+    generation = standing.generation
+    if standing.ended_at is not None:
+        raise _beyond_repair(submission, "it has ended, and how is lost")
+    try:
+        for _, fields in await ledger.scan("journal", ledger.number(number)):
+            if fields[0] == Entry.REDRIVEN:
+                generation = max(generation, fields[3])
+        await ledger.scan("memo", ledger.number(number))
+    except StoreCorrupt as error:
+        if error.key is None:
+            raise
+        raise _beyond_repair(submission, str(error)) from error
+    started = standing.started_at is not None
+    return attrs.evolve(
+        standing,
+        state=State.RUNNING if started else State.PENDING,
+        reason=None,
+        generation=generation,
+        place=engine.take_number(),
     )
-    await store.durable(group)
 
 
-async def _stand_in(engine: "Engine", key: str, number: int) -> Submission:
-    """What is still known of a run whose submission cannot be read."""
-    ledger = engine.ledger
-    raw = await engine.store.get("runs", ledger.number(number))
-    return Submission(
-        number=number,
-        run_id=await _id_of(engine, number) or f"damaged-{number}",
-        key=key,
-        workflow="",
-        version=0,
-        input=raw or b"",
-        digest=b"",
-        headers={},
-        tags=(),
-        priority=Priority.NORMAL,
-        limits=ResolvedLimits.of(),
-        submitted_at=0.0,
-        delay=0.0,
-        origin=SALVAGED,
+def _beyond_repair(submission: Submission, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the run {submission.run_id!r} cannot be driven, since it is damaged: {why}; restore the "
+        f"store from a backup, or forget({submission.run_id!r}) and submit it again"
     )
-
-
-async def _id_of(engine: "Engine", number: int) -> str | None:
-    """The id that leads to `number`: a look at all of them, but damage is rare."""
-    ledger, after = engine.ledger, b""
-    while True:
-        start = after + b"\0" if after else b""
-        rows = await engine.store.scan("ids", prefix=ledger.prefix, start=start, limit=PAGE)
-        for key, raw in rows:
-            try:
-                if unseal("ids", key, raw) == [number]:
-                    return key[len(ledger.prefix) :].decode()
-            except StoreCorrupt:
-                continue
-        if len(rows) < PAGE:
-            return None
-        after = rows[-1][0]

@@ -5,6 +5,7 @@ from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import Failure, State
+from keyrun.runtime.wording import clean
 
 
 def settle(
@@ -52,6 +53,7 @@ def settle(
 
 def quarantine(run: Run, reason: str) -> None:
     """Set a run aside until a person has looked at it. It holds its key: the code can be fixed."""
+    reason = clean(reason)
     run.standing.state = State.QUARANTINED
     run.standing.reason = reason
     run.write(Entry.NOTE, "", "quarantined", reason)

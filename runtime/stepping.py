@@ -24,7 +24,7 @@ from keyrun.runtime.outcome import failed, interrupted, step_failed, succeeded
 from keyrun.runtime.run import Halt, Run, Unwind
 from keyrun.runtime.step import StepFunction
 from keyrun.runtime.values import UNSET, Failure, FailureKind
-from keyrun.storage.payload import PayloadError, PayloadTypeError
+from keyrun.runtime.wording import named
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
@@ -153,8 +153,10 @@ async def _replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: 
     if memory.outcome is Entry.DONE:
         try:
             return run.engine.codec.decode(memory.payload, step.declared)
-        except (PayloadError, PayloadTypeError) as error:
-            said = f"the journal has an outcome of {ident!r} that the step cannot have: {error}"
+        except Exception as error:
+            said = (
+                f"the journal has an outcome of {ident!r} that the step cannot have: {named(error)}"
+            )
             raise halt(run, _contradiction(run, said, ident)) from error
     assert memory.failure is not None
     raise step_failed(run, memory.failure)

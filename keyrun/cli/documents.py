@@ -1,6 +1,7 @@
 """What `--json` prints: one object per line, with the same fields each time.
 
 Programs read this, so fields are only ever added. Times are ISO 8601 in UTC, durations seconds.
+A time that is lost with a damaged record is 0 for Keyrun, and null here.
 """
 
 import json
@@ -54,7 +55,7 @@ def run(status: RunStatus) -> Document:
         "step": status.step,
         "attempt": status.attempt,
         "steps_done": status.steps_done,
-        "submitted_at": utc(status.submitted_at),
+        "submitted_at": utc(status.submitted_at or None),
         "started_at": utc(status.started_at),
         "ended_at": utc(status.ended_at),
         "deadline": utc(status.deadline),
@@ -88,7 +89,7 @@ def failure(failed: Failure | None) -> Document | None:
 def happening(happened: Happening) -> Document:
     """One thing that happened to a run."""
     return {
-        "at": utc(happened.at),
+        "at": utc(happened.at or None),
         "event": happened.event,
         "step": happened.step,
         "attempt": happened.attempt,
@@ -107,6 +108,8 @@ def key(status: KeyStatus) -> Document:
         "head": status.head,
         "state": str(status.state),
         "paused": status.paused,
+        "quarantined": status.quarantined,
+        "reason": status.reason,
     }
 
 

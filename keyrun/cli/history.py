@@ -58,7 +58,7 @@ def show(story: Iterable[Happening]) -> None:
         COLUMNS,
         (
             (
-                local(happened.at, to_the_second=True),
+                local(happened.at or None, to_the_second=True),
                 happened.event.replace("_", " "),
                 happened.step,
                 happened.attempt,

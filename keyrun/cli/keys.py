@@ -9,7 +9,7 @@ from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
 from keyrun.cli.lookup import look, paged, printer
 from keyrun.cli.screen import Column, say, table
-from keyrun.runtime import KeyStatus, Reader
+from keyrun.runtime import KeyStatus, Reader, State
 
 COLUMNS = [
     Column("key", 12, whole=True),
@@ -47,13 +47,15 @@ def command(
       keyrun keys state/ --json | jq 'select(.runs > 100)'
 
     "runs" is how many have not ended; "first run" is the one whose turn it is, and "state" is
-    its state. Keys come in the order of the store's index: short ones first.
+    its state; --json has the reason if it is quarantined. Keys come in the order of the store's
+    index: short ones first.
     """
     wanted = frozenset(states)
+    quarantined = True if wanted == {State.QUARANTINED} else None
 
     async def ask(reader: Reader) -> None:
         async def fetch(size: int, last: str | None) -> list[KeyStatus]:
-            return await reader.keys(key=key, limit=size, after=last)
+            return await reader.keys(key=key, quarantined=quarantined, limit=size, after=last)
 
         fits = (lambda key: key.state in wanted) if wanted else None
         await paged(fetch, lambda key: key.key, each, limit=limit, after=after, fits=fits)

@@ -100,7 +100,7 @@ def show(runs: list[RunStatus], limit: int) -> None:
                 run.key,
                 run.workflow,
                 run.state,
-                local(run.submitted_at, now),
+                local(run.submitted_at or None, now),
                 duration(_took(run, now)),
                 _at(run),
             )

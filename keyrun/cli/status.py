@@ -59,7 +59,7 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "waiting on", run.waiting_on
     yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
     yield "steps done", run.steps_done
-    yield "submitted", f"{local_exactly(run.submitted_at)} by {run.origin}"
+    yield "submitted", f"{local_exactly(run.submitted_at or None)} by {run.origin}".strip()
     yield "started", local_exactly(run.started_at)
     yield "ended", local_exactly(run.ended_at)
     if run.started_at is not None:

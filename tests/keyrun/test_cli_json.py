@@ -70,7 +70,15 @@ HISTORY = [
     },
     {"at": "2023-11-14T22:16:50.000000Z", "event": "succeeded", **NOTHING},
 ]
-KEY = {"key": "carol", "runs": 2, "head": "r4", "state": "waiting", "paused": False}
+KEY = {
+    "key": "carol",
+    "runs": 2,
+    "head": "r4",
+    "state": "waiting",
+    "paused": False,
+    "quarantined": False,
+    "reason": None,
+}
 
 
 def read(*words: object) -> list[Any]:

@@ -1,6 +1,7 @@
 """Pause and resume, of a run, a key, and everything: the running step finishes, then all waits."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,11 +17,14 @@ from keyrun.runtime import (
     TransientError,
     Workflow,
     current_step,
+    open_reader,
+    open_runtime,
     step,
     workflow,
 )
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
+from tests.storage.processes import run_python
 
 Change = Callable[[Runtime], Awaitable[object]]
 
@@ -357,3 +361,106 @@ async def test_a_run_that_is_paused_and_cancelled_as_its_turn_comes_is_cancelled
         assert rt.statistics().backlog.pending == 0
     assert not [entry for entry in done if entry.startswith("second")]
     assert sorted(outcome.run_id for outcome in hook.outcomes) == ["first", "last", "second"]
+
+
+@each_level
+async def test_status_and_runs_say_the_same_of_what_is_held_here_and_to_a_reader(
+    autojump_clock: trio.testing.MockClock, done: list[str], level: str
+) -> None:
+    """The run whose turn it is says so; those behind it just wait."""
+    job = make_job(done)
+    pause, resume = LEVELS[level]
+    store = MemoryStore()
+
+    async def told(rt: Runtime) -> dict[str, State]:
+        states = {run.run_id: run.state for run in await rt.runs()}
+        assert states == {run_id: await state_of(rt, run_id) for run_id in states}
+        async with open_reader(store) as reader:
+            assert states == {run.run_id: run.state for run in await reader.runs()}
+            for run_id, state in states.items():
+                assert await state_of(reader, run_id) is state  # type: ignore[arg-type]
+            for state in set(states.values()):
+                listed = await rt.runs(state=state)
+                assert [run.run_id for run in listed] == [r for r in states if states[r] is state]
+                assert len(await reader.runs(state=state)) == len(listed)
+            assert await reader.keys() == await rt.keys()
+        return states
+
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        last = [await rt.submit(job, key="k", run_id=name) for name in ("r", "next")][-1]
+        await rt.submit(job, key="k", run_id="late", delay=1000)
+        await trio.sleep(5)
+        assert await told(rt) == {
+            "r": State.RUNNING,
+            "next": State.PENDING,
+            "late": State.PENDING,
+        }
+        await pause(rt)
+        # The step is let finish.
+        assert (await told(rt))["r"] is State.RUNNING
+        await trio.sleep(10)
+        await store.durable()
+        held = {"r": State.PAUSED, "next": State.PENDING, "late": State.PENDING}
+        assert await told(rt) == held
+    for _ in range(2):
+        async with open_test_runtime(store, workflows=[job]) as rt:
+            await trio.sleep(1)
+            assert await told(rt) == held
+            store.crash()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await resume(rt)
+        last = await rt.submit(job, key="k", run_id="next")
+        await last.result()
+        states = await told(rt)
+        assert (states["r"], states["next"]) == (State.SUCCEEDED, State.SUCCEEDED)
+        await pause(rt)
+        assert (await told(rt))["next"] is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_run_that_is_held_before_it_begins_says_so(
+    autojump_clock: trio.testing.MockClock, done: list[str], begun: bool
+) -> None:
+    job, store = make_job(done), MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt, open_reader(store) as reader:
+        if begun:
+            await rt.submit(job, key="k", run_id="r")
+        await rt.pause_key("k")
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(100)
+        for source in (rt, reader):
+            assert [run.state for run in await source.runs()] == [State.PAUSED]
+            assert [run.run_id for run in await source.runs(state=State.PAUSED)] == ["r"]
+            assert await source.runs(state=State.PENDING) == []
+            (key,) = await source.keys()
+            assert (key.state, key.paused, key.quarantined) == (State.PAUSED, True, False)
+
+
+HELD = """
+    import sys, trio
+    from keyrun.runtime import open_reader
+
+    async def main():
+        async with open_reader(sys.argv[1]) as reader:
+            print([(r.run_id, r.state.value) for r in await reader.runs()])
+            print([(await reader.status(name)).state.value for name in ("a", "b", "c")])
+            print([(k.key, k.state.value, k.paused) for k in await reader.keys()])
+
+    trio.run(main)
+"""
+
+
+async def test_another_process_sees_what_is_held(tmp_path: Path, done: list[str]) -> None:
+    job = make_job(done)
+    async with open_runtime(tmp_path, workflows=[job]) as rt:
+        await rt.pause_key("k")
+        await rt.submit(job, key="k", run_id="a")
+        await rt.submit(job, key="k", run_id="b")
+        await rt.pause_all()
+        await rt.submit(job, key="other", run_id="c")
+        child = await trio.to_thread.run_sync(run_python, HELD, tmp_path)
+    assert child.stdout.splitlines() == [
+        "[('a', 'paused'), ('b', 'pending'), ('c', 'paused')]",
+        "['paused', 'pending', 'paused']",
+        "[('k', 'paused', True), ('other', 'paused', False)]",
+    ], child.stderr
