@@ -369,3 +369,22 @@ async def test_a_run_that_has_not_ended_is_not_forgotten(autojump_clock: MockClo
         await runtime.submit(order, key="k", run_id="r")
         with pytest.raises(RunEnded, match="cancel it first"):
             await runtime.forget("r")
+
+
+async def test_a_redrive_that_is_refused_changes_nothing(autojump_clock: MockClock) -> None:
+    shop, store = Shop(), MemoryStore()
+    order = shop.workflow()
+    async with open_test_runtime(store, workflows=[order]) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+    async with open_test_runtime(store) as runtime:
+        with pytest.raises(UnknownWorkflow):
+            await runtime.redrive("r")
+    async with open_test_runtime(store, workflows=[order]) as runtime:
+        (letter,) = await runtime.dead_letters()
+        assert (letter.state, letter.generation) == (State.FAILED, 1)
+        assert await runtime.keys() == []
+        shop.broken = False
+        assert await runtime.redrive("r") == 2
+        assert await (await runtime.submit(order, key="k", run_id="r")).result()
