@@ -14,6 +14,7 @@ SUITES = {
     "actors": "messages per second beside other actor designs, memory, restarts",
     "runs": "durable steps per second beside the record-only loop, latency of one run",
     "keys": "the cost of a step from 100 to 100,000 keys",
+    "backlog": "a million runs that wait: memory, and the time to the first step",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 

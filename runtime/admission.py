@@ -211,15 +211,14 @@ class Admission:
             submission.run_id = self._ids.make(submission.submitted_at, number)
         record = ledger.number(number)
         tables["runs"][record] = seal("runs", record, submission.fields())
-        line = engine.line(submission.key)
-        engine.backlog.enter(line)
+        engine.enter(submission.key)
         if submission.delay:
             engine.delays.stage(group, submission)
             group.when_durable(engine.delays.admit, submission)
         else:
-            place = line.place(number)
+            place = ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, (number,))
-            group.when_durable(line.admit, submission)
+            group.when_durable(engine.admitted, submission)
         return group
 
     def _committed(self, run_id: str) -> None:

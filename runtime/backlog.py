@@ -11,6 +11,7 @@ import trio
 from keyrun.runtime.errors import Backpressure
 
 if TYPE_CHECKING:
+    from keyrun.runtime.entrance import Entrance
     from keyrun.runtime.line import Line
 
 
@@ -38,9 +39,15 @@ class Backlog:
     """Counts what waits to be started, and makes submitters wait when it is too much."""
 
     def __init__(
-        self, lines: "dict[str, Line]", most: int, most_per_key: int, timeout: float
+        self,
+        lines: "dict[str, Line]",
+        entrance: "Entrance",
+        most: int,
+        most_per_key: int,
+        timeout: float,
     ) -> None:
         self._lines = lines
+        self._entrance = entrance
         self._most = most
         self._most_per_key = most_per_key
         self._timeout = timeout
@@ -53,7 +60,7 @@ class Backlog:
 
     def _pending_of(self, key: str) -> int:
         line = self._lines.get(key)
-        return 0 if line is None else line.pending
+        return self._entrance.dormant.get(key, 0) if line is None else line.pending
 
     def full(self, key: str) -> bool:
         """Whether one more run of this key would be too much."""

@@ -146,3 +146,5 @@ class Control:
         if key:
             # It is dropped if there is nothing in it.
             engine.line(key).wake()
+        else:
+            engine.entrance.fill()

@@ -66,7 +66,7 @@ async def redrive(engine: "Engine", run_id: str) -> int:
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, number))
     _put_version(engine, group, submission, version)
-    engine.backlog.enter(engine.line(submission.key))
+    engine.enter(submission.key)
     engine.redriven.add(number)
 
     def durable() -> None:
@@ -94,7 +94,7 @@ async def _back_in_line(engine: "Engine", submission: Submission, standing: Stan
         _put_standing(engine, group, number, fresh)
         queued = engine.ledger.place(submission.key, place)
         group.put("queue", queued, sealed("queue", queued, number))
-        engine.backlog.enter(engine.line(submission.key))
+        engine.enter(submission.key)
         group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
         await engine.store.durable(group)
         return fresh.generation

@@ -58,7 +58,7 @@ class Delays:
                 await set_aside(self._engine, number, error)
                 continue
             if submission is not None:
-                self._engine.backlog.enter(self._engine.line(submission.key))
+                self._engine.enter(submission.key)
                 self.admit(submission)
 
     async def run(self) -> None:

@@ -25,20 +25,17 @@ def drive(run: Run) -> Awaitable[bool | None]:
     """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
     be driven again where the answer is None. The scope may be used up then."""
     if run.standing.started_at is None and run.stopped:
-        return _drive_later(run)
+        return _stay(run)
     _start(run)
     return one_pass(run, run.engine.actors.scope())
 
 
-async def _drive_later(run: Run) -> bool | None:
-    while run.stopped:
-        if run.standing.cancel_requested:
-            settle(run, State.CANCELLED)
-            return True
-        if run.engine.draining:
-            return False
-        await run.resumed.wait()
-    return await drive(run)
+async def _stay(run: Run) -> bool:
+    """A run that is held before it begins: its line is woken when that may have changed."""
+    if run.standing.cancel_requested:
+        settle(run, State.CANCELLED)
+        return True
+    return False
 
 
 async def one_pass(

@@ -12,13 +12,14 @@ from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
+from keyrun.runtime.entrance import Entrance
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.overruns import Overruns
 from keyrun.runtime.reading import Reading
-from keyrun.runtime.records import Standing
+from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
@@ -66,7 +67,9 @@ class LineActor(Actor["Line", None]):
                 raise
         finally:
             # After a crash its actor still has what woke it, and needs no further call.
-            if not crashed:
+            if crashed:
+                line.entered()
+            else:
                 line.rest()
             if again:
                 line.wake()
@@ -117,7 +120,10 @@ class Engine:
         self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
-        self.backlog = Backlog(self.lines, max_pending, max_pending_per_key, backpressure_timeout)
+        self.entrance = Entrance(self, max_concurrent_steps)
+        self.backlog = Backlog(
+            self.lines, self.entrance, max_pending, max_pending_per_key, backpressure_timeout
+        )
         self.hook = hook
         self.outbox = Outbox(self)
         self.delays = Delays(self)
@@ -185,13 +191,34 @@ class Engine:
         """The line of a key, made if there is none."""
         line = self.lines.get(key)
         if line is None:
-            line = self.lines[key] = Line(self, key, known=self.recovered)
+            dormant = self.entrance.dormant.pop(key, 0)
+            line = self.lines[key] = Line(self, key, known=self.recovered and not dormant)
+            if dormant:
+                line.pending = dormant
+                line.queued = True
         return line
+
+    def enter(self, key: str) -> None:
+        """One more run of a key waits to be started."""
+        line = self.lines.get(key)
+        if line is None:
+            if key in self.entrance.dormant:
+                self.entrance.dormant[key] += 1
+                self.backlog.pending += 1
+                return
+            line = self.line(key)
+        self.backlog.enter(line)
+
+    def admitted(self, submission: Submission) -> None:
+        """A run has its place, durably. A key that is known by name only stays so."""
+        if submission.key not in self.entrance.dormant:
+            self.line(submission.key).admit(submission)
 
     def forget_line(self, line: Line) -> None:
         """A line with nothing in it costs nothing."""
         if not line.pending and not line.paused:
             self.lines.pop(line.key, None)
+            line.entered()
 
     async def load(self, line: Line, place: int, number: int) -> Run | None:
         """A run that is about to be driven, with all that it remembers; None if it has no business

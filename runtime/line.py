@@ -12,7 +12,7 @@ from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import quarantine
-from keyrun.runtime.values import State
+from keyrun.runtime.values import Priority, State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ class Line:
         "_untouched",
         "awake",
         "engine",
+        "entering",
         "group",
         "head",
         "holder",
         "key",
         "paused",
         "pending",
+        "queued",
         "window",
     )
 
@@ -61,6 +63,10 @@ class Line:
         """Whether no run was driven since the store was opened."""
         self.head: Run | None = None
         self.awake = False
+        self.queued = False
+        """Whether it stands at the entrance."""
+        self.entering = False
+        """Whether it was let in, and its first run has not begun."""
         self.paused = False
         self.pending = 0
         self.group: Group | None = None
@@ -133,14 +139,47 @@ class Line:
         self.wake()
 
     def wake(self) -> None:
-        """Have the line looked at by its actor, unless all ends."""
-        if not self.awake and not self.engine.draining:
-            self.awake = True
-            self.engine.actors.tell_nowait(self.key, self)
+        """Have the line looked at by its actor, unless all ends, when its turn comes."""
+        engine = self.engine
+        if self.awake or self.queued or engine.draining:
+            return
+        if self.head is None:
+            entrance = engine.entrance
+            if entrance.closed and self.pending:
+                entrance.queue(self, self._priority())
+                return
+            self.entering = True
+            entrance.under_way += 1
+        self.awake = True
+        engine.actors.tell_nowait(self.key, self)
+
+    def _priority(self) -> Priority:
+        """That of the first run, as far as it is at hand."""
+        submission = self.window[0][2] if self.window else None
+        return Priority.NORMAL if submission is None else submission.priority
+
+    def forget(self) -> bool:
+        """Drop what is in memory of a line that is not looked at, unless that would lose
+        something. Says whether it did."""
+        engine = self.engine
+        if self.head is not None or self.paused or not (self.group is None or self.group.durable):
+            return False
+        if any(run.line is self for run in engine.resting.values()):
+            return False
+        self.rewind()
+        return True
+
+    def entered(self) -> None:
+        """Its first run has begun, or there is none to begin."""
+        if self.entering:
+            self.entering = False
+            self.engine.entrance.leave()
 
     def rest(self) -> None:
         """Its actor does not look at the line any more."""
         self.awake = False
+        if self.entering:
+            self.entered()
         if self.engine.draining and self.head is not None:
             self.engine.live.pop(self.head.number, None)
             self.head = None
@@ -229,6 +268,8 @@ class Line:
     def started(self) -> None:
         """One run fewer waits to be started."""
         self.engine.backlog.left(self)
+        if self.entering:
+            self.entered()
 
     async def _read_window(self) -> None:
         ledger, store = self.engine.ledger, self.engine.store

@@ -66,7 +66,7 @@ async def wake_lines(engine: "Engine") -> None:
                 logger.error("a place in line is damaged, and nobody knows whose: %s", error)
                 continue
             # What got its place since has been counted and woken by its own admission.
-            if place >= engine.opened_at:
+            if place >= engine.opened_at or engine.entrance.find(ordering_key):
                 continue
             if line is not None and line.key != ordering_key:
                 line.listed()

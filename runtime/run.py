@@ -250,6 +250,7 @@ class Run:
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None
+        self.line.wake()
 
     def status(self) -> RunStatus:
         """How it stands, also where that is not stored yet."""

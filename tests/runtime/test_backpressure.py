@@ -8,6 +8,7 @@ import trio
 
 from keyrun.runtime import Backpressure, Context, Runtime, Workflow, step, workflow
 from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.entrance import Entrance
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.line import Line
 from keyrun.storage import MemoryStore
@@ -232,8 +233,8 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines: dict[str, Line] = {}
-    backlog = Backlog(lines, 1, 1, 30.0)
     engine = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
+    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), 1, 1, 30.0)
     line = lines["k"] = Line(cast("Engine", engine), "k", known=True)
     backlog.enter(line)
     let_in: list[str] = []
