@@ -223,7 +223,7 @@ async def open_runtime(
     if not isinstance(store, Store):
         store = LmdbStore(store)
     registry = Registry(workflows)
-    async with store:
+    async with store, store.claim(namespace):
         engine = Engine(
             store,
             registry=registry,

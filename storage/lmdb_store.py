@@ -140,7 +140,10 @@ class LmdbStore(Store):
                 str(self.path), map_size=self._map_size, read_only=read_only
             )
         except lmdb.Error as error:
-            raise StoreError(f"cannot open the store {self.path}: {error}") from error
+            way_out = ""
+            if "already open in this process" in str(error):
+                way_out = " Share that Store object; a runtime answers all that a reader does."
+            raise StoreError(f"cannot open the store {self.path}: {error}{way_out}") from error
 
     async def _close(self) -> None:
         ownership.forget_fork(self._fork_token)

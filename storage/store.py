@@ -7,15 +7,21 @@ Everything else, group commit above all, is here and the same for all stores.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
 import trio
 
 from keyrun.storage.batch import Batch, Tables, check_key, check_table
-from keyrun.storage.errors import StoreClosed, StoreCrashed, StoreError, StoreReadOnly
+from keyrun.storage.errors import (
+    StoreClosed,
+    StoreCrashed,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+)
 from keyrun.storage.group import CommitStatistics, Group, GroupCommit
 from keyrun.storage.namespace import Namespace
 
@@ -44,6 +50,7 @@ class Store(ABC):
         self._group: GroupCommit | None = None
         self._users = 0
         self._door = trio.Lock()
+        self._claimed: set[str] = set()
 
     @abstractmethod
     async def _open(self) -> None:
@@ -116,6 +123,21 @@ class Store(ABC):
     def namespace(self, name: str) -> Namespace:
         """The view of one namespace."""
         return Namespace(self, name)
+
+    @asynccontextmanager
+    async def claim(self, name: str) -> AsyncIterator[None]:
+        """A block whose owner is the only one to work in a namespace: the lock of the store keeps
+        other processes away, and this keeps away others who share this object."""
+        if name in self._claimed:
+            raise StoreLocked(
+                f"the namespace {name!r} of {self!r} belongs to another runtime of this process; "
+                "use that one, or give this one a namespace of its own"
+            )
+        self._claimed.add(name)
+        try:
+            yield
+        finally:
+            self._claimed.discard(name)
 
     def open_group(self) -> Group:
         """The group of records that the next commit makes durable, to put into without a copy.

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from keyrun.runtime import Context, State, Workflow, current_step, recovery, step, workflow
-from keyrun.storage import MemoryStore, StoreCrashed
+from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -292,6 +292,23 @@ async def test_a_runtime_in_one_namespace_can_be_left_while_another_goes_on(
             await two.submit(log.job, key="k", run_id="two")
             await trio.sleep(1)
         assert await run.result() == "one"
+
+
+async def test_a_namespace_has_one_runtime_at_a_time(
+    autojump_clock: trio.testing.MockClock, log: Log
+) -> None:
+    """Two would drive the same runs, and every step would run twice."""
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        with pytest.raises(StoreLocked, match=r"'default'.*belongs to another runtime"):
+            async with open_test_runtime(store, workflows=[log.job]):
+                pass
+        await rt.submit(log.job, key="k", run_id="r")
+        await trio.sleep(5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "r"
+    assert log.begun.count("r:first") == 1
 
 
 async def test_numbers_are_never_used_twice_over_crashes(

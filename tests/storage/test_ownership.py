@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyrun.storage import LmdbStore, StoreLocked
+from keyrun.storage import LmdbStore, StoreError, StoreLocked
 from keyrun.storage.conformance import batch
 from tests.storage.processes import line, run_python, running_python
 
@@ -57,6 +57,15 @@ async def test_opening_twice_in_one_process_says_to_share_the_object(tmp_path: P
             async with LmdbStore(tmp_path):
                 pass
         assert caught.value.pid == os.getpid()
+
+
+async def test_reading_along_in_the_process_of_the_owner_says_to_share_the_object(
+    tmp_path: Path,
+) -> None:
+    async with LmdbStore(tmp_path):
+        with pytest.raises(StoreError, match="Share that Store object"):
+            async with LmdbStore(tmp_path, read_only=True):
+                pass
 
 
 async def test_a_lock_file_that_names_nobody_still_locks(tmp_path: Path) -> None:
