@@ -3,6 +3,8 @@
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -20,7 +22,8 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     or be empty. Returns the size of the copy in bytes. `to` appears when the copy is whole; to
     change over, stop the runtime and put the copy in the place of the original.
 
-    It is the same store twice: run only one of the two.
+    It is the same store twice: run only one of the two. Blocks for as long as it takes, so call
+    it from a thread in a service.
     """
     path, to = Path(path), Path(to)
     expected = identity.check_data_file(path)
@@ -34,10 +37,12 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     to.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(dir=to.parent, prefix=f"{to.name}.partial-"))
     try:
-        with writer.open_environment(str(path), map_size=0, read_only=True) as environment:
-            identity.check_length(environment, path)
-            identity.check_same(path, expected, identity.stored_identity(environment))
-            environment.copy(str(draft), compact=True)
+        try:
+            copy_data(path, draft)
+        except lmdb.Error as error:
+            if "already open in this process" not in str(error):
+                raise
+            _copy_apart(path, draft)
         data = draft / identity.DATA_FILE
         with data.open("r+b") as file:
             os.fsync(file.fileno())
@@ -52,6 +57,30 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         raise
     identity.sync_directory(to.absolute().parent)
     return size
+
+
+def copy_data(path: Path, to: Path) -> None:
+    """Copy the data of a store into a directory, and see that it is the store's own."""
+    expected = identity.check_data_file(path)
+    assert expected is not None
+    with writer.open_environment(str(path), map_size=0, read_only=True) as environment:
+        identity.check_length(environment, path)
+        identity.check_same(path, expected, identity.stored_identity(environment))
+        environment.copy(str(to), compact=True)
+
+
+def _copy_apart(path: Path, to: Path) -> None:
+    """The same in a child process: LMDB does not open a store twice in one, and this one is the
+    owner's."""
+    program = (
+        "import sys; from pathlib import Path; from keyrun.storage.compact import copy_data; "
+        "copy_data(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, str(path), str(to)]
+    child = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if child.returncode:
+        why = child.stderr.strip().rpartition("\n")[2] or f"code {child.returncode}"
+        raise StoreError(f"cannot copy {path}: {why}")
 
 
 def compact_in_place(path: str | os.PathLike[str]) -> int:

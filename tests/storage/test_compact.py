@@ -1,7 +1,11 @@
 """A compact copy holds the same records in less space, and is there whole or not at all."""
 
+import shutil
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
+import lmdb
 import pytest
 
 from keyrun.storage import LmdbStore, StoreError, StoreLocked, compact, verify, writer
@@ -46,10 +50,33 @@ async def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "b").iterdir()] == ["precious"]
 
 
-async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_store_that_this_process_writes_to_can_be_copied(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path / "a") as store:
+        await store.commit(batch(("red", b"k", b"v")))
+        compact(tmp_path / "a", tmp_path / "b")
+        await store.commit(batch(("red", b"k", b"w")))
+    async with LmdbStore(tmp_path / "b") as store:
+        assert await store.get("red", b"k") == b"v"
+
+
+async def test_a_copy_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await make(tmp_path / "a")
+    full = Mock(side_effect=lmdb.DiskError("no space left"))
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[compact.__module__], "copy_data", full)
+        with pytest.raises(StoreError, match=r"cannot copy .*: no space left"):
+            compact(tmp_path / "a", tmp_path / "b")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+async def test_a_copy_that_fails_in_a_process_of_its_own_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
     async with LmdbStore(tmp_path / "a"):
-        with pytest.raises(StoreError, match="cannot copy"):
+        with pytest.raises(StoreError, match=r"cannot copy .*: code 1"):
             compact(tmp_path / "a", tmp_path / "b")
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
