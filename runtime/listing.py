@@ -52,8 +52,8 @@ class Wanted:
     ) -> "Wanted":
         """From the arguments of `runs`."""
         states: frozenset[State] | None = None
-        if isinstance(state, State):
-            states = frozenset([state])
+        if isinstance(state, str):
+            states = frozenset([State(state)])
         elif state is not None:
             states = frozenset(map(State, state))
         return cls(states=states, key=key, workflow=workflow, tag=tag, since=since, until=until)

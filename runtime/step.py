@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import attrs
@@ -173,17 +174,15 @@ class _Decorator:
         raise AssertionError("only for the type checker")
 
 
-_plain: dict[Any, StepFunction[..., Any]] = {}
+@lru_cache(1024)
+def _plain(function: Callable[..., Any]) -> StepFunction[..., Any]:
+    # Bounded: methods, and functions made inside of a workflow, are others in every run.
+    return step(function)
 
 
 def as_step(function: Callable[..., Any]) -> StepFunction[..., Any]:
     """`function` as a step, with default options unless it is one."""
-    if isinstance(function, StepFunction):
-        return function
-    known = _plain.get(function)
-    if known is None:
-        known = _plain[function] = step(function)
-    return known
+    return function if isinstance(function, StepFunction) else _plain(function)
 
 
 StepLike = StepFunction[P, R] | Callable[P, Awaitable[R]]

@@ -55,6 +55,18 @@ class Workflow(Generic[I, T]):
         return f"<workflow {self.name} v{self.version}>"
 
 
+def _check_signature(function: Callable[..., Any]) -> None:
+    signature = inspect.signature(function)
+    try:
+        # As it will be called: with the context, or with context and input.
+        signature.bind(*[None, None] if len(signature.parameters) > 1 else [None])
+    except TypeError:
+        raise TypeError(
+            f"a workflow takes the context, and one input if it has any; {function.__name__} takes "
+            f"{signature}: put several values into a dict, a tuple or a class"
+        ) from None
+
+
 def _input_type(function: Callable[..., Any]) -> Any:
     parameters = list(inspect.signature(function).parameters)
     if len(parameters) < 2:
@@ -110,6 +122,7 @@ def workflow(
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"a workflow is an async function, and {function!r} is none")
+        _check_signature(function)
         return Workflow(
             function,
             name=name or function.__name__,

@@ -145,6 +145,7 @@ async def test_filters_hold_together(autojump_clock: MockClock) -> None:
 
         assert await ids(state=State.FAILED, tag="t1", key="k1") == ["r7"]
         assert await ids(state=State.FAILED, tag="t0") == []
+        assert await ids(state="failed", tag="t1", key="k1") == ["r7"]
         assert await ids(state=[State.FAILED, State.SUCCEEDED], limit=2) == ["r0", "r1"]
         times = [run.submitted_at for run in await reader.runs()]
         assert await ids(since=times[28]) == ["r28", "r29"]

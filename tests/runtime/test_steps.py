@@ -1,9 +1,11 @@
 """Steps: what a workflow gets from them, and what they know about themselves."""
 
 import asyncio
+import gc
 import threading
 from typing import Any
 from uuid import UUID
+from weakref import WeakSet
 
 import pytest
 import trio
@@ -127,6 +129,35 @@ def test_what_cannot_be_a_step_is_refused() -> None:
         double.options(retry=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout must be positive, got 0"):
         double.options(timeout=0)
+
+
+async def test_functions_that_are_made_in_each_run_are_not_kept(autojump_clock: MockClock) -> None:
+    class Client:
+        async def call(self) -> str:
+            return "called"
+
+    clients: WeakSet[Client] = WeakSet()
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        client = Client()
+        clients.add(client)
+        return await ctx.step(client.call)
+
+    async with open_test_runtime(workflows=[job]) as rt:
+        for _ in range(1100):
+            assert await (await rt.submit(job, key="k")).result() == "called"
+    gc.collect()
+    assert len(clients) <= 1024
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_workflow_with_other_arguments_than_context_and_input_is_refused(count: int) -> None:
+    async def none() -> None: ...
+    async def three(ctx: Context, order: int, amount: int) -> None: ...
+
+    with pytest.raises(TypeError, match="put several values into a dict"):
+        workflow({0: none, 3: three}[count])  # type: ignore[call-overload]
 
 
 async def test_a_step_called_directly_is_the_plain_function() -> None:
