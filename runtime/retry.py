@@ -49,7 +49,8 @@ class Retry:
     `max_attempts` counts executions. `jitter` spreads each delay by up to that share either way,
     from a generator that is seeded with the run id, the step and the attempt, so the same run
     always waits the same; `max_delay` caps the result. Only errors in `retry_on` are tried again,
-    all by default, and never those in `never_retry_on` nor a `PermanentError`.
+    all by default, and never those in `never_retry_on` nor a `PermanentError`. Of a group, as
+    nurseries raise it, what is in it counts.
     """
 
     shape: Shape
@@ -96,9 +97,15 @@ class Retry:
 
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may follow `error`, attempts permitting."""
-        if isinstance(error, (PermanentError, self.never_retry_on)):
-            return False
-        return isinstance(error, self.retry_on)
+        if isinstance(error, BaseExceptionGroup):
+            # What a nursery raises is what was raised in it, and one that is final is enough.
+            if error.subgroup(lambda each: self._is_final(each)) is not None:
+                return False
+            return isinstance(error, self.retry_on) or all(map(self.retries, error.exceptions))
+        return isinstance(error, self.retry_on) and not self._is_final(error)
+
+    def _is_final(self, error: BaseException) -> bool:
+        return isinstance(error, (PermanentError, self.never_retry_on))
 
     def delay_for(self, run_id: str, step: str, attempt: int) -> float:
         """Seconds to wait after `attempt` (from 1) failed."""

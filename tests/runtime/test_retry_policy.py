@@ -116,3 +116,24 @@ def test_a_bad_argument_is_refused_by_name(arguments: dict[str, Any], message: s
 def test_what_is_no_exception_type_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="retry_on must be exception types, got 'OSError'"):
         Retry.fixed(retry_on=("OSError",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("inside", "policy", "retried"),
+    [
+        ([ValueError(), OSError()], Retry.fixed(), True),
+        ([ValueError(), PermanentError()], Retry.fixed(), False),
+        ([OSError()], Retry.fixed(retry_on=(OSError,)), True),
+        ([OSError(), ValueError()], Retry.fixed(retry_on=(OSError,)), False),
+        ([ValueError()], Retry.fixed(retry_on=(ExceptionGroup,)), True),
+        ([OSError(), ConnectionError()], Retry.fixed(never_retry_on=(ConnectionError,)), False),
+        ([ValueError()], Retry.fixed(never_retry_on=(ExceptionGroup,)), False),
+    ],
+)
+def test_of_a_group_counts_what_is_inside(
+    inside: list[Exception], policy: Retry, retried: bool
+) -> None:
+    """Nurseries raise groups, so every error of a step that has one comes in a group."""
+    group = ExceptionGroup("a nursery", inside)
+    assert policy.retries(group) is retried
+    assert policy.retries(ExceptionGroup("a nursery in it", [group])) is retried
