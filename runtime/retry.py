@@ -99,6 +99,7 @@ class Retry:
         """Whether another attempt may follow `error`, attempts permitting."""
         if isinstance(error, BaseExceptionGroup):
             # What a nursery raises is what was raised in it, and one that is final is enough.
+            # (Python 3.11 takes functions here, and no methods.)
             if error.subgroup(lambda each: self._is_final(each)) is not None:
                 return False
             return isinstance(error, self.retry_on) or all(map(self.retries, error.exceptions))

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,26 @@ def test_an_example_of_the_readme_runs(example: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = re.findall(r"print\(.*#\s*(.*)", example.code)
     assert done.stdout.splitlines() == expected
+
+
+def test_the_commands_of_the_readme_run_with_its_example(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(EXAMPLES[0].code)
+    (shell,) = README.blocks("sh")
+    printed = []
+    for line in shell.code.splitlines():
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "keyrun"
+        done = subprocess.run(
+            [sys.executable, "-m", name, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == '"receipt for 7"\n'
+    assert "step completed  charge" in printed[2]
 
 
 @pytest.mark.parametrize("page", DOCS, ids=named)
