@@ -27,7 +27,16 @@ CODE = "\n".join(page.code for page in [README, *DOCS])
 NOT_FOR_USERS = {
     Runtime: {"wait_for_end", "decode_result"},
     Context: {"branch"},
-    CurrentStep: {"elapsed", "is_of", "mark", "seal_state", "store_memo", "unmark"}
+    CurrentStep: {
+        "elapsed",
+        "is_of",
+        "mark",
+        "seal_state",
+        "start",
+        "store_memo",
+        "unmark",
+        "wait_begins",
+    }
     | {"begun", "in_thread", "marked", "over", "progress", "sealed_state", "shielded"}
     | {"suspect", "timeout", "until"},
 }
