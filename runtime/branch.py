@@ -5,11 +5,18 @@ its occurrence within the branch, so branches that run side by side number their
 way each time, whoever is faster.
 """
 
+from typing import TYPE_CHECKING
+
 import trio
 
 from keyrun.runtime.current import running
-from keyrun.runtime.errors import WrongTask
+from keyrun.runtime.errors import NonDeterminism, WrongTask
+from keyrun.runtime.journal import Ending, Entry
 from keyrun.runtime.run import Halt, Run
+from keyrun.runtime.stepping import halt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.current import CurrentStep
 
 _NEVER = float("inf")
 
@@ -17,7 +24,7 @@ _NEVER = float("inf")
 class Branch:
     """Where a call of a workflow belongs."""
 
-    __slots__ = ("_counts", "_task", "apart", "closed", "forks", "lost", "prefix", "run")
+    __slots__ = ("_counts", "_task", "apart", "bound", "closed", "forks", "lost", "prefix", "run")
 
     def __init__(self, run: Run, prefix: str = "", *, apart: bool = False) -> None:
         self.run = run
@@ -26,6 +33,8 @@ class Branch:
         """Whether it runs beside others, so that cancelling the run would be too much."""
         self.lost = False
         """Whether the journal says that a sibling ended it: it starts nothing any more."""
+        self.bound = False
+        """Whether it is lost, or in a block with a time limit: it asks before it starts a thing."""
         self.closed = False
         self.forks: list[Branch] = []
         self._counts: dict[str, int] = {}
@@ -34,14 +43,24 @@ class Branch:
     def fork(self, prefix: str) -> "Branch":
         """A branch beside others, for the current task."""
         fork = Branch(self.run, prefix, apart=True)
+        fork.bound = self.bound
+        fork.closed = self.closed
         self.forks.append(fork)
         return fork
 
     def close(self) -> None:
         """From now on it, and what was forked from it, refuses everything."""
         self.closed = True
+        over = self.run.journal.resting.pop(self, None)
+        if over is not None:
+            over.set()
         for fork in self.forks:
             fork.close()
+
+    def lines(self) -> "list[Branch]":
+        """The branches in which something goes on: it, or what it waits for."""
+        forks = [line for fork in self.forks if not fork.closed for line in fork.lines()]
+        return forks or [self]
 
     def count(self, base: str) -> int:
         """Which occurrence of this name the next call is, from 1."""
@@ -57,14 +76,55 @@ class Branch:
         return self.prefix + base
 
     async def rest(self) -> None:
-        """Do nothing until the sibling that ended this branch does so again."""
+        """Do nothing until what ended this branch, a sibling or a time limit, does so again."""
+        run = self.run
+        missing = await run.journal.rest(self)
+        if missing is not None and run.going:
+            said = f"the journal has an outcome of {missing!r} next, and nothing asks for it"
+            raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key, step=missing))
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def admit(self) -> None:
+        """Return when something may be started that the journal has no outcome of."""
         journal = self.run.journal
-        journal.idle += 1
-        journal.look()
-        try:
-            await trio.sleep_forever()
-        finally:
-            journal.idle -= 1
+        around = journal.around(self.prefix)
+        while self.lost or any(scope.expires and not scope.fired for scope in around):
+            # What an inner one has cut off does not wait for an outer one.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            await self.rest()
+            self.check()
+        if journal.caught_up() and not any(scope.fired for scope in around):
+            for scope in around:
+                scope.start_clock(exactly=True)
+        self.notice()
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def notice(self) -> bool:
+        """Whether a time limit cuts this branch off; that is written down when it is first seen.
+        What ends the whole pass, or just this branch, comes first."""
+        if not self.bound or self.closed or not self.run.going:
+            return False
+        around = self.run.journal.around(self.prefix)
+        fired = any(scope.fired for scope in around)
+        for scope in around:
+            # A shield of the workflow's own holds it up: then it has not been seen yet.
+            if not scope.fired and scope.overdue and _cancelled():
+                # What an inner one has cut off already is not cut off by this one.
+                scope.end_as(Ending.IN_PASSING if fired else Ending.EXPIRED)
+            if scope.fired:
+                return True
+        return False
+
+    async def yield_to_scope(self, current: "CurrentStep") -> None:
+        """An attempt raised an error: if its time limit was up, that is how it stopped."""
+        if self.notice() and _cancelled():
+            current.store_memo()
+            self.note_cancelled(current)
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    def note_cancelled(self, current: "CurrentStep") -> None:
+        """Write down that an attempt was cut off, by a sibling or by a time limit."""
+        self.run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
 
     def check(self) -> None:
         """Raise unless this is the task, and the time, that the branch belongs to."""
@@ -94,3 +154,8 @@ class Branch:
                 run_id=self.run.run_id,
                 key=self.run.key,
             )
+
+
+def _cancelled() -> bool:
+    """Whether the current task would be cancelled if it waited for something."""
+    return trio.current_effective_deadline() == -_NEVER

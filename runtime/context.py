@@ -11,6 +11,7 @@ from keyrun.runtime.branch import Branch
 from keyrun.runtime.gathering import gather
 from keyrun.runtime.journal import Call, Entry
 from keyrun.runtime.run import Run
+from keyrun.runtime.scope import FailAfter, MoveOnAfter, watched
 from keyrun.runtime.step import StepFunction, as_step
 from keyrun.runtime.stepping import halt, perform
 from keyrun.runtime.timer import sleep
@@ -43,11 +44,14 @@ class DurableCall(Generic[R]):
         self._kwargs = kwargs
 
     def __await__(self) -> Generator[Any, Any, R]:
-        return perform(self.branch, self._step, self._args, self._kwargs).__await__()
+        branch = self.branch
+        call = perform(branch, self._step, self._args, self._kwargs)
+        return (watched(branch, call) if branch.bound else call).__await__()
 
     def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
         """The same call in another branch."""
-        return perform(branch, self._step, self._args, self._kwargs)
+        call = perform(branch, self._step, self._args, self._kwargs)
+        return watched(branch, call) if branch.bound else call
 
 
 Part = DurableCall[A] | Callable[["Context"], Awaitable[A]]
@@ -126,7 +130,17 @@ class Context:
 
     async def sleep(self, seconds: float) -> None:
         """Wait. The time is counted from the first time that this is reached, crashes or not."""
-        await sleep(self.branch, seconds)
+        await watched(self.branch, sleep(self.branch, seconds))
+
+    def move_on_after(self, seconds: float) -> MoveOnAfter:
+        """A block that is cut off `seconds` after it was first entered, crashes or not:
+        `with ctx.move_on_after(5) as scope: ...`, and then `scope.expired`. What was not done by
+        then is cancelled and never started again."""
+        return MoveOnAfter(self.branch, seconds)
+
+    def fail_after(self, seconds: float) -> FailAfter:
+        """The same, but a block that is cut off raises `ScopeTimeout`."""
+        return FailAfter(self.branch, seconds)
 
     def now(self) -> datetime:
         """The time at which this was first reached."""

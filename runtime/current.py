@@ -182,6 +182,9 @@ class CurrentStep:
     def deadline(self) -> float | None:
         """When this attempt will be cut off, in seconds since the epoch; None if never."""
         end = min(self.begun + self.timeout, self._run.standing.deadline or inf)
+        if not self.shielded:
+            for scope in self._run.journal.around(self.step):
+                end = min(end, scope.due)
         return None if end == inf else end
 
     @property

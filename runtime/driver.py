@@ -9,7 +9,7 @@ import trio
 from keyrun.actors.errors import is_crash
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.context import Context
-from keyrun.runtime.errors import NonDeterminism, StepFailed
+from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
@@ -174,6 +174,7 @@ def workflow_error(error: BaseException) -> Failure:
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,
         reason=f"the workflow itself raised {named(error)}",
+        step=getattr(error, "step", None) if issubclass(type(error), ScopeTimeout) else None,
         error_type=type_of(error),
         traceback=traceback_of(error),
     )

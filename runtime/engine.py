@@ -305,3 +305,5 @@ class Engine:
             self.stopped = True
             self.scope.cancel()
             self.block.cancel()
+            for run in self.live.values():
+                run.resume()

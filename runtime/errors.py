@@ -85,6 +85,10 @@ class StepTimeout(StepFailed, TimeoutError):
     """The last attempt of a step ran out of time."""
 
 
+class ScopeTimeout(RuntimeFault, TimeoutError):
+    """A block took longer than its `fail_after`. Catch it to go on without what was in it."""
+
+
 class NonDeterminism(RuntimeFault, RuntimeError):
     """The workflow asks for something else than its journal says it did."""
 

@@ -34,27 +34,28 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
     async def live(index: int, nursery: trio.Nursery) -> None:
         nonlocal left
         child = branch.fork(f"{scope}.{index}/")
-        child.lost = branch.lost or (decision is not None and decision.payload != index)
+        fails = decision is not None and decision.payload == index
+        if branch.lost or (decision is not None and not fails):
+            child.lost = child.bound = True
         try:
             if failed:
                 return
             results[index] = await start(parts[index], child)
-            if decision is not None and decision.payload == index:
+            if fails:
                 said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
                 raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
         except BaseException as error:
             if not is_crash(error):
                 raise
-            if child.lost and not isinstance(error, Halt):
+            while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
                 await child.rest()
             if not failed:
                 failed.append(error)
-                # The branch above is as good as going on: nobody is stuck meanwhile.
-                journal.tasks += 1
-                if not isinstance(error, Halt) and run.engine.failure is None:
-                    _decide(branch, ident, index)
+                # First, so that losers that rest are not taken for all that is left.
                 for sibling in branch.forks:
                     sibling.close()
+                if not (branch.closed or isinstance(error, Halt) or run.engine.failure):
+                    _decide(branch, ident, index)
                 # What losers were given after the decision is asked for by nobody.
                 journal.abandon(f"{scope}.")
                 nursery.cancel_scope.cancel()
@@ -71,9 +72,12 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             async with trio.open_nursery() as nursery:
                 for index in range(left):
                     nursery.start_soon(live, index, nursery)
+        except* trio.Cancelled:
+            # That a branch failed is written down, so it comes before what else cancelled them.
+            if not failed:
+                raise
         finally:
-            journal.tasks -= len(failed)
-        branch.forks.clear()
+            branch.forks.clear()
     if failed:
         journal.abandon(f"{scope}.")
         raise failed[0]

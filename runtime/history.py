@@ -153,7 +153,12 @@ def _entry(fields: list[Any]) -> Happening:
     kind, ident, at, *rest = fields
     match Entry(kind):
         case Entry.DONE:
-            call, _, attempt, began, _ = rest
+            call, _, attempt, began, payload = rest
+            if call == Call.SCOPE:
+                ending, length = payload
+                event = "scope_expired" if ending else "scope_finished"
+                said = f"its limit was {length:g} s"
+                return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
             event = {
                 Call.STEP: "step_completed",
                 Call.NOW: "time_taken",
@@ -187,7 +192,8 @@ def _entry(fields: list[Any]) -> Happening:
             detail = "while it was the only suspect" if alone else None
             return Happening(at=at, event="interrupted", step=ident, attempt=attempt, detail=detail)
         case Entry.TIMER:
-            return Happening(at=at, event="timer_set", step=ident, delay=rest[1])
+            event = "timer_set" if len(rest) == 2 else "scope_entered"
+            return Happening(at=at, event=event, step=ident, delay=rest[1])
         case Entry.TURN:
             return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
         case Entry.REDRIVEN:

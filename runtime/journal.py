@@ -1,70 +1,23 @@
 """The journal: what a run remembers, in memory as it is in the store.
 
 Entries have sequence numbers, and outcomes are given back in that order when a run is driven
-again: code that runs branches side by side then takes the same turns as before. An entry is a
-list of fields that starts with its kind, what it is about, and when it was made.
+again: code that runs branches side by side then takes the same turns as before.
 """
 
 from collections.abc import Callable
-from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from keyrun.runtime.entry import Call, Ending, Entry, Memory
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.values import Failure
 
+if TYPE_CHECKING:
+    from keyrun.runtime.branch import Branch
+    from keyrun.runtime.scope import Scope
 
-class Entry(IntEnum):
-    """Kinds of entries; the numbers are stored."""
-
-    DONE = 1
-    """A call has an outcome: kind of call, fingerprint, attempt, begun, payload."""
-    FAILED = 2
-    """An attempt failed and another follows: fingerprint, attempt, begun, failure, next."""
-    GAVE_UP = 3
-    """A step failed for good: fingerprint, attempt, begun, failure."""
-    INTERRUPTED = 4
-    """A crash cut an attempt off: attempt, whether it ran alone."""
-    REDRIVEN = 5
-    """Failures before this no longer count: generation."""
-    TIMER = 6
-    """A timer was set: when it is due, and how long it is."""
-    TURN = 8
-    """The next turn of a machine, always at sequence 0: number, payload, timer."""
-    NOTE = 7
-    """For the history only: what, and details."""
-
-
-class Call(IntEnum):
-    """What a workflow can ask for; the numbers are stored."""
-
-    STEP = 1
-    NOW = 2
-    GATHER = 3
-    TIMER = 4
-
-
-class Memory:
-    """What is known of one step, or of one other durable call. Most of it never happens to most of
-    them, so it stands here until it does."""
-
-    call = Call.STEP
-    fingerprint: int | None = None
-    attempts = 0
-    failure: Failure | None = None
-    retry: tuple[float, float] | None = None
-    """When the next attempt is due, and how long a wait that was."""
-    interruptions = 0
-    interruptions_alone = 0
-    outcome: Entry | None = None
-    payload: Any = None
-    delivered = False
-
-    @property
-    def known(self) -> bool:
-        """Whether anything happened to it yet."""
-        return self.attempts > 0 or self.interruptions > 0
+__all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
 
 
 class Journal:
@@ -72,14 +25,16 @@ class Journal:
 
     __slots__ = (
         "_cursor",
+        "_cut",
         "_missing",
         "_order",
-        "idle",
         "last_failure",
         "memories",
         "next",
         "past",
+        "resting",
         "retries",
+        "scopes",
         "tasks",
         "turn",
         "turn_entries",
@@ -98,8 +53,12 @@ class Journal:
         """Branches that ask for an outcome before its turn, and how to wake them."""
         self.tasks = 1
         """Branches that have not ended and do not just wait for branches of their own."""
-        self.idle = 0
+        self.resting: dict[Branch, trio.Event] = {}
         """Those of them that the journal says were cancelled, and that ask for nothing more."""
+        self.scopes: dict[str, Scope] = {}
+        """The blocks with a time limit that have been entered and not left, outer ones first."""
+        self._cut: set[Branch] = set()
+        """Those that rested until a scope expired, and have not gone on yet."""
         self._missing: str | None = None
         self.turn: tuple[int, bytes, tuple[float, float] | None] | None = None
         """The next turn of a machine: its number, its payload, and when it is due."""
@@ -120,10 +79,13 @@ class Journal:
         for ident in self._order:
             self.memories[ident].delivered = False
         self.past = len(self._order)
-        self._cursor = self.idle = 0
+        self._cursor = 0
         self.tasks = 1
         self._missing = None
         self.waiters.clear()
+        self.resting.clear()
+        self.scopes.clear()
+        self._cut.clear()
 
     def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
         """`ident` has its outcome, and whoever asked for it has it at once."""
@@ -148,22 +110,96 @@ class Journal:
         self.look()
         try:
             await turn.wait()
+        except trio.Cancelled:
+            if not any(scope.fired for scope in self.around(ident)):
+                raise
+            # It came after its block had expired: whatever it was, it was not cancelled then.
+            with trio.CancelScope(shield=True):
+                await turn.wait()
         finally:
             self.waiters.pop(ident, None)
         return self._missing
 
+    async def rest(self, branch: "Branch") -> str | None:
+        """Return when a scope around `branch` expires again, or with the name of the outcome that
+        is next if no branch is left that could ask for it."""
+        over = self.resting[branch] = trio.Event()
+        self.look()
+        try:
+            await over.wait()
+        finally:
+            self.resting.pop(branch, None)
+            self._cut.discard(branch)
+            for scope in self.around(branch.prefix):
+                if scope.fired and not self._cut:
+                    self.deliver(scope.memory)
+        return self._missing
+
+    def waiting(self) -> int:
+        """How many branches cannot go on by themselves."""
+        return len(self.waiters) + len(self.resting)
+
     def look(self) -> None:
         """Wake everybody if all wait for an outcome that nobody asks for."""
-        if self.waiters and self.tasks <= len(self.waiters) + self.idle:
+        if self.scopes:
+            self.advance()
+        waiting = self.waiting()
+        if waiting and self.tasks <= waiting and not self.caught_up():
             self._missing = self._order[self._cursor]
             for wake in self.waiters.values():
                 wake()
+            for over in self.resting.values():
+                over.set()
 
     def deliver(self, memory: Memory) -> None:
         """Give an outcome back, and wake the branch whose turn it is then."""
         memory.delivered = True
-        if self.waiters:
+        if self.scopes:
+            self.advance()
+        elif self.waiters:
             self._wake_next()
+
+    def caught_up(self) -> bool:
+        """Whether all that is remembered has been given back in this pass."""
+        return self.may_deliver("")
+
+    def around(self, name: str) -> "list[Scope]":
+        """The scopes that a call, or the branch with this prefix, is in, outer ones first. While a
+        branch is in a block, all that it and its forks do is done in that block."""
+        return [scope for scope in list(self.scopes.values()) if name.startswith(scope.prefix)]
+
+    def advance(self) -> None:
+        """Let scopes expire whose turn that is, when all in them wait for nothing else; whom they
+        cut off goes on before anybody else has a turn. Where there is nothing left to be given
+        back, the time of those that have no outcome counts."""
+        scopes = self.scopes
+        while not self.caught_up():
+            scope = scopes.get(self._order[self._cursor])
+            if scope is None or not scope.expires or scope.fired:
+                break
+            inside = [one for one in self.resting if one.prefix.startswith(scope.prefix)]
+            if scope.ending is not Ending.IN_PASSING and not self._quiet(scope, inside):
+                break
+            scope.fire()
+            self._cut.update(inside)
+            for one in inside:
+                self.resting.pop(one).set()
+            scope.memory.delivered = not inside
+        else:
+            for scope in scopes.values():
+                if not any(one.fired for one in scopes.values() if one.is_in(scope)):
+                    scope.start_clock(exactly=False)
+        self._wake_next()
+
+    def _quiet(self, scope: "Scope", resting: "list[Branch]") -> bool:
+        """Whether all that goes on in a block rests, at least something, or waits for its turn."""
+        if not resting:
+            return False
+        waiting = {ident.rpartition("/")[0] for ident in self.waiters}
+        if all(one in resting or one.prefix[:-1] in waiting for one in scope.lines()):
+            return True
+        scope.expire_soon()
+        return False
 
     def _wake_next(self) -> None:
         for ident, wake in self.waiters.items():
@@ -177,8 +213,9 @@ class Journal:
         for ident in self._order:
             if ident.startswith(scope):
                 self.memories[ident].delivered = True
-                self.waiters.pop(ident, None)
-        self._wake_next()
+                if wake := self.waiters.pop(ident, None):
+                    wake()
+        self.advance()
 
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""
@@ -228,8 +265,9 @@ class Journal:
                 memory.fingerprint, memory.attempts, _begun, failure = rest
                 memory.failure = self.last_failure = read_failure(failure)
             case Entry.TIMER:
-                memory.call = Call.TIMER
-                memory.retry = (rest[0], rest[1])
+                due, length, *call = rest
+                memory.call = Call(*call) if call else Call.TIMER
+                memory.retry = (due, length)
             case Entry.INTERRUPTED:
                 _attempt, alone = rest
                 memory.interruptions += 1
@@ -257,6 +295,9 @@ class Journal:
         memory = self.memories[ident]
         if memory.call is Call.GATHER:
             ident = f"{ident.removesuffix('()')}.{memory.payload}/"
+        elif memory.call is Call.SCOPE:
+            if memory.payload[0] == Ending.FINISHED or "fail_after()" not in ident:
+                return False
         elif memory.outcome is Entry.DONE:
             return False
         return all(

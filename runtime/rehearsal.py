@@ -46,23 +46,30 @@ class Stage:
 class Script(Journal):
     """A journal that knows when nobody can go on."""
 
-    __slots__ = ("run", "timers")
+    __slots__ = ("parked", "run", "timers")
 
     def __init__(self, run: "Rehearsal") -> None:
         super().__init__()
         self.run = run
+        self.parked = 0
+        """Branches that wait for what only happens in earnest."""
         self.timers: list[trio.Event] = []
         """What waits for time to pass, in the order in which it was asked for."""
 
+    def waiting(self) -> int:
+        return super().waiting() + self.parked
+
     def look(self) -> None:
-        if self.tasks > len(self.waiters) + self.idle:
+        if self.scopes:
+            self.advance()
+        if self.tasks > self.waiting():
             return
         if self.timers and self.unread() is not None:
-            self.idle -= 1
+            self.parked -= 1
             self.timers.pop(0).set()
             return
         super().look()
-        if not self.waiters:
+        if not self.waiters and not self.resting:
             self.run.unwind(Unwind.LEAVE)
 
 
@@ -99,6 +106,9 @@ class Rehearsal(Run):
         """Steps that the journal does not know."""
         self.came_to = State.RUNNING
 
+    def resume(self) -> None:
+        """Nobody can hold it, and it stands in no line."""
+
     def write(self, entry: Entry, ident: str, *fields: Any) -> None:
         """Nothing is written in a rehearsal."""
 
@@ -119,13 +129,13 @@ class Rehearsal(Run):
         """Wait for what only happens in earnest."""
         journal = self.journal
         self.asks.append(asked)
-        journal.idle += 1
+        journal.parked += 1
         journal.look()
         try:
             await passed.wait()
         finally:
             if not passed.is_set():
-                journal.idle -= 1
+                journal.parked -= 1
                 if passed in journal.timers:
                     journal.timers.remove(passed)
             if self.unwinding is None:

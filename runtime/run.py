@@ -210,6 +210,12 @@ class Run:
         if self.unwinding is None:
             self.unwinding = why
             self.scope.cancel()
+            self.resume()
+
+    @property
+    def going(self) -> bool:
+        """Whether nothing ends the pass from outside."""
+        return self.unwinding is None and not self.scope.cancel_called
 
     @property
     def shielded(self) -> bool:
@@ -218,11 +224,26 @@ class Run:
         return bool(steps) and not self.parked and all(step.shielded for step in steps)
 
     def leave_if_asked(self) -> None:
-        """Unwind if the run was cancelled, or if all drains and none of its steps runs any more."""
+        """Unwind if the run was cancelled, or if all drains and none of its steps runs any more, or
+        if nothing can go on."""
         if self.standing.cancel_requested:
             self.unwind(Unwind.CANCEL)
-        elif self.engine.draining and not self.current:
+        elif self.engine.failure is not None or (self.engine.draining and not self.current):
             self.unwind(Unwind.LEAVE)
+
+    async def hold(self) -> None:
+        """Wait until it is time to look again whether the run may go on."""
+        self.leave_if_asked()
+        if self.unwinding is not None:
+            # A shield of the workflow's own must not keep it here.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise Halt
+        resumed = self.resumed
+        self.parked += 1
+        try:
+            await resumed.wait()
+        finally:
+            self.parked -= 1
 
     def begin(self) -> None:
         """It no longer waits to be started."""

@@ -65,8 +65,8 @@ async def perform(
             return await _replayed(run, step, ident, memory)
     else:
         memory = memories[ident] = Memory()
-    if branch.lost:
-        await branch.rest()
+    if branch.bound:
+        await branch.admit()
     memory.fingerprint = mark
     limits = run.submission.limits
     most = limits.max_iterations
@@ -166,6 +166,8 @@ async def given_back(run: Run, ident: str, memory: Memory) -> None:
     """Return when it is the turn of a journaled outcome."""
     missing = await run.journal.turn_of(ident)
     if missing is not None:
+        if not run.going:
+            raise Halt
         said = (
             f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
             "instead"
@@ -282,6 +284,8 @@ async def _attempt(
             # It was told to stop, and this is how it did: that is nobody's failure.
             current.store_memo()
             raise Halt from error
+        if branch.bound and not current.shielded:
+            await branch.yield_to_scope(current)
         final = failed(run, step, memory, current, error)
         if _cut_off(run, branch, current):
             raise Halt from error
@@ -293,10 +297,11 @@ async def _attempt(
             raise
         if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
             failed(run, step, memory, current, Overrun())
-        elif branch.closed and run.unwinding is None:
-            run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
+        elif run.unwinding is None and (branch.closed or branch.notice()):
+            branch.note_cancelled(current)
         if isinstance(error, trio.Cancelled):
             raise
+        await trio.lowlevel.checkpoint_if_cancelled()
         raise Halt from error
     return value
 
@@ -326,10 +331,4 @@ async def ready(run: Run) -> None:
     """Return when the next step may start: all is durable, and nobody holds the run."""
     await run.gate()
     while run.stopped:
-        run.leave_if_asked()
-        resumed = run.resumed
-        run.parked += 1
-        try:
-            await resumed.wait()
-        finally:
-            run.parked -= 1
+        await run.hold()

@@ -17,8 +17,8 @@ async def sleep(branch: Branch, seconds: float) -> None:
     if memory.outcome is not None:
         await given_back(run, ident, memory)
         return
-    if branch.lost:
-        await branch.rest()
+    if branch.bound:
+        await branch.admit()
     if memory.retry is None:
         memory.call = Call.TIMER
         memory.retry = (run.engine.wall() + seconds, float(seconds))

@@ -369,3 +369,39 @@ async def test_the_same_store_can_be_opened_and_left_many_times(
             await store.durable()
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         assert await (await rt.submit(log.job, key="k")).result() == "abc"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_shield_in_a_workflow_keeps_no_block_open(
+    autojump_clock: trio.testing.MockClock, crash: bool
+) -> None:
+    """It asks for its next step, which may not start any more, where nobody can cancel it."""
+
+    @step
+    async def brief() -> None:
+        await trio.sleep(2)
+
+    async def part(ctx: Context) -> None:
+        with trio.CancelScope(shield=True):
+            await ctx.step(brief)
+            await ctx.step(brief)
+
+    @workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.gather(part, part, ctx.step(brief))
+        return "done"
+
+    store = MemoryStore()
+    with trio.fail_after(100):
+        async with open_test_runtime(store, workflows=[flow]) as runtime:
+            await runtime.submit(flow, key="k", run_id="r")
+            await trio.sleep(1)
+            await runtime.pause("r")
+            await trio.sleep(5 * crash)
+            if crash:
+                store.crash()
+                await trio.sleep_forever()
+        async with open_test_runtime(store, workflows=[flow]) as runtime:
+            await runtime.resume("r")
+            run = await runtime.submit(flow, key="k", run_id="r")
+            assert await run.result() == "done"

@@ -463,3 +463,93 @@ async def test_a_redrive_runs_the_failed_branch_and_the_losers_again(
         with trio.fail_after(100):
             assert await again.result() == ("handled", ("mended", "firstsecond"))
     assert sorted(ran) == ["g1.0/sometimes", "g1.1/after#2"]
+
+
+async def handled(ctx: Context) -> str:
+    try:
+        await ctx.gather(ctx.step(refuse, 1), ctx.step(after, 100))
+    except StepFailed:
+        return str(await ctx.step(after, 1, "handled"))
+    return "fine"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_failure_inside_a_branch_is_replayed_beside_others(
+    autojump_clock: MockClock, crash: bool
+) -> None:
+    """While its losers are being cancelled, nobody else is told that nothing can go on."""
+
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        results = await ctx.gather(handled, ctx.step(after, 3, "beside"), handled)
+        await ctx.sleep(10)
+        return results
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        await runtime.submit(flow, key="k", run_id="r")
+        await trio.sleep(5)
+        if crash:
+            store.crash()
+            await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        run = await runtime.submit(flow, key="k", run_id="r")
+        with trio.fail_after(100):
+            assert await run.result() == ("handled", "beside", "handled")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_failure_inside_a_branch_that_lost_is_replayed(
+    autojump_clock: MockClock, crash: bool
+) -> None:
+    async def loser(ctx: Context) -> None:
+        await handled(ctx)
+        await ctx.step(after, 100)
+
+    @workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await ctx.gather(loser, ctx.step(refuse, 5))
+        except StepFailed as error:
+            await ctx.sleep(10)
+            return error.step or ""
+        return "fine"
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        await runtime.submit(flow, key="k", run_id="r")
+        await trio.sleep(8)
+        if crash:
+            store.crash()
+            await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        run = await runtime.submit(flow, key="k", run_id="r")
+        with trio.fail_after(100):
+            assert await run.result() == "g1.1/refuse"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_loser_that_shields_itself_holds_up_no_replay(
+    autojump_clock: MockClock, crash: bool
+) -> None:
+    async def loser(ctx: Context) -> None:
+        with trio.CancelScope(shield=True):
+            await ctx.gather(ctx.step(after, 10))
+
+    @workflow
+    async def flow(ctx: Context) -> str:
+        with suppress(StepFailed):
+            await ctx.gather(loser, ctx.step(refuse, 1))
+        return str(await ctx.step(after, 1, "went on"))
+
+    store = MemoryStore()
+    with trio.fail_after(100):
+        async with open_test_runtime(store, workflows=[flow], drain_timeout=0) as runtime:
+            await runtime.submit(flow, key="k", run_id="r")
+            await trio.sleep(5)
+            if crash:
+                store.crash()
+                await trio.sleep_forever()
+        async with open_test_runtime(store, workflows=[flow]) as runtime:
+            run = await runtime.submit(flow, key="k", run_id="r")
+            assert await run.result() == "went on"

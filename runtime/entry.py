@@ -1,0 +1,70 @@
+"""Entries of a journal: what kinds there are, and what they make known of a call. An entry is a
+list of fields that starts with its kind, what it is about, and when it was made."""
+
+from enum import IntEnum
+from typing import Any
+
+from keyrun.runtime.values import Failure
+
+
+class Entry(IntEnum):
+    """Kinds of entries; the numbers are stored."""
+
+    DONE = 1
+    """A call has an outcome: kind of call, fingerprint, attempt, begun, payload."""
+    FAILED = 2
+    """An attempt failed and another follows: fingerprint, attempt, begun, failure, next."""
+    GAVE_UP = 3
+    """A step failed for good: fingerprint, attempt, begun, failure."""
+    INTERRUPTED = 4
+    """A crash cut an attempt off: attempt, whether it ran alone."""
+    REDRIVEN = 5
+    """Failures before this no longer count: generation."""
+    TIMER = 6
+    """A timer was set: when it is due, how long it is, and what for if not to sleep."""
+    TURN = 8
+    """The next turn of a machine, always at sequence 0: number, payload, timer."""
+    NOTE = 7
+    """For the history only: what, and details."""
+
+
+class Call(IntEnum):
+    """What a workflow can ask for; the numbers are stored."""
+
+    STEP = 1
+    NOW = 2
+    GATHER = 3
+    TIMER = 4
+    SCOPE = 5
+
+
+class Ending(IntEnum):
+    """How a block with a time limit ended; the numbers are stored."""
+
+    FINISHED = 0
+    EXPIRED = 1
+    """A durable call in it was cut off."""
+    IN_PASSING = 2
+    """It was cut off where it asked for nothing durable, or was being cut off already."""
+
+
+class Memory:
+    """What is known of one step, or of one other durable call. Most of it never happens to most of
+    them, so it stands here until it does."""
+
+    call = Call.STEP
+    fingerprint: int | None = None
+    attempts = 0
+    failure: Failure | None = None
+    retry: tuple[float, float] | None = None
+    """When the next attempt is due, and how long a wait that was."""
+    interruptions = 0
+    interruptions_alone = 0
+    outcome: Entry | None = None
+    payload: Any = None
+    delivered = False
+
+    @property
+    def known(self) -> bool:
+        """Whether anything happened to it yet."""
+        return self.attempts > 0 or self.interruptions > 0
