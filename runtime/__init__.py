@@ -26,17 +26,32 @@ from keyrun.runtime.errors import (
     UnknownWorkflow,
     WrongTask,
 )
+from keyrun.runtime.events import (
+    BackpressureEvent,
+    Event,
+    EventKind,
+    KeyEvent,
+    LimitEvent,
+    Missed,
+    ProgressEvent,
+    RunEvent,
+    SetbackEvent,
+    StepEvent,
+    WaitEvent,
+)
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.history import Happening, History
 from keyrun.runtime.keys import KeyStatus
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, machine
+from keyrun.runtime.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.reader import Reader, open_reader
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.runtime import Runtime, open_runtime
 from keyrun.runtime.statistics import RuntimeStatistics
 from keyrun.runtime.step import StepFunction, step
+from keyrun.runtime.subscription import Events
 from keyrun.runtime.values import (
     Failure,
     FailureKind,
@@ -45,15 +60,20 @@ from keyrun.runtime.values import (
     RunStatus,
     State,
 )
+from keyrun.runtime.watching import Watch
 from keyrun.runtime.workflow import Workflow, workflow
 
 __all__ = [
     "Backpressure",
+    "BackpressureEvent",
     "Cancel",
     "Context",
     "Continue",
     "CurrentStep",
     "DurableCall",
+    "Event",
+    "EventKind",
+    "Events",
     "Fail",
     "Failure",
     "FailureKind",
@@ -63,17 +83,23 @@ __all__ = [
     "InvalidHistory",
     "InvalidKey",
     "InvalidRunId",
+    "KeyEvent",
     "KeyStatus",
+    "LimitEvent",
     "Limits",
+    "Missed",
     "NonDeterminism",
     "PermanentError",
     "Priority",
+    "Progress",
+    "ProgressEvent",
     "Reader",
     "ReservedHeader",
     "Retention",
     "Retry",
     "RunCancelled",
     "RunEnded",
+    "RunEvent",
     "RunFailed",
     "RunHandle",
     "RunOutcome",
@@ -81,15 +107,21 @@ __all__ = [
     "Runtime",
     "RuntimeStatistics",
     "ScopeTimeout",
+    "SetbackEvent",
     "State",
+    "StepCounts",
+    "StepEvent",
     "StepFailed",
     "StepFunction",
+    "StepProgress",
     "StepTimeout",
     "Succeed",
     "TransientError",
     "Turn",
     "UnknownRun",
     "UnknownWorkflow",
+    "WaitEvent",
+    "Watch",
     "Workflow",
     "WrongTask",
     "current_step",

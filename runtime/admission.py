@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.runtime import telling
 from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
 from keyrun.runtime.ids import RunIds
 from keyrun.runtime.ledger import MAX_KEY, sealed
@@ -219,6 +220,8 @@ class Admission:
             place = ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, (number,))
             group.when_durable(engine.admitted, submission)
+        if engine.feed is not None:
+            telling.submitted(engine.feed, group, submission)
         return group
 
     def _committed(self, run_id: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from keyrun.runtime import telling
 from keyrun.runtime.clock import start_clock
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.step import StepFunction
@@ -70,6 +71,8 @@ async def attempt(
     try:
         if branch.apart or step.set.shield:
             current.mark()
+            if run.engine.feed is not None:
+                telling.step_started(run.engine.feed, run, current)
             current.shielded = step.set.shield
             with trio.CancelScope(shield=step.set.shield) as scope:
                 scope.deadline = start_clock(run, current)

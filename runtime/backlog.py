@@ -3,16 +3,21 @@
 A run has started when its first step has a slot, or when it waits for something else than that.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
+from keyrun.runtime import telling
 from keyrun.runtime.errors import Backpressure
+from keyrun.runtime.events import EventKind
 
 if TYPE_CHECKING:
     from keyrun.runtime.entrance import Entrance
+    from keyrun.runtime.feed import Feed
     from keyrun.runtime.line import Line
+    from keyrun.runtime.records import Submission
 
 
 @attrs.frozen(kw_only=True)
@@ -45,12 +50,14 @@ class Backlog:
         most: int,
         most_per_key: int,
         timeout: float,
+        feed: "Callable[[], Feed | None]",
     ) -> None:
         self._lines = lines
         self._entrance = entrance
         self._most = most
         self._most_per_key = most_per_key
         self._timeout = timeout
+        self._feed = feed
         self.pending = 0
         self._waiting: dict[Submitter, None] = {}
         """In the order in which they came."""
@@ -95,11 +102,13 @@ class Backlog:
             what = f"{self.pending} runs wait to be started"
         return Backpressure(f"{what}; submit more slowly, or raise the limit", key=key)
 
-    async def wait_for_room(self, key: str) -> None:
+    async def wait_for_room(self, submission: "Submission") -> None:
         """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
+        key, began = submission.key, trio.current_time()
         if not self._waiting:
             self._saturations += 1
-            self._since = trio.current_time()
+            self._since = began
+            self._tell(EventKind.BACKPRESSURE_BEGAN, submission, 0.0)
         submitter = Submitter(key)
         self._waiting[submitter] = None
         try:
@@ -114,7 +123,24 @@ class Backlog:
             # Whoever was called and goes away passes the call on.
             self._call_next()
             if not self._waiting:
-                self._seconds += trio.current_time() - self._since
+                now = trio.current_time()
+                seconds = now - self._since
+                self._seconds += seconds
+                self._tell(EventKind.BACKPRESSURE_ENDED, submission, now - began, seconds)
+
+    def _tell(
+        self,
+        kind: EventKind,
+        submission: "Submission",
+        waited: float,
+        duration: float | None = None,
+    ) -> None:
+        feed = self._feed()
+        if feed is not None:
+            depth = self.pending
+            telling.backpressure(
+                feed, kind, submission, depth=depth, waited=waited, duration=duration
+            )
 
     def statistics(self) -> BacklogStatistics:
         """A snapshot."""

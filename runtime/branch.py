@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from keyrun.runtime import telling
 from keyrun.runtime.current import running
 from keyrun.runtime.errors import NonDeterminism, WrongTask
 from keyrun.runtime.journal import Ending, Entry
@@ -125,6 +126,7 @@ class Branch:
     def note_cancelled(self, current: "CurrentStep") -> None:
         """Write down that an attempt was cut off, by a sibling or by a time limit."""
         self.run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
+        telling.step_cancelled(self.run, current)
 
     def check(self) -> None:
         """Raise unless this is the task, and the time, that the branch belongs to."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from keyrun.runtime import telling
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.logs import log
 
@@ -26,6 +27,8 @@ def start_clock(run: "Run", current: "CurrentStep") -> float:
         run.write(Entry.NOTE, current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
             run.journal.turn_entries.append(run.journal.next - 1)
+        if run.engine.feed is not None:
+            telling.clamped(run.engine.feed, run, current, said)
         message = f"the timeout of step {current.step!r}, {said}"
         log(run, "timeout_clamped", message, current=current, level=INFO)
     return run.deadline

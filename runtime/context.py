@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from keyrun.runtime import reports
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.gathering import gather
 from keyrun.runtime.journal import Call, Entry
@@ -164,6 +165,12 @@ class Context:
     def uuid4(self) -> UUID:
         """A random UUID, the same whenever this run is driven again."""
         return UUID(bytes=self._seed("uuid4()")[:16], version=4)
+
+    def report(self, percent: float, message: str = "") -> None:
+        """Say how far the run is, for those who watch. The last word counts, and is with the next
+        commit. Nothing else may depend on it: it is not in the journal."""
+        self.branch.check()
+        reports.of_run(self._run, percent, message)
 
     def fail(self, reason: str) -> NoReturn:
         """End the run as failed, by the workflow's own judgement: no dead letter."""

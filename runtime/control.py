@@ -3,6 +3,8 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from keyrun.runtime import telling
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.records import Standing
@@ -15,6 +17,9 @@ from keyrun.storage import StoreCorrupt
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
     from keyrun.storage.group import Group
+
+
+_PAUSES = {True: EventKind.RUN_PAUSED, False: EventKind.RUN_RESUMED}
 
 
 class Control:
@@ -45,6 +50,7 @@ class Control:
             return True
         run.write(Entry.NOTE, "", "cancel_requested")
         run.store_standing()
+        self._tell(EventKind.RUN_CANCELLING, run, run.staged)
         settled_soon = not run.current
         if run.standing.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
@@ -110,6 +116,7 @@ class Control:
         run.standing.paused = paused
         run.write(Entry.NOTE, "", "paused" if paused else "resumed")
         run.store_standing()
+        self._tell(_PAUSES[paused], run, run.staged)
         group = run.staged
         assert group is not None
         if run.number not in engine.live:
@@ -119,6 +126,11 @@ class Control:
         await engine.store.durable(group)
         run.resume()
         return True
+
+    def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:
+        feed = self._engine.feed
+        if feed is not None:
+            telling.run_changed(feed, group, kind, run.submission, run.standing)
 
     def _at_rest_again(self, run: Run, group: "Group") -> None:
         if run.staged is group:
@@ -139,6 +151,10 @@ class Control:
         else:
             engine.paused = paused
             engine.stopped = paused or engine.draining
+        if engine.feed is not None:
+            for run in engine.live.values():
+                if not key or run.key == key:
+                    self._tell(_PAUSES[paused], run, group)
         await engine.store.durable(group)
         for run in list(engine.live.values()):
             if not key or run.key == key:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.actors import Supervision
+from keyrun.runtime import telling
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.logs import log_key
 from keyrun.runtime.records import Standing
 from keyrun.runtime.settlement import settle
@@ -67,12 +69,19 @@ class Crashes:
             f"the key {key!r} is quarantined: serving it failed again after {most} restarts within "
             f"{window:g} s, at last with {named(error)}; release_key({key!r}) tries again"
         )
+        self._tell(EventKind.KEY_QUARANTINED, key, reason)
         log_key(key, "key_quarantined", reason, error=error)
+
+    def _tell(self, kind: EventKind, key: str, reason: str | None = None) -> None:
+        engine = self._engine
+        if engine.feed is not None:
+            telling.key_changed(engine.feed, None, kind, key, reason)
 
     def release(self, key: str) -> bool:
         """Serve a key again. Says whether it was quarantined."""
         if self.quarantined.pop(key, None) is None:
             return False
+        self._tell(EventKind.KEY_RELEASED, key)
         log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
         return self._engine.actors.release(key)
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from keyrun.runtime import reports, telling
 from keyrun.runtime.clock import start_clock
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
+    from keyrun.runtime.reports import Report
     from keyrun.runtime.run import Run
 
 running: "ContextVar[CurrentStep | None]" = ContextVar("keyrun.current_step", default=None)
@@ -107,7 +109,7 @@ class CurrentStep:
         self.over = False
         self.in_thread = False
         self.shielded = False
-        self.progress: tuple[float, str] | None = None
+        self.progress: Report | None = None
         self.sealed_state: bytes | None = None
         self._memo: Draft | None = None
         self._state: Draft | None = None
@@ -131,6 +133,8 @@ class CurrentStep:
         its time is counted, by the scope of the run."""
         run = self._run
         self.mark()
+        if run.engine.feed is not None:
+            telling.step_started(run.engine.feed, run, self)
         run.timed = True
         run.scope.deadline = start_clock(run, self)
 
@@ -145,11 +149,16 @@ class CurrentStep:
                 run.store_standing()
             key = run.engine.ledger.step(run.number, self.step)
             run.put("begun", key, self.step, self.attempt, self.begun, self.suspect)
+            if self.progress is not None:
+                reports.store(run, self)
 
     def unmark(self) -> None:
         """Stage that the attempt is over."""
         run = self._run
-        run.delete("begun", run.engine.ledger.step(run.number, self.step))
+        key = run.engine.ledger.step(run.number, self.step)
+        run.delete("begun", key)
+        if self.progress is not None:
+            run.delete("reports", key)
 
     def is_of(self, run: "Run") -> bool:
         """Whether it is a step of `run`."""
@@ -237,10 +246,9 @@ class CurrentStep:
                 self.sealed_state = encoded
 
     def report(self, percent: float, message: str = "") -> None:
-        """Say how far the step is, for those who watch."""
-        if not 0 <= percent <= 100:
-            raise ValueError(f"percent must be between 0 and 100, got {percent!r}")
-        self.progress = (percent, message)
+        """Say how far this attempt is, for those who watch, from whatever thread. The last word
+        counts: it is with the next commit, within 50 ms, and gone when the attempt is over."""
+        reports.of_step(self._run, self, percent, message)
 
 
 def current_step() -> CurrentStep:

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from keyrun.runtime import telling
 from keyrun.runtime.control import Control
 from keyrun.runtime.errors import RunEnded, UnknownRun
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import number_at, sealed
 from keyrun.runtime.records import Standing, Submission
@@ -73,6 +75,7 @@ async def redrive(engine: "Engine", run_id: str) -> int:
         engine.redriven.discard(number)
         engine.line(submission.key).admit_stored(place, number)
 
+    _tell(engine, group, submission, fresh)
     group.when_durable(durable)
     await engine.store.durable(group)
     return generation
@@ -96,8 +99,15 @@ async def _back_in_line(engine: "Engine", submission: Submission, standing: Stan
         group.put("queue", queued, sealed("queue", queued, number))
         engine.enter(submission.key)
         group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+        _tell(engine, group, submission, fresh)
         await engine.store.durable(group)
         return fresh.generation
+
+
+def _tell(engine: "Engine", group: "Group", submission: Submission, standing: Standing) -> None:
+    if engine.feed is not None:
+        kind = EventKind.RUN_REDRIVEN
+        telling.run_changed(engine.feed, group, kind, submission, standing)
 
 
 async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
@@ -107,6 +117,7 @@ async def _again(engine: "Engine", submission: Submission, standing: Standing) -
     standing.reason = None
     _put_standing(engine, group, submission.number, standing)
     _put_version(engine, group, submission, version)
+    _tell(engine, group, submission, standing)
     await engine.store.durable(group)
     engine.line(submission.key).reload(submission.number)
 
@@ -213,7 +224,7 @@ async def erase(
     record = ledger.number(number)
     for table in ("runs", "status", "dead"):
         group.delete(table, record)
-    for table in ("journal", "memo", "begun", "outbox"):
+    for table in ("journal", "memo", "begun", "reports", "outbox"):
         for key, _ in await engine.store.scan(table, prefix=record):
             group.delete(table, key)
     # The id may lead to a later run by now.

@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from keyrun.actors.errors import is_crash
+from keyrun.runtime import telling
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
@@ -112,6 +113,8 @@ def _start(run: Run) -> None:
         standing.state = State.RUNNING
         if limit is not None:
             run.store_standing()
+        if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):
+            telling.started(engine.feed, run)
     if standing.deadline is not None:
         rest = standing.deadline - engine.wall()
         limit = run.submission.limits.run_timeout

@@ -13,6 +13,7 @@ from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
 from keyrun.runtime.entrance import Entrance
+from keyrun.runtime.feed import Feed
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
@@ -120,10 +121,19 @@ class Engine:
         self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
+        self.feed: Feed | None = None
+        """Where to tell what happens; None while nobody listens."""
+        self.listeners = Feed(self.commits, wall, self._listen)
         self.entrance = Entrance(self, max_concurrent_steps)
         self.backlog = Backlog(
-            self.lines, self.entrance, max_pending, max_pending_per_key, backpressure_timeout
+            self.lines,
+            self.entrance,
+            max_pending,
+            max_pending_per_key,
+            backpressure_timeout,
+            lambda: self.feed,
         )
+        self.token = trio.lowlevel.current_trio_token()
         self.hook = hook
         self.outbox = Outbox(self)
         self.delays = Delays(self)
@@ -164,6 +174,9 @@ class Engine:
         self.opened_at = 1
         """The first number that was not taken before."""
         self._reserved = 0
+
+    def _listen(self, feed: Feed | None) -> None:
+        self.feed = feed
 
     def take_number(self) -> int:
         """The next admission number; the counter is stored with whatever uses it."""
@@ -272,6 +285,7 @@ class Engine:
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
         self.closed = True
+        self.listeners.close()
         while self.waiting:
             for task in self.waiting.popitem()[1]:
                 gone = StoreClosed(

@@ -100,6 +100,11 @@ class Journal:
             self._cursor += 1
         return self._cursor >= len(order) or order[self._cursor] == ident
 
+    @property
+    def replaying(self) -> bool:
+        """Whether there are outcomes that are to be asked for again."""
+        return self.past > 0 and not self.may_deliver("")
+
     async def turn_of(self, ident: str) -> str | None:
         """Return when the outcome of `ident` is the next to be given back, or with the name of
         the one whose turn it is if no branch is left that could ask for it."""

@@ -13,6 +13,7 @@ that is used again leads to a new run.
 | journal | number, sequence     | what a run remembers                                      |
 | begun   | number, step         | steps that were started and have no outcome               |
 | memo    | number, step         | what a step keeps from attempt to attempt                 |
+| reports | number, step         | what a running step, or with no step the workflow, reported |
 | state   | ordering key         | the durable mapping of a key                              |
 | delayed | due time, number     | runs that get their place when they are due               |
 | ended   | end time, number     | ended runs, for retention                                 |

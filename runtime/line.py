@@ -6,7 +6,9 @@ beyond stays in the store until its turn comes.
 
 from typing import TYPE_CHECKING
 
+from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.ledger import NUMBER, number_at
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
@@ -249,6 +251,8 @@ class Line:
             run.staged = self.group
             # Only the first run can have been driven when the process was killed, if it was.
             run.careful = self._untouched and self.engine.unclean
+            if self._untouched and self.engine.feed is not None:
+                _recovered(run)
             self._untouched = False
             if self._state is None:
                 if self.engine.stateless:
@@ -306,3 +310,10 @@ class Line:
             self.engine.stateless = False
             self._state = borrower.sealed_state
             run.put("state", self._prefix, self._state)
+
+
+def _recovered(run: Run) -> None:
+    feed, journal = run.engine.feed, run.journal
+    had_begun = run.standing.started_at is not None or journal.memories or journal.turn
+    if feed is not None and had_begun and run.standing.state is not State.QUARANTINED:
+        telling.run_goes_on(feed, EventKind.RUN_RECOVERED, run)

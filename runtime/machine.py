@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft, current_step
 from keyrun.runtime.journal import Entry, Memory
 from keyrun.runtime.limits import Limits
@@ -226,3 +227,5 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         del run.memos[current.step]
         run.delete("memo", engine.ledger.step(run.number, current.step))
     run.standing.steps_done += 1
+    if engine.feed is not None:
+        telling.step_completed(engine.feed, run, current, engine.wall())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keyrun.runtime import telling
 from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
 from keyrun.runtime.errors import StepFailed, StepTimeout, WrongTask
@@ -33,7 +34,8 @@ def succeeded(
     if memory.interruptions:
         memory.interruptions = memory.interruptions_alone = 0
     mark, begun = memory.fingerprint, current.begun
-    run.enter((_DONE, ident, engine.wall(), _STEP, mark, attempt, begun, payload))
+    now = engine.wall()
+    run.enter((_DONE, ident, now, _STEP, mark, attempt, begun, payload))
     current.over = True
     if held:
         run.line.keep_state(run, current)
@@ -43,6 +45,8 @@ def succeeded(
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
     run.journal.settled(ident, memory, _SETTLED)
+    if engine.feed is not None:
+        telling.step_completed(engine.feed, run, current, now)
 
 
 def failed(
@@ -62,8 +66,12 @@ def failed(
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
     policy = step.set.retry or run.workflow.retry or run.engine.retry
     failure, again = _judge(run, step, current, error, policy)
+    feed, timed_out = run.engine.feed, isinstance(error, Overrun)
     if not again:
-        return gave_up(run, ident, memory, failure, current.begun)
+        final = gave_up(run, ident, memory, failure, current.begun)
+        if feed is not None:
+            telling.step_failed(feed, run, failure, current, timed_out=timed_out)
+        return final
     delay = policy.delay_for(run.run_id, ident, number)
     memory.failure = run.journal.last_failure = failure
     memory.retry = (run.engine.wall() + delay, delay)
@@ -79,6 +87,8 @@ def failed(
     )
     if step.complete is not None:
         run.journal.turn_entries.append(run.journal.next - 1)
+    if feed is not None:
+        telling.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
     log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
     return None
 
@@ -118,7 +128,13 @@ def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> 
         attempt=memory.attempts + 1,
         cause=memory.failure,
     )
-    return gave_up(run, ident, memory, failure)
+    final = gave_up(run, ident, memory, failure)
+    feed = run.engine.feed
+    if feed is not None:
+        if not at_most_once:
+            telling.limit_hit(feed, run, failure)
+        telling.step_failed(feed, run, failure)
+    return final
 
 
 def _judge(

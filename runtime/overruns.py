@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from keyrun.runtime import telling
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.logs import log
 
@@ -75,4 +77,7 @@ def _tell(watched: Watched) -> None:
         f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
         "still runs; slot and key stay held until it returns"
     )
+    feed = run.engine.feed
+    if feed is not None:
+        telling.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
     log(run, "step_overrun", said, current=current)

@@ -1,7 +1,8 @@
 """The reader: the read-only side of a store, for any process, also while a runtime is live."""
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,8 +11,10 @@ from keyrun.runtime.history import History
 from keyrun.runtime.keys import KeyStatus, keys
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.listing import Listing, Wanted
+from keyrun.runtime.progress import Progress, Tally
 from keyrun.runtime.reading import Reading
 from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.watching import Watch
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -20,10 +23,13 @@ from keyrun.storage.payload import PayloadCodec, Transform
 class Reader:
     """Answers about runs and keys as of the last durable commit; it never disturbs the writer."""
 
-    def __init__(self, ledger: Ledger, reading: Reading) -> None:
+    def __init__(
+        self, ledger: Ledger, reading: Reading, wall: Callable[[], float] = time.time
+    ) -> None:
         self._ledger = ledger
         self._reading = reading
         self._listing = Listing(reading)
+        self._wall = wall
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, or None if there is no such run. With `result=False` its result is
@@ -36,6 +42,31 @@ class Reader:
         replayed against changed code with `keyrun.testing.replay`."""
         number = await self._ledger.find(run_id)
         return History() if number is None else await self._reading.history(number)
+
+    async def progress(self, run_id: str) -> Progress | None:
+        """How far a run is, as of the last commit; None if there is no such run."""
+        number = await self._ledger.find(run_id)
+        if number is None:
+            return None
+        return (await self._reading.progress(number, Tally(), self._wall()))[0]
+
+    def watch(self, run_id: str, *, interval: float = 0.2) -> Watch:
+        """How far a run is, at once and then whenever a look every `interval` seconds shows a
+        change, until it has ended: async for progress in reader.watch(run_id)."""
+        return Watch(run_id, self._looker(run_id), interval)
+
+    def _looker(self, run_id: str) -> Callable[[Tally], Awaitable[tuple[Progress | None, Tally]]]:
+        number: int | None = None
+
+        async def look(tally: Tally) -> tuple[Progress | None, Tally]:
+            nonlocal number
+            if number is None:
+                number = await self._ledger.find(run_id)
+            if number is None:
+                return None, tally
+            return await self._reading.progress(number, tally, self._wall())
+
+        return look
 
     async def runs(
         self,
@@ -119,10 +150,11 @@ async def open_reader(
     workflows: Iterable[Workflow[Any, Any]] = (),
     namespace: str = "default",
     transform: Transform | None = None,
+    wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Reader]:
     """Open a store for reading. `workflows` are only needed for results of declared classes."""
     if not isinstance(store, Store):
         store = LmdbStore(store, read_only=True)
     async with store:
         ledger = Ledger(store.namespace(namespace))
-        yield Reader(ledger, Reading(ledger, PayloadCodec(transform), Registry(workflows)))
+        yield Reader(ledger, Reading(ledger, PayloadCodec(transform), Registry(workflows)), wall)

@@ -10,8 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import trio
 
+from keyrun.runtime import progress
 from keyrun.runtime.damage import DAMAGE, stand_in, traces
+from keyrun.runtime.experience import Experiences
 from keyrun.runtime.exported import Records
 from keyrun.runtime.history import History, tell
 from keyrun.runtime.ledger import Ledger, number_at
@@ -24,6 +27,8 @@ from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run
+
+PAGE = 500
 
 _UNHELD = (State.QUARANTINED, State.CANCELLING)
 """What a run is whether or not somebody holds it."""
@@ -54,6 +59,7 @@ class Reading:
         """Damaged records that listings left out, since nobody can tell what they are about."""
         self._codec = codec
         self._registry = registry
+        self._experiences = Experiences(ledger)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """The result of a run as its workflow declares it."""
@@ -93,6 +99,38 @@ class Reading:
             failure=standing.failure,
             generation=standing.generation,
         )
+
+    async def progress(
+        self, number: int, tally: progress.Tally, now: float
+    ) -> tuple[progress.Progress | None, progress.Tally]:
+        """How far a run is, if it is there; `tally` is what an earlier look came to."""
+        ledger = self.ledger
+        record = ledger.number(number)
+        if tally.spent:
+            tally = progress.Tally()
+        while True:
+            with ledger.store.view():
+                submission = await ledger.submission(number)
+                if submission is None:
+                    return None, tally
+                rows = await ledger.scan("journal", record, after=tally.after, limit=PAGE)
+                tally.take(rows)
+                if len(rows) < PAGE:
+                    records = progress.Records(
+                        submission=submission,
+                        standing=await ledger.standing(number) or Standing(),
+                        begun=[fields for _, fields in await ledger.scan("begun", record)],
+                        reports=[fields for _, fields in await ledger.scan("reports", record)],
+                        held=await self._held(submission.key, {}) == number,
+                    )
+                    break
+            # What was read never changes, so that others may have a turn.
+            await trio.lowlevel.checkpoint()
+        experience = None
+        if not records.standing.state.terminal:
+            name, version = submission.workflow, submission.version
+            experience = await self._experiences.of(name, version, now)
+        return progress.assess(records, tally, experience, now), tally
 
     def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
         """A result that today's code cannot read is no reason not to list the run."""

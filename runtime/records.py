@@ -43,6 +43,16 @@ class Submission:
     origin: str
     at_hand: bool = False
     """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
+    told_as: tuple[str, str, str] | None = attrs.field(default=None, init=False)
+    """Id, key and workflow, made for whoever first tells of the run. Not stored."""
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Id, key and workflow."""
+        about = self.told_as
+        if about is None:
+            about = self.told_as = (self.run_id, self.key, self.workflow)
+        return about
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""

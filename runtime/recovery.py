@@ -50,6 +50,7 @@ async def note_interruptions(engine: "Engine") -> None:
             group = store.open_group()
             group.put("journal", entry, sealed("journal", entry, *fields))
             group.delete("begun", key)
+            group.delete("reports", key)
         await store.durable()
 
 

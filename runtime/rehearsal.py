@@ -32,6 +32,7 @@ class Stage:
     """What a rehearsed run needs of an engine."""
 
     failure = None
+    feed = None
 
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec

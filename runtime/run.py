@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from keyrun.runtime import telling
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry, Journal
 from keyrun.runtime.ledger import SEQUENCE
 from keyrun.runtime.records import Standing, Submission
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.line import Line
+    from keyrun.runtime.reports import Report
     from keyrun.runtime.step import StepFunction
     from keyrun.runtime.workflow import Workflow
     from keyrun.storage.group import Group
@@ -61,6 +64,7 @@ class Run:
         "parked",
         "pending",
         "record",
+        "reported",
         "scope",
         "seen",
         "spent",
@@ -111,6 +115,7 @@ class Run:
         """Whether the scope that it was driven in was cancelled."""
         self.careful = False
         """Whether steps wait for their start marker, since the process was killed last time."""
+        self.reported: Report | None = None
         self._resumed: trio.Event | None = None
 
     @property
@@ -186,6 +191,8 @@ class Run:
         standing.waiting_on = waiting_on
         standing.state = State.WAITING
         self.store_standing()
+        if self.engine.feed is not None:
+            telling.run_waits(self.engine.feed, self, waiting_on, seconds)
         self.begin()
         self.leave_if_asked()
         try:
@@ -198,6 +205,8 @@ class Run:
             if not self.parked and standing.state is State.WAITING:
                 standing.waiting_on = None
                 standing.state = State.RUNNING
+        if self.engine.feed is not None:
+            telling.run_goes_on(self.engine.feed, EventKind.RUN_RESUMED, self)
 
     def rewind(self) -> None:
         """Have it driven again from its journal."""

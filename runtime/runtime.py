@@ -16,12 +16,12 @@ from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.reader import Reader
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.run import Unwind
 from keyrun.runtime.statistics import RuntimeStatistics, statistics_of
 from keyrun.runtime.values import Priority, RunStatus
+from keyrun.runtime.window import Window
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -30,12 +30,11 @@ I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
 
-class Runtime(Reader):
+class Runtime(Window):
     """An open runtime; `open_runtime` makes it."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.ledger, engine.reading)
-        self._engine = engine
+        super().__init__(engine)
         self._admission = Admission(engine)
         self._control = Control(engine)
 
@@ -98,7 +97,7 @@ class Runtime(Reader):
         while known is None and engine.backlog.full(key):
             if not wait:
                 raise engine.backlog.refuse(key)
-            await engine.backlog.wait_for_room(key)
+            await engine.backlog.wait_for_room(described)
             known = await admission.known(described)
         if known is None:
             await admission.admit(described).wait()

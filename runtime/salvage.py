@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from keyrun.runtime import telling
 from keyrun.runtime.damage import Trace, stand_in, trace
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log_key
@@ -71,6 +73,9 @@ async def set_aside(
             line = engine.line(submission.key)
             line.remove(number)
             line.started()
+        if engine.feed is not None:
+            kind = EventKind.RUN_QUARANTINED
+            telling.run_changed(engine.feed, group, kind, submission, aside, str(error))
         run_id = submission.run_id
         said = f"run {run_id} (key {submission.key}) is damaged and set aside: {error}"
         log_key(submission.key, "run_quarantined", said, run_id=run_id)

@@ -1,5 +1,7 @@
 """Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
 
+from keyrun.runtime import telling
+from keyrun.runtime.events import EventKind
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
@@ -45,6 +47,8 @@ def settle(
         group.put("outbox", told, sealed("outbox", told))
     if failure is not None:
         log(run, f"run_{state}", failure.reason, failure)
+    if engine.feed is not None:
+        telling.run_ended(engine.feed, run)
     group.when_durable(engine.run_ended, run)
     group.hasten()
     if run.pending:
@@ -59,4 +63,8 @@ def quarantine(run: Run, reason: str) -> None:
     run.write(Entry.NOTE, "", "quarantined", reason)
     run.store_standing()
     run.begin()
+    feed = run.engine.feed
+    if feed is not None:
+        kind = EventKind.RUN_QUARANTINED
+        telling.run_changed(feed, run.staged, kind, run.submission, run.standing, reason)
     log(run, "run_quarantined", reason)

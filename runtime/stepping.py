@@ -15,6 +15,7 @@ from zlib import crc32
 
 import trio
 
+from keyrun.runtime import telling
 from keyrun.runtime.attempt import Overrun, Raised, Returned, attempt, finish
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.errors import NonDeterminism
@@ -283,6 +284,7 @@ async def _attempt(
         if run.unwinding is not None and not current.shielded:
             # It was told to stop, and this is how it did: that is nobody's failure.
             current.store_memo()
+            telling.step_cancelled(run, current)
             raise Halt from error
         if branch.bound and not current.shielded:
             await branch.yield_to_scope(current)
@@ -299,6 +301,8 @@ async def _attempt(
             failed(run, step, memory, current, Overrun())
         elif run.unwinding is None and (branch.closed or branch.notice()):
             branch.note_cancelled(current)
+        elif run.unwinding is not None:
+            telling.step_cancelled(run, current)
         if isinstance(error, trio.Cancelled):
             raise
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from keyrun.cli.times import utc
-from keyrun.runtime import Failure, Happening, KeyStatus, RunStatus
+from keyrun.runtime import Failure, Happening, KeyStatus, Progress, RunStatus
 from keyrun.storage import Damage, Verification
 
 Document = dict[str, Any]
@@ -97,6 +97,40 @@ def happening(happened: Happening) -> Document:
         "delay": happened.delay,
         "failure": failure(happened.failure),
         "detail": happened.detail,
+    }
+
+
+def progress(far: Progress) -> Document:
+    """How far a run is."""
+    return {
+        "run_id": far.run_id,
+        "key": far.key,
+        "workflow": far.workflow,
+        "state": str(far.state),
+        "percent": far.percent,
+        "message": far.message,
+        "steps": {
+            "done": far.steps.done,
+            "running": far.steps.running,
+            "retrying": far.steps.retrying,
+            "waiting": far.steps.waiting,
+            "failed": far.steps.failed,
+        },
+        "running": [
+            {
+                "step": each.step,
+                "attempt": each.attempt,
+                "began_at": utc(each.began_at),
+                "percent": each.percent,
+                "message": each.message,
+            }
+            for each in far.running
+        ],
+        "waiting_on": far.waiting_on,
+        "last_error": failure(far.last_error),
+        "rate": far.rate,
+        "elapsed": far.elapsed,
+        "time_left": far.time_left,
     }
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "runs": "keyrun.cli.runs:command",
     "status": "keyrun.cli.status:command",
     "history": "keyrun.cli.history:command",
+    "progress": "keyrun.cli.progress:command",
     "keys": "keyrun.cli.keys:command",
     "dead-letters": "keyrun.cli.dead_letters:command",
     "verify": "keyrun.cli.verify:command",

@@ -16,6 +16,7 @@ from keyrun.testing import open_test_runtime
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.records import Submission
 
 
 class Gate:
@@ -234,7 +235,7 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
 ) -> None:
     lines: dict[str, Line] = {}
     engine = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
-    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), 1, 1, 30.0)
+    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), 1, 1, 30.0, lambda: None)
     line = lines["k"] = Line(cast("Engine", engine), "k", known=True)
     backlog.enter(line)
     let_in: list[str] = []
@@ -242,7 +243,7 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
 
     async def wait(name: str, scope: trio.CancelScope) -> None:
         with scope:
-            await backlog.wait_for_room("k")
+            await backlog.wait_for_room(cast("Submission", SimpleNamespace(key="k")))
             let_in.append(name)
 
     async with trio.open_nursery() as nursery:
