@@ -15,6 +15,7 @@ from keyrun.storage.errors import (
     StoreLocked,
     StoreReadOnly,
     StoreTooNew,
+    TooManyTables,
 )
 from keyrun.storage.group import CommitStatistics
 from keyrun.storage.lmdb_store import LmdbStore
@@ -51,6 +52,7 @@ __all__ = [
     "StoreLocked",
     "StoreReadOnly",
     "StoreTooNew",
+    "TooManyTables",
     "Transform",
     "Verification",
     "compact",

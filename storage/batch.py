@@ -73,9 +73,13 @@ class Batch:
         check_key(full)
         operations = self.tables.get(table)
         if operations is None:
-            check_table(table)
-            operations = self.tables[table] = {}
+            operations = self._add(table)
         operations[full] = value
+
+    def _add(self, table: str) -> dict[bytes, bytes | None]:
+        check_table(table)
+        operations = self.tables[table] = {}
+        return operations
 
     def __len__(self) -> int:
         return sum(map(len, self.tables.values()))

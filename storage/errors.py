@@ -31,6 +31,17 @@ class StoreFull(StoreError, OSError):
     """The disk, or the address space for the map, has no room for the commit."""
 
 
+class TooManyTables(KeyrunError, ValueError):
+    """The store has as many tables as it may have. Nothing was staged, and the store goes on."""
+
+    def __init__(self, table: str, most: int) -> None:
+        super().__init__(
+            f"a store has at most {most} tables, and {table!r} would be one more; put its records "
+            "into a table that is there, under a prefix of their own"
+        )
+        self.table = table
+
+
 class StoreTooNew(StoreError):
     """Written by a newer Keyrun than this one."""
 

@@ -15,8 +15,7 @@ The protocol, with what always holds:
 Leaving while waiting changes nothing for the group: a commit belongs to nobody's cancel scope.
 """
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -24,10 +23,26 @@ import attrs
 import trio
 from outcome import Error
 
-from keyrun.storage.batch import Batch, Tables
-from keyrun.storage.errors import StoreError
+from keyrun.storage.batch import Batch, Tables, check_table
+from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
 
 LINGER = 0.05
+
+
+class _Tables(dict[str, dict[bytes, bytes | None]]):
+    """The tables of a group. What is asked for the first time is looked at, and nothing after it:
+    to put into a table that the group has is as fast as a dict."""
+
+    __slots__ = ("_admit",)
+
+    def __init__(self, admit: Callable[[Iterable[str]], None]) -> None:
+        self._admit = admit
+
+    def __missing__(self, table: str) -> dict[bytes, bytes | None]:
+        check_table(table)
+        self._admit((table,))
+        operations = self[table] = {}
+        return operations
 
 
 class Group(Batch):
@@ -38,9 +53,9 @@ class Group(Batch):
 
     __slots__ = ("_callbacks", "_commits", "_settled", "_waiting", "durable", "wanted")
 
-    def __init__(self, commits: "GroupCommit | None" = None) -> None:
+    def __init__(self, commits: "GroupCommit") -> None:
         super().__init__()
-        self.tables = defaultdict(dict)
+        self.tables = _Tables(commits.admit)
         self._commits = commits
         self.wanted = False
         self.durable = False
@@ -55,16 +70,20 @@ class Group(Batch):
         self._callbacks.append((callback, args))
 
     def merge(self, tables: Tables) -> None:
-        """Lay `tables` on top."""
+        """Lay `tables` on top, all of them or, if one is refused, none."""
+        self._commits.admit(tables)
         own = self.tables
         for table, operations in tables.items():
             own[table].update(operations)
+
+    def _add(self, table: str) -> dict[bytes, bytes | None]:
+        return self.tables[table]
 
     def hasten(self) -> None:
         """Have it committed as soon as may be."""
         self.wanted = True
         commits = self._commits
-        if commits is not None and commits.sleeping is not None:
+        if commits.sleeping is not None:
             commits.wake()
 
     def wait(self) -> Awaitable[None]:
@@ -79,7 +98,6 @@ class Group(Batch):
 
     async def _outcome(self) -> None:
         if not self.durable:
-            assert self._commits is not None
             raise self._commits.refusal()
 
     def settle(self, *, durable: bool) -> None:
@@ -87,7 +105,7 @@ class Group(Batch):
         self._settled = True
         if durable:
             self.durable = True
-            self.tables = {}
+            self.tables = _Tables(_too_late)
             # Callbacks lead to whatever staged the records, and that leads here.
             callbacks, self._callbacks = self._callbacks, []
             for callback, args in callbacks:
@@ -97,8 +115,11 @@ class Group(Batch):
             if durable:
                 trio.lowlevel.reschedule(task)
             else:
-                assert self._commits is not None
                 trio.lowlevel.reschedule(task, Error(self._commits.refusal()))
+
+
+def _too_late(tables: Iterable[str]) -> None:
+    raise StoreError("this group is durable already; ask for open_group() again after each await")
 
 
 class _Leave:
@@ -129,17 +150,28 @@ class CommitStatistics:
 
 
 class GroupCommit:
-    """Collects staged records and commits them in groups, by a task of its own."""
+    """Collects staged records and commits them in groups, by a task of its own.
 
-    def __init__(self, commit: Callable[[Tables], Awaitable[None]]) -> None:
+    `tables` are those that the store has, and `max_tables` how many it may have.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Tables], Awaitable[None]],
+        *,
+        tables: Iterable[str] = (),
+        max_tables: int = 128,
+    ) -> None:
         self._commit = commit
+        self._tables = set(tables)
+        self._max_tables = max_tables
         self._open = Group(self)
         self._busy: Group | None = None
         self.sleeping: trio.Event | None = None
         """What wakes the driver, while it sleeps."""
         self._attentive = False
         """Whether more records make a difference: to a driver that has nothing to do, or since
-        nothing can be written."""
+        nothing can be written any more."""
         self._closing = False
         self._stopped = trio.Event()
         self.failure: StoreError | None = None
@@ -160,12 +192,25 @@ class GroupCommit:
         if self._attentive:
             if self.failure is not None:
                 raise self.refusal()
+            if self._closing:
+                raise StoreClosed("the store is being closed; stage before its block is left")
             self.wake()
         return self._open
 
+    def admit(self, tables: Iterable[str]) -> None:
+        """Make sure that the store may have all of `tables`: a commit must not fail over that."""
+        if self._tables.issuperset(tables):
+            return
+        wanted = self._tables.union(tables)
+        if len(wanted) > self._max_tables:
+            raise TooManyTables(
+                next(table for table in tables if table not in self._tables), self._max_tables
+            )
+        self._tables = wanted
+
     def wake(self) -> None:
         """Have the driver look at the open group."""
-        self._attentive = self.failure is not None
+        self._attentive = self._closing or self.failure is not None
         if self.sleeping is not None:
             self.sleeping.set()
             self.sleeping = None
@@ -194,7 +239,7 @@ class GroupCommit:
         self._open = Group(self)
 
     async def stop(self) -> None:
-        """Commit what is staged, then end the driver."""
+        """Take no more, commit what is staged, then end the driver."""
         self._closing = True
         self.wake()
         await self._stopped.wait()

@@ -6,7 +6,7 @@ committer.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -45,6 +45,8 @@ class LmdbStore(Store):
     disk space, and grows by itself. With `read_only` the store may belong to another process: it
     shows that process's durable commits and writes nothing.
     """
+
+    max_tables = writer.MAX_TABLES
 
     def __init__(
         self,
@@ -182,6 +184,13 @@ class LmdbStore(Store):
         if not self.read_only:
             return None
         return StoreReadOnly(f"the store {self.path} was opened read-only; nothing can be written")
+
+    def _tables_there(self) -> Iterable[str]:
+        try:
+            names = {bytes(name).decode() for name in self._mapped().dbs()}
+        except lmdb.Error as error:
+            raise self._unreadable(identity.META_TABLE, error) from error
+        return names - {identity.META_TABLE}
 
     async def _commit(self, tables: Tables) -> None:
         assert self._committer is not None

@@ -5,6 +5,7 @@ test can end a runtime as brutally as `kill -9` does and open the same store aga
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 import trio
 
@@ -48,6 +49,9 @@ class MemoryStore(Store):
 
     async def _close(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    def _tables_there(self) -> Iterable[str]:
+        return self._tables
 
     async def _commit(self, tables: Tables) -> None:
         group = self._opened()

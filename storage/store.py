@@ -7,10 +7,10 @@ Everything else, group commit above all, is here and the same for all stores.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import trio
 
@@ -40,11 +40,17 @@ _EXPECTED = (StoreCrashed, StoreReadOnly)
 
 class Store(ABC):
     """Records that survive. Enter it with `async with`; several blocks may share one store, which
-    is closed when the last of them ends.
+    is closed when the last of them ends: what was staged by then is committed, and staging more
+    raises `StoreClosed`.
+
+    A store has at most `max_tables` tables, which stay once a record was committed to them. One
+    more is refused with `TooManyTables` where a record is staged.
 
     Reads show the last durable commit: what is only staged is not seen, not even by whoever
     staged it.
     """
+
+    max_tables: ClassVar[int] = 128
 
     def __init__(self) -> None:
         self._group: GroupCommit | None = None
@@ -63,6 +69,10 @@ class Store(ABC):
     @abstractmethod
     async def _close(self) -> None:
         """Let go of them. Nothing is staged any more."""
+
+    @abstractmethod
+    def _tables_there(self) -> Iterable[str]:
+        """The tables of the store that was just opened."""
 
     @abstractmethod
     async def _commit(self, tables: Tables) -> None:
@@ -191,7 +201,13 @@ class Store(ABC):
         async with self._door:
             if self._users == 0:
                 await self._open()
-                self._group = GroupCommit(self._commit)
+                try:
+                    tables = set(self._tables_there())
+                except BaseException:
+                    with trio.CancelScope(shield=True):
+                        await self._close()
+                    raise
+                self._group = GroupCommit(self._commit, tables=tables, max_tables=self.max_tables)
                 self._group.start(self._refuses_writes())
             self._users += 1
         return self

@@ -34,7 +34,8 @@ def open_environment(
     return lmdb.open(
         path,
         map_size=map_size,
-        max_dbs=MAX_TABLES,
+        # The store has one for itself, and looking for one that is not there takes a place, too.
+        max_dbs=MAX_TABLES + 2,
         max_readers=MAX_READERS,
         readonly=read_only,
         sync=sync,
