@@ -14,8 +14,6 @@ from keyrun.storage import identity, writer
 from keyrun.storage.errors import StoreError, StoreLocked
 from keyrun.storage.ownership import OwnerLock
 
-_READERS_FILE = "lock.mdb"
-
 
 def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     """Copy the store at `path`, as of its last commit, to the directory `to`, which must not exist
@@ -119,7 +117,7 @@ def _fill_both_headers(path: Path) -> None:
 
 
 def _replace(path: Path, data: Path) -> None:
-    with (path / _READERS_FILE).open("r+b") as readers:
+    with (path / writer.READERS_FILE).open("r+b") as readers:
         try:
             # What LMDB locks itself for as long as an environment is open.
             fcntl.lockf(readers, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)

@@ -23,6 +23,7 @@ from keyrun.storage.errors import (
     StoreClosed,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreLocked,
     StoreReadOnly,
 )
@@ -75,10 +76,15 @@ class LmdbStore(Store):
 
     async def _open(self) -> None:
         self._opened_by = os.getpid()
-        if self.read_only:
-            self._open_for_reading()
-        else:
-            await self._open_for_writing()
+        try:
+            if self.read_only:
+                self._open_for_reading()
+            else:
+                await self._open_for_writing()
+        except StoreError:
+            raise
+        except (lmdb.Error, OSError) as error:
+            raise self._cannot_open(error) from error
         self._fork_token = ownership.disown_after_fork(self._forked)
 
     def _open_for_reading(self) -> None:
@@ -137,15 +143,18 @@ class LmdbStore(Store):
             await trio.sleep(0.01)
 
     def _open_environment(self, *, read_only: bool = False) -> lmdb.Environment:
-        try:
-            return writer.open_environment(
-                str(self.path), map_size=self._map_size, read_only=read_only
-            )
-        except lmdb.Error as error:
-            way_out = ""
-            if "already open in this process" in str(error):
-                way_out = " Share that Store object; a runtime answers all that a reader does."
-            raise StoreError(f"cannot open the store {self.path}: {error}{way_out}") from error
+        return writer.open_environment(str(self.path), map_size=self._map_size, read_only=read_only)
+
+    def _cannot_open(self, error: Exception) -> StoreError:
+        places = (self.path, *self.path.absolute().parents)
+        there = next(place for place in places if place.exists())
+        kind, sentence = writer.explain(error, str(there))
+        if kind == writer.FULL:
+            return StoreFull(sentence)
+        way_out = ""
+        if "already open in this process" in str(error):
+            way_out = " Share that Store object; a runtime answers all that a reader does."
+        return StoreError(f"cannot open the store {self.path}: {error}{way_out}")
 
     async def _close(self) -> None:
         ownership.forget_fork(self._fork_token)

@@ -20,7 +20,12 @@ import msgpack
 MAX_TABLES = 128
 MAX_READERS = 1024
 CHECK_READERS_EVERY = 4096
+READERS_FILE = "lock.mdb"
 HEADER = struct.Struct("<Q")
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_READERS_BYTES = 64 * (MAX_READERS + 2)
+"""A cache line for each reader, and two for what they share."""
 
 FULL = "full"
 FAILED = "failed"
@@ -31,6 +36,7 @@ def open_environment(
 ) -> lmdb.Environment:
     """Open with the flags that keep every acknowledged commit over a power loss. `writemap` stays
     off: with it a full disk ends the process by SIGBUS."""
+    _reserve_readers(path)
     return lmdb.open(
         path,
         map_size=map_size,
@@ -44,6 +50,29 @@ def open_environment(
     )
 
 
+def _reserve_readers(path: str) -> None:
+    """Have room on the disk for the table of readers, which LMDB writes through a map.
+
+    Only where there is none yet: to close a file drops the locks that this process has on it, and
+    LMDB may hold some on one that is there.
+    """
+    file = os.path.join(path, READERS_FILE)  # noqa: PTH118 (pathlib is slow to start)
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        if os.path.exists(file) and os.path.getsize(file) >= _READERS_BYTES:  # noqa: PTH110, PTH202
+            return
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, _READERS_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        # LMDB says better what else is wrong, and takes a read-only file system as it is.
+        if error.errno in _NO_ROOM:
+            raise
+
+
 def explain(error: Exception, path: str) -> tuple[str, str]:
     """What kind of failure this is, and a sentence for people.
 
@@ -54,7 +83,7 @@ def explain(error: Exception, path: str) -> tuple[str, str]:
     space = os.statvfs(path)
     # The last blocks of a disk are often kept for root, or too small a run to be of use.
     nearly_full = space.f_bavail * space.f_frsize < 1 << 16
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (code == errno.EIO and nearly_full):
+    if code in _NO_ROOM or (code == errno.EIO and nearly_full):
         return FULL, f"no space left for {path}: {error}; make room, then open the store again"
     if code == errno.ENOMEM:
         return FULL, f"no address space for a larger map of {path}: {error}; raise the limit"

@@ -24,7 +24,7 @@ from keyrun.storage import (
 )
 from keyrun.storage.conformance import batch
 from keyrun.storage.lmdb_store import CommitterName
-from tests.storage.processes import line, run_python, running_python, say
+from tests.storage.processes import line, running_python, say
 
 COMMITTERS: list[CommitterName] = ["inline", "process"]
 
@@ -332,40 +332,6 @@ async def test_a_failed_commit_says_what_to_do(
                 await store.commit(batch(("red", b"later", b"")))
     async with LmdbStore(tmp_path) as store:
         assert [key for key, _ in await store.scan("red")] == [b"before"]
-
-
-FILL = """
-    import resource, signal, sys, trio
-    from keyrun.storage import Batch, LmdbStore, StoreError
-
-    async def main():
-        acknowledged = 0
-        try:
-            async with LmdbStore(sys.argv[1], committer=sys.argv[2]) as store:
-                while True:
-                    staged = Batch()
-                    staged.put("red", b"%05d" % acknowledged, bytes(50_000))
-                    await store.commit(staged)
-                    acknowledged += 1
-        except StoreError:
-            print(acknowledged)
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    trio.run(main)
-"""
-
-
-@both_committers
-async def test_when_there_is_no_room_everything_acknowledged_stays(
-    tmp_path: Path, committer: CommitterName
-) -> None:
-    child = run_python(FILL, tmp_path, committer)
-    assert child.stdout.strip().isdecimal(), child.stderr
-    acknowledged = int(child.stdout)
-    assert acknowledged > 5
-    async with LmdbStore(tmp_path) as store:
-        assert len(await store.scan("red")) >= acknowledged
 
 
 def test_every_commit_is_synced_data_and_header(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keyrun.storage import LmdbStore, StoreError, StoreLocked
+from keyrun.storage import LmdbStore, StoreError, StoreLocked, writer
 from keyrun.storage.conformance import batch
+from keyrun.storage.ownership import OwnerLock
 from tests.storage.processes import line, run_python, running_python
 
 OWNER = """
@@ -49,6 +50,33 @@ async def test_a_killed_owner_leaves_the_store_to_the_next(tmp_path: Path, commi
             owner.wait()
             async with LmdbStore(tmp_path) as store:
                 assert await store.get("red", b"k") == b"v"
+
+
+FORKING = """
+    import os, signal, sys, trio, trio.testing
+    from keyrun.storage import Batch, LmdbStore
+
+    async def main():
+        async with LmdbStore(sys.argv[1], committer="process") as store:
+            staged = Batch()
+            staged.put("red", b"k", b"v")
+            await store.commit(staged)
+            committer = store._committer.process.pid
+            # A commit that is under way at the fork leads to the connection as well.
+            os.kill(committer, signal.SIGSTOP)
+            staged.put("red", b"under way", bytes(1_000_000))
+            store.stage(staged).hasten()
+            await trio.testing.wait_all_tasks_blocked()
+            fork = os.fork()
+            if not fork:
+                os.close(1)
+                while True:
+                    signal.pause()
+            print(committer, fork, flush=True)
+            await trio.sleep_forever()
+
+    trio.run(main)
+"""
 
 
 async def test_opening_twice_in_one_process_says_to_share_the_object(tmp_path: Path) -> None:
@@ -120,3 +148,66 @@ async def test_a_committer_that_is_killed_is_a_store_error_and_loses_nothing(
     async with LmdbStore(tmp_path, committer="process") as store:
         assert await store.get("red", b"acknowledged") == b""
         assert await store.get("red", b"later") is None
+
+
+async def test_an_orphaned_committer_keeps_the_store_locked_until_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    with running_python(FORKING, tmp_path) as owner:
+        committer, fork = map(int, line(owner).split())
+        try:
+            owner.kill()
+            owner.wait()
+            with pytest.raises(StoreLocked, match="its last commit is still under way") as caught:
+                OwnerLock(tmp_path)
+            assert caught.value.pid == owner.pid
+        finally:
+            os.kill(committer, signal.SIGCONT)
+            os.kill(fork, signal.SIGKILL)
+        async with LmdbStore(tmp_path) as store:
+            assert await store.get("red", b"k") == b"v"
+
+
+async def test_a_fork_does_not_keep_the_committer_of_its_parent_alive(tmp_path: Path) -> None:
+    with running_python(FORKING, tmp_path) as owner:
+        committer, fork = map(int, line(owner).split())
+        try:
+            os.kill(committer, signal.SIGCONT)
+            owner.kill()
+            owner.wait()
+            async with LmdbStore(tmp_path) as store:
+                assert await store.get("red", b"k") == b"v"
+            os.kill(fork, 0)
+        finally:
+            os.kill(fork, signal.SIGKILL)
+
+
+READING = """
+    import sys, trio
+    from keyrun.storage import LmdbStore
+
+    async def main():
+        async with LmdbStore(sys.argv[1], read_only=True) as store:
+            with store.view():
+                print(len(await store.scan("red")), flush=True)
+                sys.stdin.read()
+
+    trio.run(main)
+"""
+
+
+async def test_opening_frees_the_place_of_a_reader_that_was_killed(tmp_path: Path) -> None:
+    """It would keep the pages of its snapshot from being used again."""
+    async with LmdbStore(tmp_path) as store:
+        await store.commit(batch(("red", b"k", b"v")))
+    # LMDB clears the table by itself when nobody else is there.
+    with running_python(READING, tmp_path) as alive, running_python(READING, tmp_path) as killed:
+        assert line(alive) == line(killed) == "1"
+        killed.kill()
+        killed.wait()
+        with writer.open_environment(str(tmp_path), map_size=0, read_only=True) as environment:
+            assert str(killed.pid) in environment.readers().split()
+        async with LmdbStore(tmp_path) as store:
+            readers = store._mapped().readers().split()
+            assert str(alive.pid) in readers
+            assert str(killed.pid) not in readers
