@@ -63,7 +63,7 @@ class TooDeep(Misfit):
 
 
 class TooLarge(Misfit):
-    """A value of more items than a payload may have bytes."""
+    """A value of more items than a payload may have."""
 
     def __init__(self) -> None:
         super().__init__("holds too many items", PayloadError)

@@ -35,8 +35,8 @@ _NATIVE = "None, bool, int, float, str, bytes, list, tuple, dict, datetime, date
 def vet(value: Any, depth: int, room: int) -> int:
     """Count the items of a value that looks storable; raise `Misfit`, without a place, if not.
 
-    An item takes at least a byte: a value that shares parts with itself so often that it holds
-    more than `room` of them is refused before anybody tries to write it out.
+    A value that shares parts with itself so often that it holds more than `room` items is refused
+    before anybody tries to write it out. A tuple has one more than it shows, its mark.
     """
     kind = type(value)
     if kind in SCALARS:
@@ -54,7 +54,7 @@ def vet(value: Any, depth: int, room: int) -> int:
                     raise TooLarge
         return count
     if kind is list or kind is tuple:
-        count = len(value)
+        count = len(value) if kind is list else len(value) + 1
         for item in value:
             if type(item) not in SCALARS:
                 count += vet(item, depth - 1, room)

@@ -6,6 +6,7 @@ anything else is refused at once with the place named. Instances may be shared b
 
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
+from keyrun.storage.census import holds_more_than
 from keyrun.storage.misfit import (
     Misfit,
     PayloadError,
@@ -42,14 +43,15 @@ class Transform(Protocol):
 
 
 class PayloadCodec:
-    """Encodes and decodes payloads of at most `max_size` bytes and `max_depth` levels.
+    """Encodes and decodes payloads of at most `max_size` bytes, `max_depth` levels and `max_items`
+    items in all their lists, tuples and mappings together.
 
     `declared` is the annotation of the place the value comes from. Where it says nothing (`Any`,
     a bare `dict`), only values that describe themselves are taken; attrs classes, dataclasses and
     enums need to be declared to come back as such.
     """
 
-    __slots__ = ("_converter", "_max_depth", "_max_size", "_transform")
+    __slots__ = ("_converter", "_max_depth", "_max_items", "_max_size", "_room", "_transform")
 
     def __init__(
         self,
@@ -57,14 +59,20 @@ class PayloadCodec:
         *,
         max_size: int = 16 * 1024 * 1024,
         max_depth: int = 64,
+        max_items: int = 1_000_000,
     ) -> None:
         if max_size < _LEAST_SIZE:
             raise ValueError(f"max_size must be at least {_LEAST_SIZE} bytes, got {max_size}")
         if not 1 <= max_depth <= 128:
             raise ValueError(f"max_depth must be in 1..128, got {max_depth}")
+        if max_items < 1:
+            raise ValueError(f"max_items must be at least 1, got {max_items}")
         self._transform = transform
         self._max_size = max_size
         self._max_depth = max_depth
+        self._max_items = max_items
+        # An item takes at least a byte.
+        self._room = min(max_size, max_items)
         self._converter = ExactConverter()
 
     def encode(self, value: Any, declared: Any = Any) -> bytes:
@@ -88,12 +96,14 @@ class PayloadCodec:
             data = _unwrap(self._transform, data)
         if len(data) > self._max_size:
             raise PayloadError(self._too_large(len(data)))
+        if len(data) > self._max_items and holds_more_than(data, self._max_items):
+            raise PayloadError(self._too_many())
         value = unpack(data)
         kind = type(value)
         if kind in _SCALARS and (declared is Any or declared is kind):
             return value
         try:
-            vet(value, self._max_depth, self._max_size)
+            vet(value, self._max_depth, self._room)
         except Misfit as misfit:
             raise PayloadError(f"{UNREADABLE}: {misfit}") from None
         return value if declared is Any else self._lift(value, declared)
@@ -110,7 +120,8 @@ class PayloadCodec:
                 return packed
         try:
             lowered = value if declared is Any else self._converter.plan(declared).lower(value)
-            vet(lowered, self._max_depth, self._max_size)
+            if vet(lowered, self._max_depth, self._room) > self._room:
+                raise TooLarge
             data = pack(_sorted(lowered) if canonical else lowered)
         except Exception as error:  # hooks run code of the user's classes
             self._refuse(value, declared, error)
@@ -137,7 +148,9 @@ class PayloadCodec:
             except Exception as better:
                 error = better
         if isinstance(error, TooLarge):
-            raise PayloadError(f"value: {self._too_large(None)}") from None
+            few = self._max_items < self._max_size
+            why = self._too_many() if few else self._too_large(None)
+            raise PayloadError(f"value: {why}") from None
         if isinstance(error, TooDeep | RecursionError):
             place = error.place if isinstance(error, TooDeep) else "value"
             raise PayloadError(
@@ -153,6 +166,12 @@ class PayloadCodec:
     def _inspect(self, value: Any) -> Any:
         explain(value, self._max_depth)
         return value
+
+    def _too_many(self) -> str:
+        return (
+            f"holds more than {self._max_items} items; store the bulk elsewhere and a reference "
+            "to it here"
+        )
 
     def _too_large(self, size: int | None) -> str:
         seen = f"more than {self._max_size}" if size is None else str(size)

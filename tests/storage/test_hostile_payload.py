@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyrun.storage.census import holds_more_than
+from keyrun.storage.native import vet
 from keyrun.storage.payload import PayloadCodec, PayloadError
-from tests.storage.values import patient, same
+from tests.storage.values import patient, same, values
 
 codec = PayloadCodec()
 
@@ -95,6 +98,74 @@ def test_a_zone_unknown_on_this_machine_is_named() -> None:
 def test_large_payloads_come_back_as_well() -> None:
     value = [{"n": n, "pair": (n, str(n))} for n in range(2_000)]
     assert same(codec.decode(codec.encode(value)), value)
+
+
+SIZE = 16 * 1024 * 1024
+FLOODS = {
+    "empty lists": b"\xdd" + (SIZE - 5).to_bytes(4) + b"\x90" * (SIZE - 5),
+    "empty maps": b"\xdd" + (SIZE - 5).to_bytes(4) + b"\x80" * (SIZE - 5),
+    "lists of lists": b"\xdc\xfa\x00" + (b"\xdc\x00\xff" + b"\x90" * 255) * 64_000,
+    "lists behind each other": (b"\xdc\xff\xff" + b"\x90" * 65_534) * 60 + b"\x90",
+    "one key": b"\xdf" + (SIZE // 2 - 5).to_bytes(4) + b"\xa0\xc0" * (SIZE // 2 - 5),
+    "empty tuples": b"\xdd" + (SIZE // 4 - 5).to_bytes(4) + (b"\x91" + MARK) * (SIZE // 4 - 5),
+}
+
+
+@pytest.mark.parametrize("data", FLOODS.values(), ids=FLOODS.keys())
+def test_few_bytes_that_would_take_much_memory_are_refused_before_they_do(
+    monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    def unpack(data: bytes) -> None:
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr("keyrun.storage.payload.unpack", unpack)
+    with pytest.raises(PayloadError, match="holds more than 1000000 items; store the bulk"):
+        codec.decode(data)
+
+
+@patient
+@given(values)
+def test_the_census_and_the_walk_over_a_value_count_the_same(value: Any) -> None:
+    data = codec.encode(value)
+    count = vet(value, 64, 10**9) if isinstance(value, list | tuple | dict) else 0
+    padded = data + b"\xc1" * (count + 1)
+    assert not holds_more_than(padded, count)
+    assert count == 0 or holds_more_than(padded, count - 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536])
+@pytest.mark.parametrize("make", [str, bytes, list, dict, Decimal, "x".__mul__])
+def test_the_census_knows_every_spelling_of_a_length(size: int, make: Any) -> None:
+    element: Any = {
+        str: "x" * size,
+        bytes: bytes(size),
+        list: [None] * size,
+        dict: dict.fromkeys(map(str, range(size)), 1.5),
+        Decimal: Decimal("1" * (size + 1)),
+    }.get(make, "é" * size)
+    data = codec.encode([element, -1, [2**60, -(2**60), 2**30, -(2**30), 300, -300, 200, -100, {}]])
+    items = 3 + 9 + (size if make in (list, dict) else 0)
+    padded = data + b"\xc1" * items
+    assert not holds_more_than(padded, items)
+    assert holds_more_than(padded, items - 1)
+
+
+def test_whatever_may_be_encoded_may_be_decoded_and_one_item_more_neither() -> None:
+    small = PayloadCodec(max_items=14)
+    full = [[1] * 3, (1, 2), {"a": "x" * 50, "b": None}, (), 0]
+    assert small.decode(small.encode(full)) == full
+    more = [*full, 1]
+    with pytest.raises(PayloadError, match="value: holds more than 14 items; store the bulk"):
+        small.encode(more)
+    with pytest.raises(PayloadError, match="value: holds more than 14 items"):
+        small.encode([0] * 15)
+    with pytest.raises(PayloadError, match=r"^holds more than 14 items"):
+        small.decode(codec.encode(more))
+
+
+def test_max_items_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="max_items must be at least 1, got 0"):
+        PayloadCodec(max_items=0)
 
 
 @attrs.frozen
