@@ -64,6 +64,11 @@ class Envelope:
         """Whether this is the order that ends the present actor."""
         return self.message is Order.STOP
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its sender waits for the answer, or for room."""
+        return not self._settled and (self._task is not None or not self.accepted)
+
     def settle(self, answer: Any = None, failure: KeyrunError | None = None) -> None:
         """Pass the outcome on. The first one counts; without a waiting task it is dropped."""
         if self._settled:
@@ -97,6 +102,7 @@ class Teller:
     task: trio.lowlevel.Task
     message: Any
     accepted: bool = False
+    refusal: KeyrunError | None = None
 
 
 @attrs.define

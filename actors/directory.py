@@ -9,9 +9,10 @@ from typing import Any
 
 import trio
 
-from keyrun.actors.cell import IDLE, Cell, Envelope, Teller
+from keyrun.actors.cell import IDLE, Cell, Envelope, Order, Teller
 from keyrun.actors.errors import SystemClosed
 from keyrun.actors.pool import Pool
+from keyrun.errors import KeyrunError
 
 MAX_SPARE = 256
 """Mailboxes kept for reuse. An empty deque takes 600 bytes: idle cells must not own one."""
@@ -70,7 +71,7 @@ class Directory:
 
         await trio.lowlevel.wait_task_rescheduled(leave)
         if not teller.accepted:
-            raise SystemClosed
+            raise teller.refusal or SystemClosed()
 
     def admit(self, cell: Cell) -> None:
         """Let waiting tellers in as far as there is room.
@@ -91,6 +92,19 @@ class Directory:
         while cell.waiting:
             teller, _ = cell.waiting.popitem(last=False)
             trio.lowlevel.reschedule(teller.task)
+
+    def tell_askers(self, cell: Cell, failure: Callable[[bool], KeyrunError]) -> None:
+        """Let nobody wait for an answer: `failure` makes the error, for a message that is in the
+        mailbox, where it stays, or one that has yet to get in, which is sent away."""
+        for item in cell.mailbox or ():
+            if isinstance(item, Envelope) and not isinstance(item.message, Order):
+                item.settle(failure=failure(True))
+        for teller in list(cell.waiting or ()):
+            if isinstance(teller.message, Envelope):
+                assert cell.waiting is not None
+                del cell.waiting[teller]
+                teller.refusal = failure(False)
+                trio.lowlevel.reschedule(teller.task)
 
     def take(self, cell: Cell) -> list[Any]:
         """Empty the mailbox of what was meant for the present actor.

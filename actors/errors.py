@@ -4,7 +4,7 @@ Every error derives from `KeyrunError` and from the builtin that matches, carrie
 about, and says what to do.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import trio
@@ -91,6 +91,23 @@ class ActorStopped(KeyrunError, RuntimeError):
         self.__cause__ = cause
 
 
+class KeyQuarantined(KeyrunError, RuntimeError):
+    """The key is quarantined, and nobody knows for how long; `__cause__` is its last crash.
+
+    If the message was `accepted` it stays in the mailbox, and is handled if the key is released.
+    If not, nothing was sent.
+    """
+
+    def __init__(self, key: Hashable, cause: BaseException | None, *, accepted: bool) -> None:
+        what = "the message stays in its mailbox" if accepted else "the message was not sent"
+        super().__init__(
+            f"key {shown(key)} is quarantined: {what}, and release({shown(key)}) lets the key go on"
+        )
+        self.key = key
+        self.accepted = accepted
+        self.__cause__ = cause
+
+
 class SystemClosed(KeyrunError, RuntimeError):
     """The system takes messages only inside its `async with` block."""
 
@@ -99,11 +116,25 @@ class SystemClosed(KeyrunError, RuntimeError):
 
 
 class WouldDeadlock(KeyrunError, RuntimeError):
-    """A handler asked for something that can only happen after it has returned."""
+    """A handler asked for something that can only happen after it has returned.
 
-    def __init__(self, call: str, key: Hashable) -> None:
-        super().__init__(
-            f"{call} on key {shown(key)} from its own handler would wait for itself for ever: "
-            "return first, or start it in a task that the handler does not wait for"
-        )
+    `cycle` has the keys that would wait for each other: the one that was called first, the one
+    whose handler called last.
+    """
+
+    def __init__(self, call: str, key: Hashable, cycle: Sequence[Hashable] = ()) -> None:
         self.key = key
+        self.cycle = tuple(cycle) or (key,)
+        if len(self.cycle) == 1:
+            super().__init__(
+                f"{call} on key {shown(key)} from its own handler would wait for itself for ever: "
+                "return first, or start it in a task that the handler does not wait for"
+            )
+            return
+        caller = shown(self.cycle[-1])
+        chain = ", which waits for ".join(map(shown, self.cycle))
+        super().__init__(
+            f"{call} on key {shown(key)} from the handler of key {caller} would wait for ever: "
+            f"{caller} would wait for {chain}; let one of them tell instead of ask, or wait with "
+            "a timeout"
+        )

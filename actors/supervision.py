@@ -53,7 +53,8 @@ class Supervision:
     wait `base * factor ** (n - 1)` seconds, `n` counting the restarts within `window`, give or
     take the share `jitter`, and never more than `max_delay`. A crash after `max_restarts`
     restarts within `window` seconds, not counting the waits, puts the key into quarantine,
-    where it keeps its mailbox until `release`.
+    where it keeps its mailbox until `release` and takes more with `tell`; whoever waits for an
+    answer of it, and who asks from then on, gets `KeyQuarantined`.
     """
 
     directives: Mapping[type[BaseException], Directive] = attrs.field(

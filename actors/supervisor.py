@@ -15,7 +15,7 @@ import trio
 from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Crashes, Envelope
 from keyrun.actors.directory import Directory
-from keyrun.actors.errors import ActorFailed, ActorStopped, logged, shown
+from keyrun.actors.errors import ActorFailed, ActorStopped, KeyQuarantined, logged, shown
 from keyrun.actors.letters import DeadLetters
 from keyrun.actors.pool import Pool
 from keyrun.actors.supervision import Directive, FailedMessage, Supervision
@@ -117,11 +117,17 @@ class Supervisor:
             return
         cell.state = QUARANTINED
         self.quarantined[cell] = None
+        self._directory.tell_askers(cell, lambda accepted: self.refusal(cell, accepted=accepted))
         if self._on_quarantine is not None:
             try:
                 copy_context().run(self._on_quarantine, cell.key, error)
             except Exception:
                 logger.exception("on_quarantine failed for key %s", key)
+
+    def refusal(self, cell: Cell, *, accepted: bool = False) -> KeyQuarantined:
+        """What an asker of a quarantined cell is told."""
+        cause = None if cell.crashes is None else cell.crashes.error
+        return KeyQuarantined(cell.key, cause, accepted=accepted)
 
     def _give_up(self, cell: Cell, error: BaseException | None) -> None:
         cell.crashes = None

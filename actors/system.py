@@ -13,7 +13,7 @@ import trio
 
 from keyrun.actors import checks
 from keyrun.actors.actor import Actor
-from keyrun.actors.cell import BOUND, IDLE, QUARANTINED, READY, Cell, Envelope, Order
+from keyrun.actors.cell import IDLE, QUARANTINED, READY, Cell, Envelope, Order
 from keyrun.actors.directory import Directory
 from keyrun.actors.errors import ActorStopped, AskTimeout, MailboxFull, WouldDeadlock
 from keyrun.actors.letters import DeadLetter, DeadLetters
@@ -23,6 +23,7 @@ from keyrun.actors.pool import Pool, Suspension
 from keyrun.actors.statistics import Statistics
 from keyrun.actors.supervision import Supervision
 from keyrun.actors.supervisor import Supervisor
+from keyrun.actors.waits import Waits
 from keyrun.actors.worker import Worker
 
 K = TypeVar("K", bound=Hashable)
@@ -85,6 +86,7 @@ class ActorSystem(Generic[K, M, A]):
         supervisor = self._supervisor = Supervisor(
             supervision, pool, directory, letters, on_quarantine
         )
+        self._waits = Waits(pool)
         self._worker = Worker(pool, directory, lifecycle, supervisor, fairness)
         if idle_timeout is not None:
             directory.on_idle = Passivation(
@@ -148,14 +150,22 @@ class ActorSystem(Generic[K, M, A]):
             cell = self._cells[key]
         except KeyError:
             cell = self._directory.create(key)
-        await self._offer(cell, message, "tell")
+        if self._is_full(cell):
+            self._waits.refuse_cycle("tell", cell)
+            await self._directory.wait_for_room(cell, message)
+        else:
+            self._directory.post(cell, message)
 
     async def ask(self, key: K, message: M, timeout: float | None = None) -> A:
         """Send a message and wait for what the handler returns.
 
         Raises `AskTimeout` after `timeout` seconds, `ActorFailed` if the handler raised and the
-        message was given up, `ActorStopped` if the actor was stopped before. A caller that goes
-        away does not take the message back: it is handled in its turn and the answer dropped.
+        message was given up, `ActorStopped` if the actor was stopped before, `KeyQuarantined` if
+        the key is or gets quarantined. A caller that goes away does not take the message back: it
+        is handled in its turn and the answer dropped.
+
+        A handler that asks a key whose handler waits, without a deadline, for its own answer gets
+        `WouldDeadlock`, also if there are more in the cycle.
         """
         envelope = Envelope(message)
         if timeout is None:
@@ -193,10 +203,10 @@ class ActorSystem(Generic[K, M, A]):
         """
         cell = self._cells.get(key)
         if cell is not None and not self._stop_at_once(cell):
-            self._refuse_deadlock("stop", cell)
+            above = self._waits.refuse_cycle("stop", cell)
             order = Envelope(Order.STOP)
             self._directory.post(cell, order)
-            await order.outcome()
+            await self._settled(cell, order, above)
         else:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -247,17 +257,32 @@ class ActorSystem(Generic[K, M, A]):
             cell = self._cells[key]
         except KeyError:
             cell = self._directory.create(key)
-        self._refuse_deadlock("ask", cell)
-        await self._offer(cell, envelope, "ask")
-        envelope.accepted = True
-        return cast(A, await envelope.outcome())
-
-    async def _offer(self, cell: Cell, item: Any, call: str) -> None:
-        if cell.mailbox is not None and len(cell.mailbox) >= self._capacity:
-            self._refuse_deadlock(call, cell)
-            await self._directory.wait_for_room(cell, item)
+        if cell.state is QUARANTINED:
+            raise self._supervisor.refusal(cell)
+        above = self._waits.refuse_cycle("ask", cell)
+        if self._is_full(cell):
+            self._waits.enter(above, envelope, cell)
+            try:
+                await self._directory.wait_for_room(cell, envelope)
+            finally:
+                self._waits.leave(above, envelope)
         else:
-            self._directory.post(cell, item)
+            self._directory.post(cell, envelope)
+        return cast(A, await self._settled(cell, envelope, above))
+
+    async def _settled(self, cell: Cell, envelope: Envelope, above: list[Cell]) -> Any:
+        """Wait for what becomes of an envelope in the mailbox of `cell`."""
+        envelope.accepted = True
+        if not above:
+            return await envelope.outcome()
+        self._waits.enter(above, envelope, cell)
+        try:
+            return await envelope.outcome()
+        finally:
+            self._waits.leave(above, envelope)
+
+    def _is_full(self, cell: Cell) -> bool:
+        return cell.mailbox is not None and len(cell.mailbox) >= self._capacity
 
     def _stop_at_once(self, cell: Cell) -> bool:
         if cell.state is QUARANTINED:
@@ -267,10 +292,6 @@ class ActorSystem(Generic[K, M, A]):
             self._directory.drop(cell)
             return True
         return False
-
-    def _refuse_deadlock(self, call: str, cell: Cell) -> None:
-        if cell.state is BOUND and cell in self._pool.cells_above():
-            raise WouldDeadlock(call, cell.key)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:

@@ -23,6 +23,7 @@ from keyrun.actors import (
     DeadLetter,
     Directive,
     FailedMessage,
+    KeyQuarantined,
     MailboxFull,
     Supervision,
     SystemClosed,
@@ -196,6 +197,8 @@ class Game:
                 letter.accepted = False
             except AskTimeout:
                 pass
+            except KeyQuarantined as error:
+                letter.accepted = error.accepted
             except (ActorFailed, ActorStopped):
                 letter.accepted = True
                 if not letter.dead:

@@ -8,6 +8,7 @@ from keyrun.actors import (
     ActorFailed,
     ActorStopped,
     FailedMessage,
+    KeyQuarantined,
     Supervision,
 )
 from tests.actors.scripted import (
@@ -200,6 +201,52 @@ async def test_a_quarantined_key_without_messages_is_idle_after_its_release(
         assert system.release("a")
         assert await system.ask("a", "again") == "again"
     assert world.log == ["start", "restart after Boom", "again", "stop"]
+
+
+async def test_an_ask_of_a_quarantined_key_is_refused_at_once_and_sends_nothing(
+    world: World,
+) -> None:
+    async with world.system(supervision=QUARANTINE) as system:
+        system.tell_nowait("a", Once(world))
+        await system.drain()
+        with pytest.raises(KeyQuarantined, match=r"not sent, and release\('a'\) lets") as caught:
+            await system.ask("a", "asked")
+        assert (caught.value.key, caught.value.accepted) == ("a", False)
+        assert isinstance(caught.value.__cause__, Boom)
+        system.tell_nowait("a", "told")
+        system.release("a")
+        assert await system.ask("a", "asked after the release") == "asked after the release"
+    assert world.log == ["worked", "told", "asked after the release"]
+
+
+async def test_askers_are_told_of_a_quarantine_and_their_messages_stay(world: World) -> None:
+    accepted: dict[Any, bool] = {}
+    gate = Gate()
+
+    async def ask(message: Any) -> None:
+        with pytest.raises(KeyQuarantined) as caught:
+            await system.ask("a", message)
+        accepted[message] = caught.value.accepted
+        assert isinstance(caught.value.__cause__, Boom)
+
+    async def tell(message: Any) -> None:
+        await system.tell("a", message)
+
+    async with world.system(supervision=QUARANTINE, mailbox_capacity=2) as system:
+        async with trio.open_nursery() as nursery:
+            system.tell_nowait("a", gate)
+            await gate.entered.wait()
+            crash = Once(world)
+            for kind, message in ((ask, crash), (ask, 1), (ask, 2), (tell, 3), (ask, 4)):
+                nursery.start_soon(kind, message)
+                await wait_all_tasks_blocked()
+            gate.opened.set()
+            await wait_all_tasks_blocked()
+            # The crash made room for one, and is back at the head.
+            assert accepted == {crash: True, 1: True, 2: True, 4: False}
+            assert system.statistics().waiting_tellers == 1
+            system.release("a")
+    assert world.log == ["worked", 1, 2, 3]
 
 
 async def test_stopping_a_quarantined_key_gives_up_its_mailbox(world: World) -> None:
