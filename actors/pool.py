@@ -11,6 +11,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
+from math import inf
 from typing import Any, TypeAlias, cast
 
 import trio
@@ -52,6 +53,8 @@ class Pool:
         """Every running worker, and the cell it had last."""
         self.scopes: dict[trio.lowlevel.Task, trio.CancelScope] = {}
         """The cancel scope that each worker lends to its handlers."""
+        self.borrowed: set[trio.lowlevel.Task] = set()
+        """Workers whose scope a handler has asked for, until it is taken back."""
         self.spent: set[trio.lowlevel.Task] = set()
         """Workers whose scope was cancelled, and that need another before they may wait."""
         self.suspension = Suspension()
@@ -134,9 +137,12 @@ class Pool:
                         if task not in self.spent and not await self._rest(task):
                             return
                 self.spent.discard(task)
+                # What came out of a handler may have been the end of the system as well.
+                await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             del self.serving[task]
             self.scopes.pop(task, None)
+            self.borrowed.discard(task)
             self.spent.discard(task)
             self.workers -= 1
             self.signal_quiet()
@@ -148,7 +154,9 @@ class Pool:
             return False
 
         def leave(_: object) -> trio.lowlevel.Abort:
+            # Cancelled through a scope that somebody kept, it goes on as if it were woken.
             del self._idle[task]
+            self.seeking += 1
             return trio.lowlevel.Abort.SUCCEEDED
 
         self.serving[task] = None
@@ -207,14 +215,28 @@ class Pool:
 
     def scope(self) -> trio.CancelScope:
         """The scope that the worker of this task lends."""
-        scope = self.scopes.get(trio.lowlevel.current_task())
+        task = trio.lowlevel.current_task()
+        scope = self.scopes.get(task)
         if scope is None:
             raise RuntimeError("only a handler has a scope, in the task that it was called in")
+        self.borrowed.add(task)
         return scope
 
     def renew_scope(self) -> None:
         """Have the worker of this task get another scope as soon as its handler returns."""
+        self.scope()
         self.spent.add(trio.lowlevel.current_task())
+
+    def take_back(self, task: trio.lowlevel.Task) -> bool:
+        """A handler that had the scope has ended. Says whether the next one may have it: not one
+        that is cancelled, and none keeps a deadline."""
+        self.borrowed.discard(task)
+        scope = self.scopes[task]
+        if scope.deadline != inf:
+            scope.deadline = inf
+        if scope.cancel_called:
+            self.spent.add(task)
+        return task not in self.spent
 
     def cells_above(self) -> Iterator[Cell]:
         """The cell whose handler this task is part of, also in a nursery that it opened."""

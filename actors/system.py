@@ -179,10 +179,10 @@ class ActorSystem(Generic[K, M, A]):
         """The cancel scope that the calling handler is in, at no cost: to be cancelled, or given a
         deadline, as if the handler had opened it.
 
-        It is the worker's, and used for one handler after the other. So a handler that was
-        cancelled through it catches that, calls `renew_scope()` and returns without waiting for
-        anything any more; one that set a deadline takes it back. To let the cancellation out is
-        a crash like any other.
+        It is the worker's, and used for one handler after the other: ask for it again in each, and
+        keep it no longer. A handler that was cancelled through it catches that and returns without
+        waiting for anything any more; to let the cancellation out is a crash like any other. The
+        next handler has no deadline, and another scope if this one is cancelled.
         """
         return self._pool.scope()
 
@@ -192,7 +192,8 @@ class ActorSystem(Generic[K, M, A]):
         return self._pool.suspension
 
     def renew_scope(self) -> None:
-        """The calling handler has used its scope up: the next one gets another."""
+        """Have the next handler get another scope, also where this one is not cancelled: say it
+        where somebody else may still cancel it."""
         self._pool.renew_scope()
 
     async def stop(self, key: K) -> None:

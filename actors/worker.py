@@ -41,7 +41,7 @@ class Worker:
         One long function, because a call per cell would cost as much as a short message.
         """
         ready = self._pool.ready
-        serving, spent = self._pool.serving, self._pool.spent
+        serving, borrowed = self._pool.serving, self._pool.borrowed
         clean = copy_context()
         values = tuple(clean.values())
         while ready and served < PASS:
@@ -70,7 +70,7 @@ class Worker:
                 except BaseException as error:
                     if self._pool.scopes[task].cancel_called and is_crash(error, trio.Cancelled):
                         # By whoever has borrowed the scope: the handler's own doing.
-                        spent.add(task)
+                        borrowed.add(task)
                     elif not is_crash(error):
                         mailbox.appendleft(item)
                         raise
@@ -79,13 +79,13 @@ class Worker:
                 try:
                     context = copy_context()
                     # Equal is not enough: an equal value may still be another object.
-                    is_clean = (
-                        context == clean
-                        and (not values or all(map(is_, context.values(), values)))
-                        and task not in spent
+                    is_clean = context == clean and (
+                        not values or all(map(is_, context.values(), values))
                     )
                 except Exception:
                     # Only values that were replaced are compared; the user's may refuse it.
+                    is_clean = False
+                if task in borrowed and not self._pool.take_back(task):
                     is_clean = False
             if cell.state is BOUND:
                 self._directory.settle(cell)

@@ -71,6 +71,10 @@ class Player(Actor[Letter, Letter]):
 
         async def act() -> None:
             for step in message.steps:
+                if step == "overrun":
+                    # Whoever was cancelled through its scope has to return.
+                    await self.game.overrun()
+                    break
                 await self.game.step(step)
             if message.crashes:
                 message.crashes -= 1
@@ -78,8 +82,9 @@ class Player(Actor[Letter, Letter]):
 
         try:
             await self.alone(act)
-        except Exception:
-            history.note("crash", self.key, message, self.number)
+        except (Exception, trio.Cancelled) as error:
+            if isinstance(error, Exception) or self.game.system.scope().cancel_called:
+                history.note("crash", self.key, message, self.number)
             raise
         message.handled += 1
         return message
@@ -136,8 +141,8 @@ class Game:
     def write(self, relay: bool = True) -> Letter:
         rng = self.rng
         steps = rng.choices(
-            ["pass", "sleep", "nursery", "timeout", "relay" if relay else "pass"],
-            weights=[2, 2, 1, 1, 1],
+            ["pass", "sleep", "nursery", "timeout", "overrun", "relay" if relay else "pass"],
+            weights=[2, 2, 1, 1, 1, 1],
             k=rng.choice([0, 0, 1, 1, 2]),
         )
         crashes = rng.choice([0, 0, 0, 0, 0, 0, 0, 1, 1, 3])
@@ -150,6 +155,18 @@ class Game:
     async def pause(self) -> None:
         if self.rng.random() < 0.5:
             await trio.sleep(self.rng.choice([0, 0.1]))
+
+    async def overrun(self) -> None:
+        """Sleep, with a deadline on the handler's own scope that may be earlier."""
+        scope = self.system.scope()
+        scope.deadline = trio.current_time() + 0.1
+        try:
+            await trio.sleep(self.rng.choice([0.05, 0.2, 1.0]))
+        except trio.Cancelled:
+            if not scope.cancel_called or self.rng.random() < 0.2:
+                raise
+            if self.rng.random() < 0.5:
+                self.system.renew_scope()
 
     async def step(self, step: str) -> None:
         match step:
