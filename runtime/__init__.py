@@ -12,6 +12,7 @@ from keyrun.runtime.errors import (
     InvalidHistory,
     InvalidKey,
     InvalidRunId,
+    InvalidSchedule,
     NonDeterminism,
     PermanentError,
     ReservedHeader,
@@ -49,9 +50,11 @@ from keyrun.runtime.reader import Reader, open_reader
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.runtime import Runtime, open_runtime
+from keyrun.runtime.schedule import ScheduleStatus
 from keyrun.runtime.statistics import RuntimeStatistics
 from keyrun.runtime.step import StepFunction, step
 from keyrun.runtime.subscription import Events
+from keyrun.runtime.timetable import Cron, Every, Once
 from keyrun.runtime.values import (
     Failure,
     FailureKind,
@@ -69,11 +72,13 @@ __all__ = [
     "Cancel",
     "Context",
     "Continue",
+    "Cron",
     "CurrentStep",
     "DurableCall",
     "Event",
     "EventKind",
     "Events",
+    "Every",
     "Fail",
     "Failure",
     "FailureKind",
@@ -83,12 +88,14 @@ __all__ = [
     "InvalidHistory",
     "InvalidKey",
     "InvalidRunId",
+    "InvalidSchedule",
     "KeyEvent",
     "KeyStatus",
     "LimitEvent",
     "Limits",
     "Missed",
     "NonDeterminism",
+    "Once",
     "PermanentError",
     "Priority",
     "Progress",
@@ -106,6 +113,7 @@ __all__ = [
     "RunStatus",
     "Runtime",
     "RuntimeStatistics",
+    "ScheduleStatus",
     "ScopeTimeout",
     "SetbackEvent",
     "State",

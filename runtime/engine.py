@@ -7,6 +7,7 @@ from outcome import Error, Value
 
 from keyrun.actors import Actor, ActorSystem, Supervision
 from keyrun.actors.errors import is_crash
+from keyrun.runtime.admission import Admission
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.crashes import Crashes
@@ -24,6 +25,7 @@ from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
+from keyrun.runtime.schedules import Schedules
 from keyrun.runtime.slots import Slots
 from keyrun.runtime.values import RunOutcome, State
 from keyrun.runtime.workflow import Registry
@@ -137,6 +139,8 @@ class Engine:
         self.hook = hook
         self.outbox = Outbox(self)
         self.delays = Delays(self)
+        self.admission = Admission(self)
+        self.schedules = Schedules(self, retention.age)
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
         self.waiting: dict[int, list[trio.lowlevel.Task]] = {}

@@ -53,6 +53,10 @@ class RunEnded(RuntimeFault, RuntimeError):
     """The run has ended, so it cannot take this any more."""
 
 
+class InvalidSchedule(RuntimeFault, ValueError):
+    """A schedule, or its timetable, that cannot be; the message says why."""
+
+
 class Backpressure(RuntimeFault, TimeoutError):
     """Too many runs wait to be started."""
 

@@ -20,6 +20,7 @@ that is used again leads to a new run.
 | dead    | number               | dead letters                                              |
 | outbox  | number, generation   | ends that the terminal hook has not yet been told         |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
+| schedules, firings |          | see `schedule`                                            |
 | counter | name                 | the next admission number                                 |
 """
 

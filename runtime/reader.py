@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager
 from typing import Any
 
+from keyrun.runtime import schedule
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.history import History
 from keyrun.runtime.keys import KeyStatus, keys
@@ -13,6 +14,7 @@ from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.listing import Listing, Wanted
 from keyrun.runtime.progress import Progress, Tally
 from keyrun.runtime.reading import Reading
+from keyrun.runtime.schedule import ScheduleStatus
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.watching import Watch
 from keyrun.runtime.workflow import Registry, Workflow
@@ -122,6 +124,12 @@ class Reader:
             after=await self._number(after),
             newest_first=newest_first,
         )
+
+    async def schedules(
+        self, *, limit: int = 100, after: str | None = None
+    ) -> list[ScheduleStatus]:
+        """How schedules stand, in the order of their ids; `after` is the last that you have."""
+        return await schedule.page(self._ledger, self._reading, limit, after)
 
     async def unfinished(self) -> dict[tuple[str, int], int]:
         """How many runs of which workflow, by name and version, go on when a runtime opens the

@@ -10,7 +10,7 @@ import trio
 
 from keyrun.actors import Supervision, checks
 from keyrun.runtime import deadletters, recovery
-from keyrun.runtime.admission import Admission, check_key
+from keyrun.runtime.admission import check_key
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.handle import RunHandle
@@ -19,6 +19,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.run import Unwind
+from keyrun.runtime.scheduling import Scheduling
 from keyrun.runtime.statistics import RuntimeStatistics, statistics_of
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.window import Window
@@ -30,12 +31,12 @@ I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
 
-class Runtime(Window):
+class Runtime(Scheduling, Window):
     """An open runtime; `open_runtime` makes it."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._admission = Admission(engine)
+        self._admission = engine.admission
         self._control = Control(engine)
 
     async def submit(
@@ -281,6 +282,7 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
         async with engine.actors, trio.open_nursery() as nursery:
             nursery.start_soon(guard, lambda: recovery.wake_lines(engine))
             nursery.start_soon(guard, engine.delays.run)
+            nursery.start_soon(guard, engine.schedules.run)
             nursery.start_soon(guard, engine.sweeper.run)
             nursery.start_soon(guard, engine.asyncio.run)
             nursery.start_soon(guard, engine.overruns.run)

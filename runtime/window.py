@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Window(Reader):
     """The part of a runtime that only looks on."""
 
+    _engine: "Engine"
+
     def __init__(self, engine: "Engine") -> None:
         super().__init__(engine.ledger, engine.reading, engine.wall)
         self._engine = engine

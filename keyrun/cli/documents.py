@@ -13,7 +13,17 @@ from typing import Any
 from uuid import UUID
 
 from keyrun.cli.times import utc
-from keyrun.runtime import Failure, Happening, KeyStatus, Progress, RunStatus
+from keyrun.runtime import (
+    Cron,
+    Every,
+    Failure,
+    Happening,
+    KeyStatus,
+    Once,
+    Progress,
+    RunStatus,
+    ScheduleStatus,
+)
 from keyrun.storage import Damage, Verification
 
 Document = dict[str, Any]
@@ -144,6 +154,33 @@ def key(status: KeyStatus) -> Document:
         "paused": status.paused,
         "quarantined": status.quarantined,
         "reason": status.reason,
+    }
+
+
+def schedule(status: ScheduleStatus) -> Document:
+    """A schedule. Of `at`, `every`, `start`, `cron` and `timezone` those that its kind has."""
+    when = status.when
+    return {
+        "schedule_id": status.schedule_id,
+        "workflow": status.workflow,
+        "key": status.key,
+        "kind": status.kind,
+        "at": utc(when.at) if isinstance(when, Once) else None,
+        "every": when.seconds if isinstance(when, Every) else None,
+        "start": utc(when.start) if isinstance(when, Every) else None,
+        "cron": when.expression if isinstance(when, Cron) else None,
+        "timezone": when.timezone if isinstance(when, Cron) else None,
+        "misfire": status.misfire,
+        "overlap": status.overlap,
+        "paused": status.paused,
+        "next_at": utc(status.next_at),
+        "last_at": utc(status.last_at),
+        "last_run_id": status.last_run_id,
+        "last_state": None if status.last_state is None else str(status.last_state),
+        "fired": status.fired,
+        "skipped": status.skipped,
+        "missed": status.missed,
+        "problem": status.problem,
     }
 
 

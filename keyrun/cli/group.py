@@ -19,6 +19,7 @@ COMMANDS = {
     "progress": "keyrun.cli.progress:command",
     "keys": "keyrun.cli.keys:command",
     "dead-letters": "keyrun.cli.dead_letters:command",
+    "schedules": "keyrun.cli.schedules:command",
     "verify": "keyrun.cli.verify:command",
     "compact": "keyrun.cli.compact:command",
 }

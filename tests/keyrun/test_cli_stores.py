@@ -19,6 +19,7 @@ COMMANDS = (
     ["history", "r1"],
     ["keys"],
     ["dead-letters"],
+    ["schedules"],
     ["compact"],
     ["verify"],
 )
@@ -61,7 +62,7 @@ def test_a_store_of_a_newer_keyrun_asks_for_an_upgrade(store: Path, command: lis
     assert "upgrade Keyrun" in refused(store, command)
 
 
-@pytest.mark.parametrize("command", COMMANDS[:6])
+@pytest.mark.parametrize("command", COMMANDS[:7])
 def test_a_store_that_was_cut_is_refused(store: Path, command: list[str]) -> None:
     data = store / "data.mdb"
     whole = data.read_bytes()
@@ -75,7 +76,7 @@ def test_a_store_that_was_cut_is_refused(store: Path, command: list[str]) -> Non
     assert "is missing" in refused(store, command)
 
 
-@pytest.mark.parametrize("command", COMMANDS[:6])
+@pytest.mark.parametrize("command", COMMANDS[:7])
 def test_a_damaged_identity_is_told(store: Path, command: list[str]) -> None:
     (store / "keyrun.json").write_text("{")
     assert "keyrun.json is damaged" in refused(store, command)

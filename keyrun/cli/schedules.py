@@ -1,0 +1,107 @@
+"""`keyrun schedules`: what is started by the clock, when next, and what became of it last."""
+
+from pathlib import Path
+from time import time
+
+import click
+
+from keyrun.cli import documents, options
+from keyrun.cli.exits import plainly
+from keyrun.cli.lookup import look, paged, printer
+from keyrun.cli.screen import Column, say, table
+from keyrun.cli.times import duration, local, local_exactly
+from keyrun.runtime import Cron, Every, Once, Reader, ScheduleStatus
+
+COLUMNS = [
+    Column("schedule", 12, whole=True),
+    Column("workflow", 8, 4),
+    Column("when", 12, 6),
+    Column("next", 11),
+    Column("last", 11, 5),
+    Column("state", 11, 7),
+    Column("last run", 12, 3, whole=True),
+    Column("note", 8, 8),
+]
+
+
+@click.command("schedules", short_help="List schedules and when they fire")
+@options.store
+@options.paging("SCHEDULE_ID")
+@options.namespace
+@options.as_json
+@plainly
+def command(*, store: Path, limit: int, after: str | None, namespace: str, as_json: bool) -> None:
+    """List the schedules of STORE, in the order of their ids.
+
+    \b
+    Examples:
+      keyrun schedules state/
+      keyrun schedules state/ --limit 10
+      keyrun schedules state/ --json | jq 'select(.problem)'
+
+    "next" and "last" are times on the timetable, as local times; "state" is that of the last run.
+    A note says if it is paused or has no firing left, how many firings were skipped since the run
+    before had not ended, how many were missed, and what keeps it from firing.
+    """
+
+    async def ask(reader: Reader) -> None:
+        async def fetch(size: int, last: str | None) -> list[ScheduleStatus]:
+            return await reader.schedules(limit=size, after=last)
+
+        await paged(fetch, lambda each: each.schedule_id, each, limit=limit, after=after)
+
+    each, kept = printer(documents.schedule, as_json)
+    look(store, namespace, ask)
+    if not as_json:
+        show(kept, limit)
+
+
+def show(schedules: list[ScheduleStatus], limit: int) -> None:
+    """A table of schedules."""
+    if not schedules:
+        say("no schedule is there")
+        return
+    now = time()
+    table(
+        COLUMNS,
+        (
+            (
+                each.schedule_id,
+                each.workflow,
+                _when(each),
+                local(each.next_at, now),
+                local(each.last_at, now),
+                each.last_state,
+                each.last_run_id,
+                _note(each),
+            )
+            for each in schedules
+        ),
+    )
+    if len(schedules) == limit:
+        say(f"these are {limit}; go on with --after {schedules[-1].schedule_id}")
+
+
+def _when(schedule: ScheduleStatus) -> str:
+    match schedule.when:
+        case Once(at=at):
+            return f"once, {local_exactly(at)}"
+        case Every(seconds=seconds):
+            return f"every {duration(seconds)}"
+        case Cron(expression=expression, timezone=timezone):
+            return f"{expression} {timezone}"
+
+
+def _note(schedule: ScheduleStatus) -> str:
+    notes = []
+    if schedule.problem is not None:
+        notes.append(schedule.problem)
+    if schedule.paused:
+        notes.append("paused")
+    if schedule.finished:
+        notes.append("finished")
+    if schedule.skipped:
+        notes.append(f"{schedule.skipped} skipped")
+    if schedule.missed:
+        notes.append(f"{schedule.missed} missed")
+    return ", ".join(notes)

@@ -1,0 +1,186 @@
+"""Timetables: when a schedule fires. Times are seconds since the epoch, to the microsecond.
+
+`following` is the first firing after a time, `latest` the last one up to a time. Neither looks at
+a clock, so a timetable says the same whoever asks when.
+"""
+
+from datetime import UTC, datetime, tzinfo
+from math import isfinite
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import attrs
+from cronsim import CronSim, CronSimError
+
+from keyrun.runtime.errors import InvalidSchedule
+
+MOST_COUNTED = 1000
+"""So many firings that did not take place are counted one by one."""
+
+_MOST = 2e11
+"""Beyond the year 8000: nothing that anybody means."""
+
+
+def _moment(at: float | datetime) -> float:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidSchedule(f"a time must say its zone, as with tzinfo=UTC, got {at!r}")
+        at = at.timestamp()
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < _MOST:
+        raise InvalidSchedule(f"a time is a datetime, or seconds since the epoch, got {at!r}")
+    return round(float(at), 6)
+
+
+def _moment_or_none(at: float | datetime | None) -> float | None:
+    return None if at is None else _moment(at)
+
+
+@attrs.frozen
+class Once:
+    """Fires at one time: a `datetime` with its zone, or seconds since the epoch."""
+
+    at: float = attrs.field(converter=_moment)
+
+    def following(self, time: float, created: float) -> float | None:
+        """The first firing after `time`."""
+        return self.at if self.at > time else None
+
+    def latest(self, time: float, created: float) -> float:
+        """The last firing up to `time`."""
+        return self.at
+
+    def count(self, first: float, last: float, created: float) -> int:
+        """How many firings there are from `first` until before `last`."""
+        return 0
+
+
+@attrs.frozen
+class Every:
+    """Fires every so many seconds, counted from `start`, which is the first firing; without it,
+    from when the schedule was made, and first after one such time."""
+
+    seconds: float = attrs.field()
+    start: float | None = attrs.field(default=None, kw_only=True, converter=_moment_or_none)
+
+    @seconds.validator
+    def _check(self, attribute: object, value: Any) -> None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not isfinite(value) or not 0.001 <= value < _MOST:
+            raise InvalidSchedule(f"seconds must be at least 0.001, got {value!r}")
+
+    def following(self, time: float, created: float) -> float | None:
+        """The first firing after `time`."""
+        origin, step = self._grid(created)
+        least = 1 if self.start is None else 0
+        turns = max(least, (_micros(time) - origin) // step + 1)
+        return (origin + turns * step) / 1e6
+
+    def latest(self, time: float, created: float) -> float:
+        """The last firing up to `time`."""
+        origin, step = self._grid(created)
+        return (origin + (_micros(time) - origin) // step * step) / 1e6
+
+    def count(self, first: float, last: float, created: float) -> int:
+        """How many firings there are from `first` until before `last`."""
+        return (_micros(last) - _micros(first)) // self._grid(created)[1]
+
+    def _grid(self, created: float) -> tuple[int, int]:
+        return _micros(created if self.start is None else self.start), _micros(self.seconds)
+
+
+@attrs.frozen
+class Cron:
+    """Fires as a cron expression says, in an IANA time zone.
+
+    When clocks are set forward, what was to fire in the hour that there is not fires right after
+    it; when they are set back, what names its hour fires once in the hour that comes twice, and
+    what fires every hour or every few minutes goes on through both.
+    """
+
+    expression: str = attrs.field()
+    timezone: str = attrs.field(default="UTC")
+
+    @expression.validator
+    def _check_expression(self, attribute: object, value: Any) -> None:
+        try:
+            CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
+        except (CronSimError, AttributeError) as error:
+            raise InvalidSchedule(
+                f"{value!r} is no cron expression ({error}); it has five fields: minute, hour, "
+                "day of month, month, day of week, as in '30 3 * * MON-FRI'"
+            ) from None
+
+    @timezone.validator
+    def _check_timezone(self, attribute: object, value: Any) -> None:
+        _zone(value)
+
+    def following(self, time: float, created: float) -> float | None:
+        """The first firing after `time`."""
+        return self._first(time)
+
+    def _first(self, time: float) -> float | None:
+        firings = CronSim(self.expression, datetime.fromtimestamp(time, _zone(self.timezone)))
+        # In the hour that comes twice a local time does not tell which of the two it is.
+        return next((at for each in firings if (at := each.timestamp()) > time), None)
+
+    def latest(self, time: float, created: float) -> float:
+        """The last firing up to `time`."""
+        behind = datetime.fromtimestamp(int(time) + 1, _zone(self.timezone))
+        firings = CronSim(self.expression, behind, reverse=True)
+        found = next(at for each in firings if (at := each.timestamp()) <= time)
+        # Around a change of the clocks the way back may miss some that the way there meets.
+        while (later := self._first(found)) is not None and later <= time:
+            found = later
+        return found
+
+    def count(self, first: float, last: float, created: float) -> int:
+        """How many firings there are from `first` until before `last`, as far as they count."""
+        counted, at = 0, first
+        while at < last and counted < MOST_COUNTED:
+            counted += 1
+            following = self._first(at)
+            if following is None:
+                break
+            at = following
+        return counted
+
+
+Timetable = Once | Every | Cron
+
+
+def write_timetable(when: Timetable) -> tuple[Any, ...]:
+    """A timetable as fields."""
+    match when:
+        case Once(at=at):
+            return ("once", at)
+        case Every(seconds=seconds, start=start):
+            return ("every", seconds, start)
+        case Cron(expression=expression, timezone=timezone):
+            return ("cron", expression, timezone)
+
+
+def read_timetable(fields: list[Any]) -> Timetable:
+    """The inverse of `write_timetable`."""
+    match fields:
+        case ["once", at]:
+            return Once(at)
+        case ["every", seconds, start]:
+            return Every(seconds, start=start)
+        case [_, expression, timezone]:
+            return Cron(expression, timezone)
+    raise AssertionError(f"no timetable has the fields {fields!r}")
+
+
+def _micros(time: float) -> int:
+    return round(time * 1e6)
+
+
+def _zone(name: Any) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, TypeError, OSError):
+        raise InvalidSchedule(
+            f"{name!r} is no time zone that this machine knows; name one as in 'Europe/Berlin'"
+        ) from None
