@@ -9,6 +9,7 @@ from keyrun.runtime.current import CurrentStep, current_step
 from keyrun.runtime.errors import (
     Backpressure,
     InputMismatch,
+    InvalidGroup,
     InvalidHistory,
     InvalidKey,
     InvalidRunId,
@@ -23,6 +24,7 @@ from keyrun.runtime.errors import (
     StepFailed,
     StepTimeout,
     TransientError,
+    UnknownGroup,
     UnknownRun,
     UnknownWorkflow,
     WrongTask,
@@ -40,6 +42,8 @@ from keyrun.runtime.events import (
     StepEvent,
     WaitEvent,
 )
+from keyrun.runtime.group import GroupStatus, Member, MemberOutcome
+from keyrun.runtime.grouping import GroupHandle
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.history import Happening, History
 from keyrun.runtime.keys import KeyStatus
@@ -82,9 +86,12 @@ __all__ = [
     "Fail",
     "Failure",
     "FailureKind",
+    "GroupHandle",
+    "GroupStatus",
     "Happening",
     "History",
     "InputMismatch",
+    "InvalidGroup",
     "InvalidHistory",
     "InvalidKey",
     "InvalidRunId",
@@ -93,6 +100,8 @@ __all__ = [
     "KeyStatus",
     "LimitEvent",
     "Limits",
+    "Member",
+    "MemberOutcome",
     "Missed",
     "NonDeterminism",
     "Once",
@@ -126,6 +135,7 @@ __all__ = [
     "Succeed",
     "TransientError",
     "Turn",
+    "UnknownGroup",
     "UnknownRun",
     "UnknownWorkflow",
     "WaitEvent",

@@ -1,5 +1,6 @@
 """Dead letters and what is quarantined, and their way back: redrive, forget, release."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import attrs
@@ -8,9 +9,10 @@ from keyrun.runtime import telling
 from keyrun.runtime.control import Control
 from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.events import EventKind
+from keyrun.runtime.group import ORIGIN
 from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import number_at, sealed
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
@@ -25,14 +27,25 @@ async def redrive(engine: "Engine", run_id: str) -> int:
 
     A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
     goes on from the step that failed. A quarantined one keeps its place."""
+    generation, group = await stage_redrive(engine, run_id)
+    if group is not None:
+        await engine.store.durable(group)
+    return generation
+
+
+async def stage_redrive(
+    engine: "Engine", run_id: str, *, states: Collection[State] = (State.FAILED, State.QUARANTINED)
+) -> "tuple[int, Group | None]":
+    """Stage what `redrive` does to a run that is in one of `states`; a quarantined one has its
+    other chance when this returns."""
     number, submission, standing = await _find(engine, run_id)
-    if standing.state in (State.QUARANTINED, State.FAILED):
+    if standing.state in states:
         check_submitted(submission)
     if standing.state is State.QUARANTINED:
         if standing.place is None:
-            return await _back_in_line(engine, submission, standing)
+            return await _back_in_line(engine, submission, standing), None
         await _again(engine, submission, standing)
-        return standing.generation
+        return standing.generation, None
     if submission.key in engine.crashes.quarantined and not standing.state.terminal:
         raise RunEnded(
             f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
@@ -45,7 +58,7 @@ async def redrive(engine: "Engine", run_id: str) -> int:
     in_outbox = await engine.store.get("outbox", told) is not None
     # Another call may have come first: what it staged is not to be read yet.
     state = State.PENDING if number in engine.redriven else standing.state
-    if state is not State.FAILED:
+    if state not in states:
         raise RunEnded(
             f"the run {run_id!r} is {state}; only failed and quarantined runs can be redriven",
             run_id=run_id,
@@ -77,8 +90,7 @@ async def redrive(engine: "Engine", run_id: str) -> int:
 
     _tell(engine, group, submission, fresh)
     group.when_durable(durable)
-    await engine.store.durable(group)
-    return generation
+    return generation, group
 
 
 async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
@@ -227,6 +239,8 @@ async def erase(
     for table in ("journal", "memo", "begun", "reports", "outbox"):
         for key, _ in await engine.store.scan(table, prefix=record):
             group.delete(table, key)
+    if submission.origin == SALVAGED or submission.origin.startswith(ORIGIN):
+        await engine.groups.erased(group, number, submission, standing)
     # The id may lead to a later run by now.
     if await ledger.find(submission.run_id) == number:
         group.delete("ids", ledger.run_id(submission.run_id))

@@ -15,6 +15,7 @@ from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
 from keyrun.runtime.entrance import Entrance
 from keyrun.runtime.feed import Feed
+from keyrun.runtime.groups import Groups
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
@@ -33,6 +34,8 @@ from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
 
 Hook = Callable[[RunOutcome], Awaitable[object]]
+News = tuple[int, Run | None] | None
+"""A number and the run that has ended, or None if it was forgotten; None when all is over."""
 
 
 class LineActor(Actor["Line", None]):
@@ -140,11 +143,14 @@ class Engine:
         self.outbox = Outbox(self)
         self.delays = Delays(self)
         self.admission = Admission(self)
+        self.groups = Groups(self)
         self.schedules = Schedules(self, retention.age)
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
         self.waiting: dict[int, list[trio.lowlevel.Task]] = {}
         """Who waits for the end of which run."""
+        self.watched: dict[int, list[Callable[[News], None]]] = {}
+        """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()
         """Runs whose next generation is staged: the store still shows the end of the last."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
@@ -297,6 +303,9 @@ class Engine:
                     "opened again"
                 )
                 trio.lowlevel.reschedule(task, Error(gone))
+        while self.watched:
+            for tell in self.watched.popitem()[1]:
+                tell(None)
 
     def check_open(self) -> None:
         """Raise if the block has been left."""
@@ -313,6 +322,9 @@ class Engine:
         self.sweeper.run_ended()
         for task in self.waiting.pop(number, ()):
             trio.lowlevel.reschedule(task, Value(run.standing))
+        if self.watched:
+            for tell in self.watched.pop(number, ()):
+                tell((number, run))
         if self.hook is not None:
             self.outbox.add(run.key, number, run.standing.generation)
 

@@ -57,6 +57,14 @@ class InvalidSchedule(RuntimeFault, ValueError):
     """A schedule, or its timetable, that cannot be; the message says why."""
 
 
+class InvalidGroup(RuntimeFault, ValueError):
+    """A group, or a member of it, that cannot be; the message says why."""
+
+
+class UnknownGroup(RuntimeFault, LookupError):
+    """No group has this id, or all its runs were forgotten."""
+
+
 class Backpressure(RuntimeFault, TimeoutError):
     """Too many runs wait to be started."""
 

@@ -21,6 +21,7 @@ that is used again leads to a new run.
 | outbox  | number, generation   | ends that the terminal hook has not yet been told         |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
 | schedules, firings |          | see `schedule`                                            |
+| groups, members, former |     | see `group`                                               |
 | counter | name                 | the next admission number                                 |
 """
 

@@ -39,6 +39,7 @@ class Wanted:
     tag: str | None = None
     since: float | None = None
     until: float | None = None
+    origin: str | None = None
 
     @classmethod
     def of(
@@ -49,6 +50,7 @@ class Wanted:
         tag: str | None,
         since: float | None,
         until: float | None,
+        origin: str | None = None,
     ) -> "Wanted":
         """From the arguments of `runs`."""
         states: frozenset[State] | None = None
@@ -56,11 +58,20 @@ class Wanted:
             states = frozenset([State(state)])
         elif state is not None:
             states = frozenset(map(State, state))
-        return cls(states=states, key=key, workflow=workflow, tag=tag, since=since, until=until)
+        return cls(
+            states=states,
+            key=key,
+            workflow=workflow,
+            tag=tag,
+            since=since,
+            until=until,
+            origin=origin,
+        )
 
     def marks(self) -> list[bytes]:
         """What the bytes of a submission that fits have in them."""
-        return [text.encode() for text in (self.key, self.workflow, self.tag) if text is not None]
+        texts = (self.key, self.workflow, self.tag, self.origin)
+        return [text.encode() for text in texts if text is not None]
 
     def in_time(self, submitted_at: float) -> bool:
         """Was it submitted at a time that fits?"""
@@ -75,6 +86,7 @@ class Wanted:
             and (self.workflow is None or submission.workflow == self.workflow)
             and (self.tag is None or self.tag in submission.tags)
             and self.in_time(submission.submitted_at)
+            and (self.origin is None or submission.origin == self.origin)
         )
 
     def fits_damaged(self, status: RunStatus) -> bool | None:
@@ -83,7 +95,7 @@ class Wanted:
             return False
         if self.key is not None and status.key not in (self.key, ""):
             return False
-        lost = [self.workflow, self.tag, self.since, self.until]
+        lost = [self.workflow, self.tag, self.since, self.until, self.origin]
         if not status.key:
             lost.append(self.key)
         return None if any(asked is not None for asked in lost) else True

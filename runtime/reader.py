@@ -8,6 +8,7 @@ from typing import Any
 
 from keyrun.runtime import schedule
 from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.group import ORIGIN, GroupStatus, read_status
 from keyrun.runtime.history import History
 from keyrun.runtime.keys import KeyStatus, keys
 from keyrun.runtime.ledger import Ledger
@@ -77,6 +78,8 @@ class Reader:
         key: str | None = None,
         workflow: str | None = None,
         tag: str | None = None,
+        origin: str | None = None,
+        group: str | None = None,
         since: float | None = None,
         until: float | None = None,
         limit: int = 100,
@@ -84,8 +87,13 @@ class Reader:
         newest_first: bool = False,
     ) -> list[RunStatus]:
         """Runs in the order of their admission, or the other way round; `after` is the id of the
-        last one you have. `since` and `until` are about when they were submitted."""
-        wanted = Wanted.of(state, key, workflow, tag, since, until)
+        last one you have. `since` and `until` are about when they were submitted. `origin` is what
+        started them, such as "schedule:nightly"; `group` is short for that of a group."""
+        if group is not None:
+            if origin not in (None, ORIGIN + group):
+                return []
+            origin = ORIGIN + group
+        wanted = Wanted.of(state, key, workflow, tag, since, until, origin)
         return await self._listing.page(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
         )
@@ -124,6 +132,10 @@ class Reader:
             after=await self._number(after),
             newest_first=newest_first,
         )
+
+    async def group_status(self, group_id: str) -> GroupStatus | None:
+        """How a group stands, or None if there is no such group."""
+        return await read_status(self._reading, group_id)
 
     async def schedules(
         self, *, limit: int = 100, after: str | None = None

@@ -13,6 +13,7 @@ from keyrun.runtime import deadletters, recovery
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
+from keyrun.runtime.grouping import Grouping
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
@@ -31,7 +32,7 @@ I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
 
-class Runtime(Scheduling, Window):
+class Runtime(Grouping, Scheduling, Window):
     """An open runtime; `open_runtime` makes it."""
 
     def __init__(self, engine: Engine) -> None:

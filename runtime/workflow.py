@@ -11,11 +11,12 @@ from keyrun.runtime.step import return_type
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 WhileWaiting = Literal["hold", "yield"]
 
 
-class Workflow(Generic[I, T]):
+class Workflow(Generic[I, T_co]):
     """A named, versioned way to run; `@workflow` and `@machine` make it."""
 
     def __init__(

@@ -27,6 +27,7 @@ COLUMNS = [
 @options.store
 @options.state
 @options.about_runs
+@click.option("--group", help="Only the members of this group.")
 @click.option("--oldest-first", is_flag=True, help="In the order of admission.")
 @options.paging("RUN_ID")
 @options.namespace
@@ -39,6 +40,7 @@ def command(
     key: str | None,
     workflow: str | None,
     tag: str | None,
+    group: str | None,
     since: float | None,
     until: float | None,
     oldest_first: bool,
@@ -55,6 +57,7 @@ def command(
       keyrun runs state/ --state failed --since 2h
       keyrun runs state/ --key alice --limit 10
       keyrun runs state/ --workflow checkout --tag eu
+      keyrun runs state/ --group import-7 --state failed
       keyrun runs state/ --state running --state waiting
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
@@ -69,6 +72,7 @@ def command(
                 key=key,
                 workflow=workflow,
                 tag=tag,
+                group=group,
                 since=since,
                 until=until,
                 limit=size,
