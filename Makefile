@@ -22,9 +22,7 @@ types: $(VENV)/dev.stamp view  ## mypy, strict
 	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(TESTS)
-	$(BIN)/coverage report
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --cov --cov-report term $(TESTS)
 
 bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured in the same run
 	$(BIN)/python -m benchmarks $(BENCH)
