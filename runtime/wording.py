@@ -5,8 +5,12 @@ record: Unicode without the lone surrogates that, for instance, undecodable file
 """
 
 import traceback
+from collections.abc import Iterator
 
 from keyrun.actors.errors import is_crash, shown
+
+MENTIONED = 3
+"""Errors of a group that are named in a reason."""
 
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback that are stored; the end says most."""
@@ -25,8 +29,24 @@ def a_reason(reason: object) -> str:
 
 
 def named(error: BaseException) -> str:
-    """The type of an error and what it says."""
-    return clean(f"{type(error).__name__}: {shown(error, str)}")
+    """The type of an error and what it says; of a group, such as nurseries raise, also what is in
+    it."""
+    said = f"{type(error).__name__}: {shown(error, str)}"
+    if issubclass(type(error), BaseExceptionGroup):
+        inside = list(_leaves(error))
+        more = ", ..." if len(inside) > MENTIONED else ""
+        said += f" [{'; '.join(named(one) for one in inside[:MENTIONED])}{more}]"
+    return clean(said)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """What is in a group, and in the groups in it."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        yield error
+        return
+    assert isinstance(error, BaseExceptionGroup)
+    for inner in error.exceptions:
+        yield from _leaves(inner)
 
 
 def type_of(error: BaseException) -> str:

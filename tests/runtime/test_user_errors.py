@@ -438,3 +438,19 @@ async def test_what_is_meant_for_the_program_ends_it(
             await rt.submit(job, key="k", run_id="r")
             await trio.sleep_forever()
     assert caught.value.subgroup(ending) is not None
+
+
+async def test_the_reason_names_what_is_in_a_group(autojump_clock: MockClock) -> None:
+    @step(retry=Retry.none())
+    async def crowd() -> None:
+        inner = ExceptionGroup("inner", [KeyError("b"), OSError("c"), TypeError("d")])
+        raise ExceptionGroup("outer", [ValueError("a"), inner])
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(crowd)
+
+    async with open_test_runtime(workflows=[job]) as rt:
+        with pytest.raises(RunFailed) as caught:
+            await (await rt.submit(job, key="k")).result()
+    assert caught.value.failure.reason.endswith("[ValueError: a; KeyError: 'b'; OSError: c, ...]")
