@@ -15,7 +15,7 @@ import attrs
 from keyrun.runtime import telling
 from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
 from keyrun.runtime.ids import RunIds
-from keyrun.runtime.ledger import MAX_KEY, sealed
+from keyrun.runtime.ledger import MAX_KEY, placed, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.records import SALVAGED, Submission
 from keyrun.runtime.values import UNSET, Priority
@@ -218,7 +218,7 @@ class Admission:
             group.when_durable(engine.delays.admit, submission)
         else:
             place = ledger.place(submission.key, number)
-            tables["queue"][place] = seal("queue", place, (number,))
+            tables["queue"][place] = seal("queue", place, placed(submission))
             group.when_durable(engine.admitted, submission)
         if engine.feed is not None:
             telling.submitted(engine.feed, group, submission)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from keyrun.actors.errors import shown
 from keyrun.runtime import telling
 from keyrun.runtime.clock import start_clock
 from keyrun.runtime.current import CurrentStep, enter, leave
@@ -34,6 +35,13 @@ class Returned:
     """What such a function returned, after it had waited for something."""
 
     value: Any
+
+
+class Exited(RuntimeError):
+    """The attempt called `sys.exit()`. That would end the process, and again after each restart."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__(f"the step called sys.exit({shown(code)}); return or raise instead")
 
 
 class Overrun(Exception):

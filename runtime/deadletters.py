@@ -11,7 +11,7 @@ from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.events import EventKind
 from keyrun.runtime.group import ORIGIN
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import number_at, sealed
+from keyrun.runtime.ledger import number_at, placed, sealed
 from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.values import State
@@ -79,7 +79,7 @@ async def stage_redrive(
     fields = (int(Entry.REDRIVEN), "", engine.wall(), generation)
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
-    group.put("queue", queued, sealed("queue", queued, number))
+    group.put("queue", queued, sealed("queue", queued, *placed(submission)))
     _put_version(engine, group, submission, version)
     engine.enter(submission.key)
     engine.redriven.add(number)
@@ -108,7 +108,7 @@ async def _back_in_line(engine: "Engine", submission: Submission, standing: Stan
         _put_version(engine, group, submission, version)
         _put_standing(engine, group, number, fresh)
         queued = engine.ledger.place(submission.key, place)
-        group.put("queue", queued, sealed("queue", queued, number))
+        group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         engine.enter(submission.key)
         group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
         _tell(engine, group, submission, fresh)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.ledger import sealed
+from keyrun.runtime.ledger import placed, sealed
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.salvage import set_aside
 from keyrun.storage import StoreCorrupt
@@ -99,7 +99,7 @@ class Delays:
         group.delete("delayed", self._record(submission))
         queued = ledger.place(submission.key, place)
         number = submission.number
-        group.put("queue", queued, sealed("queue", queued, number))
+        group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         status = ledger.number(number)
         group.put("status", status, sealed("status", status, *standing.fields()))
         group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))

@@ -75,6 +75,9 @@ async def one_pass(
         failure = workflow_error(error)
     except Exception as error:
         failure = workflow_error(error)
+    except SystemExit as error:
+        # It would end the process, and again each time the run goes on.
+        failure = workflow_error(error)
     except trio.Cancelled:
         if not scope.cancel_called:
             raise

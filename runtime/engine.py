@@ -55,7 +55,11 @@ class LineActor(Actor["Line", None]):
                     return
                 if run.standing.state is State.QUARANTINED:
                     return
+                if line.entering:
+                    # Until it asks for a step: what else it waits for must keep nobody out.
+                    engine.suspension.callback = line.entered
                 ended = await drive(run)
+                engine.suspension.callback = None
                 if run.spent:
                     engine.actors.renew_scope()
                 if ended is False:
@@ -217,8 +221,7 @@ class Engine:
             dormant = self.entrance.dormant.pop(key, 0)
             line = self.lines[key] = Line(self, key, known=self.recovered and not dormant)
             if dormant:
-                line.pending = dormant
-                line.queued = True
+                line.revive(dormant)
         return line
 
     def enter(self, key: str) -> None:

@@ -34,6 +34,7 @@ import trio
 
 from keyrun.runtime.ids import lost_id, number_in
 from keyrun.runtime.records import SALVAGED, Standing, Submission
+from keyrun.runtime.values import Priority
 from keyrun.storage import Namespace, Store, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
@@ -191,14 +192,26 @@ class Ledger:
         return None
 
 
-def number_at(key: bytes, raw: bytes, place: int) -> int:
-    """The number of the run that a record of `queue` gives this place to."""
+def at_place(key: bytes, raw: bytes, place: int) -> tuple[int, Priority]:
+    """The number of the run that a record of `queue` gives this place to, and its priority."""
     try:
-        (number,) = unseal("queue", key, raw)
+        number, *priority = unseal("queue", key, raw)
     except StoreCorrupt:
         # Most runs have the place that is their number.
-        return place
-    return int(number)
+        return place, Priority.NORMAL
+    return int(number), Priority(priority[0]) if priority else Priority.NORMAL
+
+
+def number_at(key: bytes, raw: bytes, place: int) -> int:
+    """The number of the run that a record of `queue` gives this place to."""
+    return at_place(key, raw, place)[0]
+
+
+def placed(submission: Submission) -> tuple[int, ...]:
+    """What a record of `queue` says: the number, and the priority if it is not the usual one."""
+    if submission.priority is Priority.NORMAL:
+        return (submission.number,)
+    return submission.number, int(submission.priority)
 
 
 def _no_such_record(table: str, key: bytes) -> StoreCorrupt:

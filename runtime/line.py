@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft
 from keyrun.runtime.events import EventKind
-from keyrun.runtime.ledger import NUMBER, number_at
+from keyrun.runtime.ledger import NUMBER, at_place
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
@@ -32,6 +32,7 @@ class Line:
         "_more",
         "_overtaken",
         "_prefix",
+        "_rank",
         "_state",
         "_told",
         "_untouched",
@@ -57,6 +58,8 @@ class Line:
         self._last = 0
         """The last place that came into the window."""
         self._more = not known
+        self._rank = Priority.NORMAL
+        """The priority of the first run that was found in the store."""
         self._overtaken = False
         """Whether the index has more of this key than the reading of it at the start brought."""
         self._told = False
@@ -89,10 +92,12 @@ class Line:
         """A run that was there before has a place again, durably."""
         self._append(place, number, None)
 
-    def found(self, place: int, number: int) -> None:
+    def found(self, place: int, number: int, priority: Priority) -> None:
         """The index of places, read in order, has this one. Whoever has driven all that was found
         reads on by itself."""
         if len(self.window) < WINDOW and place > self._last and not self._overtaken:
+            if not self.window:
+                self._rank = priority
             self._last = place
             self.window.append((place, number, None))
         else:
@@ -158,7 +163,7 @@ class Line:
     def _priority(self) -> Priority:
         """That of the first run, as far as it is at hand."""
         submission = self.window[0][2] if self.window else None
-        return Priority.NORMAL if submission is None else submission.priority
+        return self._rank if submission is None else submission.priority
 
     def forget(self) -> bool:
         """Drop what is in memory of a line that is not looked at, unless that would lose
@@ -170,6 +175,13 @@ class Line:
             return False
         self.rewind()
         return True
+
+    def revive(self, pending: int) -> None:
+        """It was known by name only: it stands at the entrance, and what there is to run is in the
+        store, also where the index of places is still being read."""
+        self.pending = pending
+        self.queued = True
+        self._overtaken = True
 
     def entered(self) -> None:
         """Its first run has begun, or there is none to begin."""
@@ -286,7 +298,10 @@ class Line:
         self._more = self._told or len(rows) == WINDOW
         for key, raw in rows:
             place = self._last = ledger.split_place(key)[1]
-            self.window.append((place, number_at(key, raw, place), None))
+            number, priority = at_place(key, raw, place)
+            if not self.window:
+                self._rank = priority
+            self.window.append((place, number, None))
 
     async def _read_state(self) -> None:
         fields = await self.engine.ledger.get("state", self._prefix)

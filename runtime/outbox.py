@@ -184,7 +184,9 @@ class Outbox:
 
     def _done(self, letter: Letter) -> None:
         record = self._engine.ledger.outbox(letter.number, letter.generation)
-        self._engine.store.open_group().delete("outbox", record)
+        group = self._engine.store.open_group()
+        group.delete("outbox", record)
+        group.when_durable(self._engine.sweeper.told)
 
     async def _read(self, letter: Letter) -> tuple[Submission, Standing] | None:
         """How that generation of the run ended, or None if the run was forgotten."""

@@ -115,7 +115,10 @@ def step_failed(run: Run, failure: Failure) -> StepFailed:
 def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> StepFailed:
     """A step that crashes have interrupted too often is not started again."""
     if at_most_once:
-        reason = f"step {ident!r} may run at most once, and a crash interrupted it"
+        reason = (
+            f"step {ident!r} may run at most once, and a crash, or a drain that did not wait for "
+            "it, interrupted it"
+        )
     else:
         reason = (
             f"step {ident!r} was interrupted by {memory.interruptions_alone} crashes while it was "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import number_at, sealed
+from keyrun.runtime.ledger import at_place, sealed
 from keyrun.runtime.logs import logger
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
@@ -67,14 +67,17 @@ async def wake_lines(engine: "Engine") -> None:
                 logger.error("a place in line is damaged, and nobody knows whose: %s", error)
                 continue
             # What got its place since has been counted and woken by its own admission.
-            if place >= engine.opened_at or engine.entrance.find(ordering_key):
+            if place >= engine.opened_at:
+                continue
+            number, priority = at_place(key, raw, place)
+            if engine.entrance.find(ordering_key, priority):
                 continue
             if line is not None and line.key != ordering_key:
                 line.listed()
             # Not the same object as before if all that was found was driven meanwhile.
             line = engine.line(ordering_key)
             engine.backlog.enter(line)
-            line.found(place, number_at(key, raw, place))
+            line.found(place, number, priority)
             line.wake()
         if len(rows) < PAGE:
             if line is not None:

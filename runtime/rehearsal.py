@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
+from keyrun.actors.pool import Suspension
 from keyrun.runtime.engine import Engine
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.exported import Records
@@ -36,6 +37,7 @@ class Stage:
 
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec
+        self.suspension = Suspension()
         self.ledger = Ledger(MemoryStore().namespace("rehearsal"))
         self._at = at
 

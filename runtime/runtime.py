@@ -285,6 +285,7 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             nursery.start_soon(guard, engine.delays.run)
             nursery.start_soon(guard, engine.schedules.run)
             nursery.start_soon(guard, engine.sweeper.run)
+            nursery.start_soon(guard, engine.entrance.run)
             nursery.start_soon(guard, engine.asyncio.run)
             nursery.start_soon(guard, engine.overruns.run)
             if engine.hook is not None:

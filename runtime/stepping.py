@@ -16,7 +16,7 @@ from zlib import crc32
 import trio
 
 from keyrun.runtime import telling
-from keyrun.runtime.attempt import Overrun, Raised, Returned, attempt, finish
+from keyrun.runtime.attempt import Exited, Overrun, Raised, Returned, attempt, finish
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry, Memory
@@ -55,6 +55,9 @@ async def perform(
     """
     run = branch.run
     branch.check()
+    if run.pending:
+        # From here on it waits for a slot, which is what the entrance counts.
+        run.engine.suspension.callback = None
     ident = branch.name(step.set.name)
     mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
     run.begun_steps += 1
@@ -272,10 +275,13 @@ async def _attempt(
 ) -> Any:
     run = branch.run
     try:
-        if done is None:
-            value = await attempt(branch, step, current, args, kwargs)
-        else:
-            value = finish(run, current, done)
+        try:
+            if done is None:
+                value = await attempt(branch, step, current, args, kwargs)
+            else:
+                value = finish(run, current, done)
+        except SystemExit as left:
+            raise Exited(left.code) from left
         if step.complete is None:
             succeeded(run, step, memory, current, value)
         else:

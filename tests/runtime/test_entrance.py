@@ -4,7 +4,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import Context, Priority, Workflow, current_step, entrance, step, workflow
+from keyrun.runtime import (
+    Context,
+    Priority,
+    Workflow,
+    current_step,
+    entrance,
+    recovery,
+    step,
+    workflow,
+)
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 
@@ -168,3 +177,88 @@ async def test_keys_that_are_held_before_they_begin_keep_nobody_out(
             await rt.resume_key(f"held-{number}")
         await trio.sleep(1)
     assert len(gate.begun) == 11
+
+
+@pytest.mark.usefixtures("forgetful")
+async def test_a_key_that_is_asked_for_while_the_index_is_read_keeps_its_order(
+    autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE", 5)
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+        await rt.pause_all()
+        for number in range(10):
+            await rt.submit(gate.job, number, key=f"a{number}")
+        for number in range(13):
+            await rt.submit(gate.job, number, key="zzz")
+    gate.open.set()
+    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+        while rt.statistics().backlog.pending < 15:
+            await trio.lowlevel.checkpoint()
+        await rt.resume_key("zzz")
+        await rt.resume_all()
+        await trio.sleep(100)
+        assert rt.statistics().backlog.pending == 0
+    assert [number for key, number in gate.begun if key == "zzz"] == list(range(13))
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+async def test_workflows_that_wait_for_runs_of_other_keys_do_not_keep_them_out(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, gathered: bool
+) -> None:
+    monkeypatch.setattr(entrance, "SLACK", 0)
+
+    @step
+    async def one() -> int:
+        return 1
+
+    @workflow
+    async def child(ctx: Context) -> int:
+        return await ctx.step(one)
+
+    @workflow
+    async def parent(ctx: Context, number: int) -> int:
+        async def wait(_: Context) -> int:
+            return await (await rt.submit(child, key=f"c{number}", run_id=f"c{number}")).result()
+
+        return (await ctx.gather(wait))[0] if gathered else await wait(ctx)
+
+    async with open_test_runtime(workflows=[child, parent], max_concurrent_steps=1) as rt:
+        await rt.pause_all()
+        handles = [await rt.submit(parent, number, key=f"p{number}") for number in range(20)]
+        await rt.resume_all()
+        with trio.fail_after(100):
+            assert [await handle.result() for handle in handles] == [1] * 20
+
+
+@pytest.mark.parametrize("at_hand", [2, 1000])
+async def test_a_priority_is_known_again_after_a_restart(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at_hand: int
+) -> None:
+    monkeypatch.setattr(entrance, "SLACK", 0)
+    monkeypatch.setattr(entrance, "AT_HAND", at_hand)
+    begun: list[str] = []
+
+    @step
+    async def note() -> None:
+        begun.append(current_step().key)
+        await trio.sleep(1)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(note)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.pause_all()
+        for number in range(50):
+            await rt.submit(job, key=f"low-{number}", priority=Priority.LOW)
+        await rt.submit(job, key="z-high", priority=Priority.HIGH)
+        await rt.resume_all()
+        store.crash()
+    begun.clear()
+    async with open_test_runtime(store, workflows=[job], max_concurrent_steps=1) as rt:
+        await rt.resume_all()
+        await trio.sleep(100)
+    assert len(begun) == 51
+    assert begun.index("z-high") < 6

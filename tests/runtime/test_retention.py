@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from keyrun.runtime import Context, PermanentError, Retention, RunFailed, step, workflow
 from keyrun.storage import MemoryStore
-from keyrun.testing import open_test_runtime
+from keyrun.testing import RecordingHook, open_test_runtime
 
 
 @step
@@ -78,3 +78,15 @@ async def test_a_repeat_within_the_retention_is_the_same_run_and_after_it_a_new_
 def test_a_retention_that_keeps_nothing_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must be positive, got 0"):
         Retention(**{field: 0})
+
+
+async def test_what_the_hook_was_not_told_is_not_swept(autojump_clock: MockClock) -> None:
+    hook = RecordingHook(failures=12)
+    async with open_test_runtime(
+        workflows=[job], on_terminal=hook, retention=Retention(age=60, count=3)
+    ) as rt:
+        for number in range(20):
+            await (await rt.submit(job, 0.0, key="k", run_id=f"r{number}")).result()
+        await trio.sleep(10_000)
+        assert [outcome.run_id for outcome in hook.outcomes] == [f"r{n}" for n in range(20)]
+        assert await rt.runs() == []

@@ -1,6 +1,7 @@
 """What a user's code raises, whatever it is, ends its own run at most: no actor crashes by it."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -424,10 +425,34 @@ async def test_a_log_handler_that_raises_disturbs_nobody(
         logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-async def test_what_is_meant_for_the_program_ends_it(
-    autojump_clock: MockClock, ending: type[BaseException]
+async def test_a_step_or_a_workflow_that_calls_exit_fails_by_itself(
+    autojump_clock: MockClock,
 ) -> None:
+    @step(retry=Retry.fixed(max_attempts=2, delay=1))
+    async def leave(wait: bool) -> None:
+        if wait:
+            await trio.sleep(1)
+        sys.exit(3)
+
+    @workflow
+    async def in_step(ctx: Context, wait: bool) -> None:
+        await ctx.step(leave, wait)
+
+    @workflow
+    async def in_workflow(ctx: Context) -> None:
+        sys.exit(4)
+
+    async with open_test_runtime(workflows=[in_step, in_workflow]) as rt:
+        for wait in (False, True):
+            with pytest.raises(RunFailed, match=r"attempt 2 of 2.*sys\.exit\(3\)"):
+                await (await rt.submit(in_step, wait, key="k")).result()
+        with pytest.raises(RunFailed, match="SystemExit: 4"):
+            await (await rt.submit(in_workflow, key="k")).result()
+
+
+async def test_what_is_meant_for_the_program_ends_it(autojump_clock: MockClock) -> None:
+    ending = KeyboardInterrupt
+
     @workflow
     async def job(ctx: Context) -> None:
         raise ending
