@@ -118,13 +118,17 @@ def tell(
         story.append(_damaged(story, submission))
     else:
         story.append(Happening(at=submission.submitted_at, event="submitted"))
-    if isinstance(standing, Standing) and standing.started_at is not None:
-        story.append(Happening(at=standing.started_at, event="started"))
+    start = len(story)
     for fields in entries:
         if isinstance(fields, StoreError):
             story.append(_damaged(story, fields))
         else:
             story.append(_entry(fields))
+            if story[-1].event == "redriven":
+                start = len(story)
+    if isinstance(standing, Standing) and standing.started_at is not None:
+        # Only the present generation's is known: it comes after what redrove the run.
+        story.insert(start, Happening(at=standing.started_at, event="started"))
     if isinstance(standing, StoreError):
         story.append(_damaged(story, standing))
     elif standing is not None and standing.ended_at is not None:

@@ -150,7 +150,9 @@ def assess(records: Records, tally: Tally, experience: Experience | None, now: f
     end = now if standing.ended_at is None else standing.ended_at
     elapsed = None if start is None else max(0.0, end - start)
     pace = None
-    if start is not None and tally.last is not None and tally.last > start and counts.done:
+    # Of a run that was redriven, most steps were done before its present start.
+    fresh = standing.generation == 1
+    if fresh and counts.done and start is not None and tally.last and tally.last > start:
         pace = (tally.last - start) / counts.done
     percent: float | None = None
     left: float | None = None
@@ -159,12 +161,14 @@ def assess(records: Records, tally: Tally, experience: Experience | None, now: f
         percent = 100.0
     elif reported is not None:
         percent = reported
-        if reported and start is not None:
+        if fresh and reported and start is not None:
             left = max(0.0, reported_at - start) * (100 - reported) / reported
             left -= now - reported_at
     elif experience is not None and not ended:
         percent = min(99.0, 100 * done / experience.steps)
-        if pace is None:
+        if not fresh:
+            left = experience.seconds * max(0.0, 1 - done / experience.steps)
+        elif pace is None:
             left = experience.seconds - (elapsed or 0.0)
         else:
             left = max(0.0, experience.steps - done) * pace - (now - (tally.last or now))

@@ -1,7 +1,9 @@
 """The group of all commands, which are imported when they are needed and not before."""
 
+import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +46,9 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """As click has it, with exit codes of our own."""
+        if sys.stdout is None:
+            # Whoever closed it does not want to see anything.
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:

@@ -1,11 +1,13 @@
 """`keyrun demo`: the service at work, and in the end the proof that it kept its promises."""
 
+import fcntl
 import json
 import shutil
 import sys
 from pathlib import Path
 from random import SystemRandom
 from textwrap import fill
+from typing import TextIO
 
 import attrs
 import cattrs
@@ -112,10 +114,12 @@ def command(
         seed=SystemRandom().getrandbits(31) if seed is None else seed,
     )
     begun, before = begin(folder, asked)
+    alone = _alone_in(folder)
     campaign = campaign_of(folder, begun, kill_every)
     say(console, _opening(folder, begun, campaign.record, before))
     verdict = _work(console, campaign, folder)
     pronounce(verdict, console, "orders")
+    alone.close()
     if not verdict.ok:
         say(console, f"The store and the evidence are in {folder}.")
         sys.exit(1)
@@ -123,6 +127,19 @@ def command(
         shutil.rmtree(folder, ignore_errors=True)
     else:
         say(console, f"The store is in {folder}; remove it to begin anew.")
+
+
+def _alone_in(folder: Path) -> TextIO:
+    """A lock on the demo in `folder`, which ends with the process, however that ends."""
+    lock = (folder / "demo.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise click.ClickException(
+            f"a demo is running in {folder}; wait for it, or give another folder with --store"
+        ) from None
+    return lock
 
 
 def say(console: Console, text: str) -> None:

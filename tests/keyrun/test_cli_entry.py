@@ -105,3 +105,13 @@ def on_a_terminal(*words: object, **environ: str) -> str:
 def test_a_terminal_gets_colours_unless_it_asks_for_none(filled: Path) -> None:
     assert "\x1b[31mfailed" in on_a_terminal("runs", filled)
     assert "\x1b" not in on_a_terminal("runs", filled, NO_COLOR="1")
+
+
+def test_a_closed_output_is_no_complaint(filled: Path) -> None:
+    keyrun = Path(sys.executable).parent / "keyrun"
+    for words in ("runs", "keys", "verify"):
+        done = subprocess.run(
+            ["sh", "-c", f'"{keyrun}" {words} "{filled}" >&-'], stderr=subprocess.PIPE, text=True
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0

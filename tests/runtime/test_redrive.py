@@ -388,3 +388,29 @@ async def test_a_redrive_that_is_refused_changes_nothing(autojump_clock: MockClo
         shop.broken = False
         assert await runtime.redrive("r") == 2
         assert await (await runtime.submit(order, key="k", run_id="r")).result()
+
+
+async def test_the_history_of_a_redriven_run_is_in_order(autojump_clock: MockClock) -> None:
+    mended = False
+
+    @step
+    async def fragile() -> None:
+        if not mended:
+            raise PermanentError("not yet")
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.sleep(5)
+        await ctx.step(fragile)
+
+    async with open_test_runtime(workflows=[job]) as rt:
+        with pytest.raises(RunFailed):
+            await (await rt.submit(job, key="k", run_id="r")).result()
+        await trio.sleep(10)
+        mended = True
+        await rt.redrive("r")
+        await (await rt.submit(job, key="k", run_id="r")).result()
+        story = await rt.history("r")
+    events = [happening.event for happening in story]
+    assert events.index("redriven") + 1 == events.index("started")
+    assert [happening.at for happening in story] == sorted(happening.at for happening in story)
