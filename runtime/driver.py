@@ -64,6 +64,9 @@ async def one_pass(
             result = await workflow.function(context, input_)
         else:
             result = await workflow.function(context)
+        while conclude is None and run.held:
+            # A time limit may have brought it here: what is paused does not end.
+            await run.hold()
     except Halt:
         pass
     except StepFailed as error:

@@ -464,3 +464,24 @@ async def test_another_process_sees_what_is_held(tmp_path: Path, done: list[str]
         "['paused', 'pending', 'paused']",
         "[('k', 'paused', True), ('other', 'paused', False)]",
     ], child.stderr
+
+
+async def test_a_time_limit_that_passes_while_paused_takes_effect_at_resume(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @workflow
+    async def job(ctx: Context) -> str:
+        with ctx.move_on_after(5) as scope:
+            await ctx.sleep(100)
+        return f"expired: {scope.expired}"
+
+    async with open_test_runtime(workflows=[job]) as rt:
+        run = await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+        await rt.pause("r")
+        await trio.sleep(50)
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.PAUSED
+        await rt.resume("r")
+        assert await run.result() == "expired: True"
