@@ -40,11 +40,16 @@ def kept(text: str) -> int:
     return len(re.findall("^yes  ", text, re.MULTILINE))
 
 
-def end_when(folder: Path, lines: int, how: signal.Signals) -> subprocess.CompletedProcess[str]:
-    """Start the demo and end it when there are so many lines of evidence in all."""
+def end_when(
+    folder: Path, lines: int, how: signal.Signals, seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Start a demo of so many seconds, more than it takes a busy machine to notice, and end it when
+    there are so many lines of evidence in all."""
     evidence = folder / "evidence.log"
     with subprocess.Popen(
-        [*PYTHON, *SMALL, f"--store={folder}"], stdout=subprocess.PIPE, text=True
+        [*PYTHON, *SMALL, f"--seconds={seconds}", f"--store={folder}"],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as demo:
         while demo.poll() is None:
             if evidence.exists() and evidence.read_bytes().count(b"\n") >= lines:
@@ -64,7 +69,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "orders"
     chance, lines = Random(5), 1
     for _ in range(3):
-        killed = end_when(folder, lines, signal.SIGKILL)
+        killed = end_when(folder, lines, signal.SIGKILL, 5)
         assert killed.returncode == -signal.SIGKILL
         lines += chance.randrange(150)
     done = run(*SMALL, f"--store={folder}")
@@ -97,7 +102,7 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
 
 def test_a_demo_that_was_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "orders"
-    stopped = end_when(folder, 100, signal.SIGINT)
+    stopped = end_when(folder, 100, signal.SIGINT, 600)
     assert stopped.returncode == 130
     assert "Stopped. The same command goes on" in stopped.stdout.replace("\n", " ")
     assert (folder / "demo.json").exists()
