@@ -28,7 +28,7 @@ bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured 
 	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests
-	KEYRUN_SOAK=1 $(BIN)/python -m pytest $(TESTS)
+	KEYRUN_SOAK=1 $(BIN)/python -m pytest --verbose --capture=no --durations 10 $(TESTS)
 
 # The four source folders as the one package they install as, for the type checker.
 view:

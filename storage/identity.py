@@ -6,6 +6,7 @@ must agree; and the data file must be as long as its own header says.
 """
 
 import json
+import mmap
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,9 @@ IDENTITY_FILE = "keyrun.json"
 DATA_FILE = "data.mdb"
 META_TABLE = "_meta"
 META_KEY = b"store"
+UNFINISHED_FILE = DATA_FILE + ".unfinished"
+_BEGINNING = 4 * mmap.PAGESIZE
+"""What LMDB has written by the time the data names its store."""
 
 
 @attrs.frozen
@@ -99,6 +103,20 @@ def check_data_file(path: Path) -> Identity | None:
             f"from a backup, or remove {path} to begin anew"
         )
     return identity
+
+
+def put_aside_unfinished(path: Path) -> bool:
+    """Move a data file that LMDB cannot read out of the way if it is the beginning of a store, as a
+    power loss leaves it when the header was not yet synced. Says whether it did.
+
+    Only for a store that has no identity file: that is written when the data is durable, and
+    nothing is acknowledged before.
+    """
+    data = path / DATA_FILE
+    if data.stat().st_size > _BEGINNING:
+        return False
+    data.replace(path / UNFINISHED_FILE)
+    return True
 
 
 def check_length(environment: lmdb.Environment, path: Path) -> bool:
@@ -178,6 +196,8 @@ def adopt(environment: lmdb.Environment, path: Path, expected: Identity | None) 
         stored = Identity(uuid4())
         name_data(environment, stored)
     stored.check_format(path)
-    # The data came first: a process that ended right here is no reason to refuse the store.
+    # The data came first, its name included: a process, or a machine, that ended right here is no
+    # reason to refuse the store.
+    sync_directory(path)
     write_identity(path, stored)
     sync_directory(path.absolute().parent)

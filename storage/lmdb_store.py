@@ -107,7 +107,12 @@ class LmdbStore(Store):
         self._lock = await self._acquire()
         try:
             expected = identity.check_data_file(self.path)
-            environment = self._open_environment()
+            try:
+                environment = self._open_environment()
+            except lmdb.InvalidError:
+                if expected is not None or not identity.put_aside_unfinished(self.path):
+                    raise
+                environment = self._open_environment()
             try:
                 if not identity.check_length(environment, self.path):
                     identity.extend_data_file(environment, self.path)

@@ -101,6 +101,32 @@ async def test_data_that_was_cut_short_is_told_from_its_header(tmp_path: Path) -
                 pass
 
 
+@pytest.mark.parametrize("left", [bytes(8192), bytes(4096), b"torn" * 1000])
+async def test_the_beginning_of_a_store_whose_header_never_arrived_is_put_aside(
+    tmp_path: Path, left: bytes
+) -> None:
+    """A power loss while a store is made can leave its first pages without what was in them."""
+    (tmp_path / "data.mdb").write_bytes(left)
+    await make(tmp_path)
+    assert (tmp_path / "data.mdb.unfinished").read_bytes() == left
+
+
+async def test_more_than_the_beginning_of_a_store_is_never_moved(tmp_path: Path) -> None:
+    left = bytes(1 << 20)
+    (tmp_path / "data.mdb").write_bytes(left)
+    with pytest.raises(StoreError, match="not an LMDB file"):
+        await make(tmp_path)
+    assert (tmp_path / "data.mdb").read_bytes() == left
+
+
+async def test_a_header_that_was_lost_is_told_where_there_was_a_store(tmp_path: Path) -> None:
+    await make(tmp_path, records=1)
+    (tmp_path / "data.mdb").write_bytes(bytes(8192))
+    with pytest.raises(StoreError, match="not an LMDB file"):
+        await make(tmp_path)
+    assert (tmp_path / "data.mdb").exists()
+
+
 def leave_short(path: Path) -> int:
     """Make LMDB leave a file that is shorter than its header says; how many bytes are there."""
     random = Random(1)

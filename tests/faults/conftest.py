@@ -1,0 +1,29 @@
+"""What the tests of power loss share."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from tests.faults import tracing
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that records what a process does to its files."""
+    return tracing.build(tmp_path_factory.mktemp("iotrace"))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where images of a disk are laid out: in memory where there is such a place, since what is
+    below them is a model anyhow."""
+    folder = Path(mkdtemp(prefix="keyrun-power-", dir=MEMORY if MEMORY.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
