@@ -25,7 +25,7 @@ _NEVER = float("inf")
 class Branch:
     """Where a call of a workflow belongs."""
 
-    __slots__ = ("_counts", "_task", "apart", "bound", "closed", "forks", "lost", "prefix", "run")
+    __slots__ = ("_counts", "apart", "bound", "closed", "forks", "lost", "prefix", "run", "task")
 
     def __init__(self, run: Run, prefix: str = "", *, apart: bool = False) -> None:
         self.run = run
@@ -39,7 +39,7 @@ class Branch:
         self.closed = False
         self.forks: list[Branch] = []
         self._counts: dict[str, int] = {}
-        self._task = trio.lowlevel.current_task()
+        self.task = trio.lowlevel.current_task()
 
     def fork(self, prefix: str) -> "Branch":
         """A branch beside others, for the current task."""
@@ -71,10 +71,12 @@ class Branch:
     def name(self, base: str) -> str:
         """The identity of the next call of this name."""
         counts = self._counts
-        if base in counts:
-            return f"{self.prefix}{base}#{self.count(base)}"
-        counts[base] = 1
-        return self.prefix + base
+        before = counts.get(base)
+        if before is None:
+            counts[base] = 1
+            return self.prefix + base
+        counts[base] = before + 1
+        return f"{self.prefix}{base}#{before + 1}"
 
     async def rest(self) -> None:
         """Do nothing until what ended this branch, a sibling or a time limit, does so again."""
@@ -149,7 +151,7 @@ class Branch:
                 key=run.key,
                 step=step.step,
             )
-        if trio.lowlevel.current_task() is not self._task:
+        if trio.lowlevel.current_task() is not self.task:
             raise WrongTask(
                 "a context can only be used by the task it was given to; to do several things at "
                 "once, pass async functions to ctx.gather(...): each gets a context of its own",

@@ -28,6 +28,7 @@ class Journal:
         "_cut",
         "_missing",
         "_order",
+        "fresh",
         "last_failure",
         "memories",
         "next",
@@ -43,6 +44,10 @@ class Journal:
 
     def __init__(self) -> None:
         self.memories: dict[str, Memory] = {}
+        self.fresh: list[tuple[str, int | None, bytes]] = []
+        """Steps that were done at their first attempt since others were last settled: what they
+        are called, their fingerprint and their payload. Nobody asks for them in this pass, and
+        most runs need no other, so that is all that is kept of them."""
         self.next = 1
         self.past = 0
         """How many outcomes are there to be asked for again in this pass."""
@@ -74,8 +79,26 @@ class Journal:
             known = self.memories[ident] = Memory()
         return known
 
+    def remember(self, ident: str, fingerprint: int | None) -> Memory:
+        """What is known of a step, from now on remembered."""
+        memory = self.memory(ident)
+        memory.fingerprint = fingerprint
+        return memory
+
+    def _absorb(self) -> None:
+        """Remember what is fresh like all the rest."""
+        for ident, fingerprint, payload in self.fresh:
+            memory = self.remember(ident, fingerprint)
+            memory.attempts = 1
+            memory.payload = payload
+            memory.outcome = Entry.DONE
+            memory.delivered = True
+            self._order.append(ident)
+        self.fresh.clear()
+
     def rewind(self) -> None:
         """Begin another pass: every outcome will be asked for again, in order."""
+        self._absorb()
         for ident in self._order:
             self.memories[ident].delivered = False
         self.past = len(self._order)
@@ -89,6 +112,8 @@ class Journal:
 
     def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
         """`ident` has its outcome, and whoever asked for it has it at once."""
+        if self.fresh:
+            self._absorb()
         memory.outcome = outcome
         memory.delivered = True
         self._order.append(ident)

@@ -17,25 +17,30 @@ from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
 # To look a member up in its enum, and to pack it, takes as long as the rest of the record.
-_SETTLED = Entry.DONE
 _DONE, _STEP = int(Entry.DONE), int(Call.STEP)
 
 
 def succeeded(
     run: Run, step: StepFunction[..., Any], memory: Memory, current: CurrentStep, value: Any
 ) -> None:
+    """Stage what a step returned, and remember it."""
+    memory.payload = stage_value(run, step, memory.fingerprint, current, value)
+    memory.attempts = current.attempt
+    memory.interruptions = memory.interruptions_alone = 0
+    run.journal.settled(current.step, memory, Entry.DONE)
+
+
+def stage_value(
+    run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
+) -> bytes:
     """Stage what a step returned, with what it made of the key's state: one commit."""
-    engine, ident, attempt = run.engine, current.step, current.attempt
+    engine, ident = run.engine, current.step
     held = run.line.holder is current
     if held:
         current.seal_state()
-    payload = memory.payload = engine.codec.encode(value, step.declared)
-    memory.attempts = attempt
-    if memory.interruptions:
-        memory.interruptions = memory.interruptions_alone = 0
-    mark, begun = memory.fingerprint, current.begun
+    payload = engine.codec.encode(value, step.declared)
     now = engine.wall()
-    run.enter((_DONE, ident, now, _STEP, mark, attempt, begun, payload))
+    run.enter((_DONE, ident, now, _STEP, mark, current.attempt, current.begun, payload))
     current.over = True
     if held:
         run.line.keep_state(run, current)
@@ -44,9 +49,9 @@ def succeeded(
         del run.memos[ident]
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
-    run.journal.settled(ident, memory, _SETTLED)
     if engine.feed is not None:
         telling.step_completed(engine.feed, run, current, now)
+    return payload
 
 
 def failed(

@@ -4,10 +4,12 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
+from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import attrs
 
+from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import UNSET, Unset
 
@@ -88,6 +90,13 @@ class StepFunction(Generic[P, R]):
             if value is not UNSET
         }
         return StepFunction(self.function, _checked(attrs.evolve(self.set, **given)), self.declared)
+
+    def timeout_in(self, limits: ResolvedLimits) -> float:
+        """Seconds for one attempt: its own word, else that of the run."""
+        timeout = self.set.timeout
+        if timeout is UNSET:
+            timeout = limits.step_timeout
+        return inf if timeout is None else timeout
 
     def __repr__(self) -> str:
         return f"<step {self.set.name}>"

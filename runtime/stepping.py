@@ -16,15 +16,22 @@ from zlib import crc32
 import trio
 
 from keyrun.runtime import telling
-from keyrun.runtime.attempt import Exited, Overrun, Raised, Returned, attempt, finish
-from keyrun.runtime.current import CurrentStep, enter, leave
+from keyrun.runtime.attempt import (
+    Exited,
+    Overrun,
+    Raised,
+    Returned,
+    attempt,
+    finish,
+    only_cancelled,
+)
+from keyrun.runtime.current import CurrentStep, enter, leave, running
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry, Memory
-from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.outcome import failed, interrupted, step_failed, succeeded
+from keyrun.runtime.outcome import failed, interrupted, stage_value, step_failed, succeeded
 from keyrun.runtime.run import Halt, Run, Unwind
 from keyrun.runtime.step import StepFunction
-from keyrun.runtime.values import UNSET, Failure, FailureKind
+from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ Started = tuple[CurrentStep, Raised | Returned]
 
 _RETRY = object()
 _FOREVER = float("inf")
+current_task = trio.lowlevel.current_task
 
 
 def halt(run: Run, decision: Any) -> Halt:
@@ -53,40 +61,46 @@ async def perform(
     here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
     gone on with as any other attempt.
     """
-    run = branch.run
-    branch.check()
+    run, engine = branch.run, branch.run.engine
+    # What `check` looks at, as far as it costs next to nothing.
+    if (
+        run.unwinding is not None
+        or run.deadline < _FOREVER
+        or branch.closed
+        or running.get() is not None
+        or current_task() is not branch.task
+    ):
+        branch.check()
     if run.pending:
         # From here on it waits for a slot, which is what the entrance counts.
-        run.engine.suspension.callback = None
+        engine.suspension.callback = None
     ident = branch.name(step.set.name)
     mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
     run.begun_steps += 1
-    memories = run.journal.memories
-    memory = memories.get(ident)
+    journal = run.journal
+    memory = journal.memories.get(ident)
     if memory is not None:
         _check_against(run, ident, memory, mark)
         if memory.outcome is not None:
             return await _replayed(run, step, ident, memory)
-    else:
-        memory = memories[ident] = Memory()
     if branch.bound:
         await branch.admit()
-    memory.fingerprint = mark
     limits = run.submission.limits
     most = limits.max_iterations
     if most is not None and run.begun_steps > most:
         reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
         raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-    if not step.sprints or branch.apart or memory.attempts or memory.interruptions:
-        return await attempts(branch, step, ident, memory, args, kwargs)
-    if run.staged is not None and not run.staged.durable:
+    sprints = step.sprints and not branch.apart
+    if memory is not None and (memory.attempts or memory.interruptions):
+        sprints = False
+    if sprints and run.staged is not None and not run.staged.durable:
         await run.staged.wait()
-    engine = run.engine
-    if run.careful or run.stopped or not engine.slots.free:
+    if not sprints or run.careful or run.stopped or not engine.slots.free:
+        memory = journal.remember(ident, mark)
         return await attempts(branch, step, ident, memory, args, kwargs)
     if run.pending:
         run.begin()
-    current = CurrentStep(run, ident, 1, engine.wall(), False, _timeout(limits, step))
+    current = CurrentStep(run, ident, 1, engine.wall(), False, step.timeout_in(limits))
     suspension = engine.suspension
     done: Raised | Returned
     token = enter(current)
@@ -95,7 +109,8 @@ async def perform(
         value = await step.function(*args, **kwargs)
         if not current.marked:
             suspension.callback = None
-            succeeded(run, step, memory, current, value)
+            payload = stage_value(run, step, mark, current, value)
+            journal.fresh.append((ident, mark, payload))
             leave(token)
             return value
         done = Returned(value)
@@ -103,6 +118,7 @@ async def perform(
         suspension.callback = None
         done = Raised(error)
     leave(token)
+    memory = journal.remember(ident, mark)
     return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
 
 
@@ -220,7 +236,7 @@ async def _try(
         if started is not None:
             current, done = started
         else:
-            timeout = _timeout(run.submission.limits, step)
+            timeout = step.timeout_in(run.submission.limits)
             current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
             done = None
         try:
@@ -254,14 +270,6 @@ async def _try(
     finally:
         if suspect:
             engine.suspects.release()
-
-
-def _timeout(limits: ResolvedLimits, step: StepFunction[..., Any]) -> float:
-    """Seconds for one attempt: the step's own word, else that of the run."""
-    timeout = step.set.timeout
-    if timeout is UNSET:
-        timeout = limits.step_timeout
-    return _FOREVER if timeout is None else timeout
 
 
 async def _attempt(
@@ -301,7 +309,7 @@ async def _attempt(
             raise final from error
         return _RETRY
     except (trio.Cancelled, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and not _only_cancelled(error):
+        if isinstance(error, BaseExceptionGroup) and not only_cancelled(error):
             raise
         if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
             failed(run, step, memory, current, Overrun())
@@ -314,12 +322,6 @@ async def _attempt(
         await trio.lowlevel.checkpoint_if_cancelled()
         raise Halt from error
     return value
-
-
-def _only_cancelled(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Whether it is the cancellation of the step, with whatever errors that led to inside it."""
-    cancelled, rest = group.split(trio.Cancelled)
-    return cancelled is not None and (rest is None or isinstance(rest, ExceptionGroup))
 
 
 def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:

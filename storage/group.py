@@ -25,6 +25,7 @@ from outcome import Error
 
 from keyrun.storage.batch import Batch, Tables, check_table
 from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
+from keyrun.storage.waking import GO_ON
 
 LINGER = 0.05
 
@@ -111,11 +112,9 @@ class Group(Batch):
             for callback, args in callbacks:
                 callback(*args)
         waiting, self._waiting = self._waiting, {}
+        reschedule = trio.lowlevel.reschedule
         for task in waiting:
-            if durable:
-                trio.lowlevel.reschedule(task)
-            else:
-                trio.lowlevel.reschedule(task, Error(self._commits.refusal()))
+            reschedule(task, GO_ON if durable else Error(self._commits.refusal()))
 
 
 def _too_late(tables: Iterable[str]) -> None:

@@ -26,7 +26,10 @@ __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError"
 T = TypeVar("T")
 
 
-_SCALARS = frozenset({type(None), bool, int, float})
+_NONE = type(None)
+_SCALARS = frozenset({_NONE, bool, int, float})
+NOTHING = b"\xc0"
+"""None as bytes: what most steps return, and many runs are given."""
 # Any of them fits into this, so that nobody has to look at their size.
 _LEAST_SIZE = 64
 
@@ -77,6 +80,8 @@ class PayloadCodec:
 
     def encode(self, value: Any, declared: Any = Any) -> bytes:
         """The bytes of a value; `PayloadTypeError` or `PayloadError` say what cannot be stored."""
+        if value is None and self._transform is None and (declared is Any or declared is _NONE):
+            return NOTHING
         data = self._plain(value, declared)
         return data if self._transform is None else _wrap(self._transform, data)
 
@@ -94,6 +99,8 @@ class PayloadCodec:
         """
         if self._transform is not None:
             data = _unwrap(self._transform, data)
+        if data == NOTHING and (declared is Any or declared is _NONE):
+            return None
         if len(data) > self._max_size:
             raise PayloadError(self._too_large(len(data)))
         if len(data) > self._max_items and holds_more_than(data, self._max_items):
