@@ -114,7 +114,12 @@ class WrongTask(RuntimeFault, RuntimeError):
 
 
 class TransientError(Exception):
-    """For users to raise: this attempt failed, another may succeed."""
+    """For users to raise: this attempt failed, another may succeed. `retry_after` is how many
+    seconds the next one is to wait at least, where that is known better than by the policy."""
+
+    def __init__(self, *args: object, retry_after: float | None = None) -> None:
+        super().__init__(*args)
+        self.retry_after = retry_after
 
 
 class PermanentError(Exception):

@@ -5,7 +5,7 @@ from typing import Any
 from keyrun.runtime import telling
 from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
-from keyrun.runtime.errors import StepFailed, StepTimeout, WrongTask
+from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.logs import log
 from keyrun.runtime.records import write_failure
@@ -78,6 +78,8 @@ def failed(
             telling.step_failed(feed, run, failure, current, timed_out=timed_out)
         return final
     delay = policy.delay_for(run.run_id, ident, number)
+    if isinstance(error, TransientError) and error.retry_after is not None:
+        delay = max(delay, error.retry_after)
     memory.failure = run.journal.last_failure = failure
     memory.retry = (run.engine.wall() + delay, delay)
     run.journal.retries += 1

@@ -317,3 +317,27 @@ async def test_a_thousand_runs_end_exactly_as_the_faults_say(autojump_clock: Moc
     assert dead == {run_id for run_id, end in expected.items() if end is None}
     assert len(dead) >= 20
     assert len(hook.outcomes) == 1000
+
+
+@pytest.mark.parametrize(("said", "waited"), [(90.0, 90.0), (2.0, 10.0), (0.0, 10.0)])
+async def test_an_error_can_say_how_long_to_wait_at_least_and_a_crash_does_not_shorten_that(
+    autojump_clock: MockClock, said: float, waited: float
+) -> None:
+    @step(retry=Retry.fixed(max_attempts=2, delay=10, jitter=0))
+    async def busy() -> None:
+        if note() == 1:
+            raise TransientError("busy", retry_after=said)
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(busy)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        await runtime.submit(flow, key="k", run_id="r")
+        await trio.sleep(1)
+        store.crash()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        await (await runtime.submit(flow, key="k", run_id="r")).result()
+    (_, first), (_, second) = tries
+    assert second - first == pytest.approx(waited, abs=0.1)

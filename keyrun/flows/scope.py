@@ -1,0 +1,53 @@
+"""The scope of a node: the names that its templates and its code can use."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from keyrun.flows.errors import NodeFailed
+from keyrun.runtime.current import running
+
+
+class Given(Protocol):
+    """What a node is given by its graph: a `NodeInput`."""
+
+    @property
+    def run_input(self) -> Any: ...
+    @property
+    def output(self) -> Any: ...
+    @property
+    def outputs(self) -> Mapping[str, Any]: ...
+    @property
+    def port(self) -> str | None: ...
+    @property
+    def error(self) -> Any: ...
+    @property
+    def iteration(self) -> int: ...
+
+
+def names(given: Given) -> dict[str, Any]:
+    """What a node can know: the input of the run, what triggered it, and what was done before."""
+    return {
+        "input": given.run_input,
+        "output": given.output,
+        "outputs": dict(given.outputs),
+        "port": given.port,
+        "error": given.error,
+        "iteration": given.iteration,
+    }
+
+
+def scope(given: Given, env: Iterable[str] = ()) -> dict[str, Any]:
+    """The names of templates: those above, `run` with its id, key and attempt, and `env` with the
+    variables of the environment that the node has asked for by name."""
+    current = running.get()
+    run = {} if current is None else {"id": current.run_id, "key": current.key}
+    return {**names(given), "run": run, "env": environment(env)}
+
+
+def environment(wanted: Iterable[str]) -> dict[str, str]:
+    """Those variables, of which none may be missing."""
+    missing = [name for name in wanted if name not in os.environ]
+    if missing:
+        raise NodeFailed(f"the environment has no {', '.join(missing)}, which this node needs")
+    return {name: os.environ[name] for name in wanted}

@@ -1,0 +1,179 @@
+"""Templates: text with places to fill in, and values that have such text in them.
+
+A template that is one expression and nothing else, such as `{{ output.total }}`, gives the value
+itself: a number stays a number, a list a list. Every other template gives text.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import attrs
+
+from keyrun.flows.errors import TemplateFailed
+from keyrun.flows.extras import need
+
+LONGEST = 1024 * 1024
+"""Letters of text that a template may make."""
+_MARKS = ("{{", "{%", "{#")
+_NOT_HERE = ("Extends", "Include", "Import", "FromImport", "Block", "Macro", "CallBlock")
+
+
+class Fillable(Protocol):
+    """Something with places to fill in."""
+
+    def fill(self, names: Mapping[str, Any]) -> Any:
+        """The value, with `names` filled in."""
+
+
+@attrs.frozen
+class Literal:
+    """A value without templates in it."""
+
+    value: Any
+
+    def fill(self, names: Mapping[str, Any]) -> Any:
+        """The value."""
+        return self.value
+
+
+@attrs.frozen
+class Items:
+    """A list with templates in it."""
+
+    items: tuple[Fillable, ...]
+
+    def fill(self, names: Mapping[str, Any]) -> list[Any]:
+        """The list."""
+        return [item.fill(names) for item in self.items]
+
+
+@attrs.frozen
+class Fields:
+    """A mapping with templates in its values."""
+
+    fields: dict[str, Fillable]
+
+    def fill(self, names: Mapping[str, Any]) -> dict[str, Any]:
+        """The mapping."""
+        return {name: field.fill(names) for name, field in self.fields.items()}
+
+
+class Template:
+    """Text with templates in it. `where` names it in errors, as in "nodes.fetch.url"."""
+
+    def __init__(self, source: str, where: str) -> None:
+        self.source = source
+        self.where = where
+        self._fill = _compiled(source, where)
+
+    def fill(self, names: Mapping[str, Any]) -> Any:
+        """The text, or the value of the one expression that it is."""
+        try:
+            return self._fill(names)
+        except Exception as error:
+            raise _failed(self.where, error) from error
+
+    def __repr__(self) -> str:
+        return f"Template({self.source!r}, {self.where!r})"
+
+
+def fillable(value: Any, where: str) -> Fillable:
+    """`value` with the templates in it made ready, however deep they are. Raises `TemplateFailed`
+    where one cannot be read."""
+    match value:
+        case str() if any(mark in value for mark in _MARKS):
+            return Template(value, where)
+        case list() | tuple():
+            items = tuple(fillable(item, f"{where}[{at}]") for at, item in enumerate(value))
+            return Literal(value) if _literal(items) else Items(items)
+        case dict():
+            fields = {name: fillable(item, f"{where}.{name}") for name, item in value.items()}
+            return Literal(value) if _literal(fields.values()) else Fields(fields)
+    return Literal(value)
+
+
+def _literal(parts: Iterable[Fillable]) -> bool:
+    return all(isinstance(part, Literal) for part in parts)
+
+
+@lru_cache(1)
+def _sandbox() -> Any:
+    need("jinja2", for_="a template")
+    from keyrun.flows.sandbox import Sandbox
+
+    return Sandbox()
+
+
+def _compiled(source: str, where: str) -> Any:
+    sandbox = _sandbox()
+    from jinja2 import nodes
+    from jinja2.environment import TemplateExpression
+    from jinja2.exceptions import TemplateError
+
+    try:
+        tree = sandbox.parse(source)
+        for kind in _NOT_HERE:
+            for node in tree.find_all(getattr(nodes, kind)):
+                said = f"{kind.lower()} has no place in a template of a flow"
+                raise TemplateFailed(f"the template {where}, line {node.lineno}: {said}")
+        expression = _only_expression(tree)
+        if expression is None:
+            template = sandbox.from_string(source)
+            return lambda names: _text(template.generate(dict(names)))
+        result = nodes.Assign(nodes.Name("result", "store"), expression, lineno=1)
+        compiled = sandbox.from_string(nodes.Template([result], lineno=1))
+        evaluate = TemplateExpression(compiled, undefined_to_none=False)
+        return lambda names: _value(evaluate, names, where, expression.lineno)
+    except TemplateError as error:
+        raise _failed(where, error) from error
+    except RecursionError as error:
+        raise TemplateFailed(f"the template {where} is nested too deep") from error
+
+
+def _only_expression(tree: Any) -> Any:
+    from jinja2 import nodes
+
+    match tree.body:
+        case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
+            return only
+    return None
+
+
+def _value(evaluate: Any, names: Mapping[str, Any], where: str, line: int) -> Any:
+    from keyrun.flows.sandbox import as_value
+
+    try:
+        value = as_value(evaluate(dict(names)))
+        return _text(iter([value])) if isinstance(value, str) else value
+    except Exception as error:
+        raise _failed(where, error, line) from error
+
+
+def _text(pieces: Iterator[str]) -> str:
+    kept, size = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > LONGEST:
+            raise ValueError(f"it makes more than {LONGEST:,} letters of text")
+    return "".join(kept)
+
+
+def _failed(where: str, error: Exception, line: int | None = None) -> TemplateFailed:
+    if isinstance(error, TemplateFailed):
+        return error
+    line = line or getattr(error, "lineno", None) or _line_of(error)
+    place = f", line {line}" if line else ""
+    said = getattr(error, "message", None) or str(error) or type(error).__name__
+    return TemplateFailed(f"the template {where}{place}: {said}")
+
+
+def _line_of(error: Exception) -> int | None:
+    """Where in the template it happened: Jinja2 leaves that in the traceback."""
+    found, at = None, error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == "<template>":
+            found = at.tb_lineno
+        at = at.tb_next
+    return found
