@@ -213,13 +213,15 @@ class Pool:
         while not self.quiet:
             await self._quiet.park()
 
-    def scope(self) -> trio.CancelScope:
-        """The scope that the worker of this task lends."""
+    def scope(self, *, kept: bool = False) -> trio.CancelScope:
+        """The scope that the worker of this task lends. Where it is `kept`, nobody looks at it
+        when the handler has ended."""
         task = trio.lowlevel.current_task()
         scope = self.scopes.get(task)
         if scope is None:
             raise RuntimeError("only a handler has a scope, in the task that it was called in")
-        self.borrowed.add(task)
+        if not kept:
+            self.borrowed.add(task)
         return scope
 
     def renew_scope(self) -> None:

@@ -175,7 +175,7 @@ class ActorSystem(Generic[K, M, A]):
             return await self._ask(key, envelope)
         raise AskTimeout(key, timeout, accepted=envelope.accepted)
 
-    def scope(self) -> trio.CancelScope:
+    def scope(self, *, kept: bool = False) -> trio.CancelScope:
         """The cancel scope that the calling handler is in, at no cost: to be cancelled, or given a
         deadline, as if the handler had opened it.
 
@@ -183,8 +183,11 @@ class ActorSystem(Generic[K, M, A]):
         keep it no longer. A handler that was cancelled through it catches that and returns without
         waiting for anything any more; to let the cancellation out is a crash like any other. The
         next handler has no deadline, and another scope if this one is cancelled.
+
+        A handler that keeps it as it was needs nobody to look after it: with `kept` it takes the
+        deadline away itself, and says `renew_scope()` where somebody has cancelled it.
         """
-        return self._pool.scope()
+        return self._pool.scope(kept=kept)
 
     @property
     def suspension(self) -> Suspension:

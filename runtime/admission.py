@@ -217,7 +217,8 @@ class Admission:
             engine.delays.stage(group, submission)
             group.when_durable(engine.delays.admit, submission)
         else:
-            place = ledger.place(submission.key, number)
+            line = engine.lines.get(submission.key)
+            place = line.place(number) if line else ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, placed(submission))
             group.when_durable(engine.admitted, submission)
         if engine.feed is not None:

@@ -71,7 +71,12 @@ class Backlog:
 
     def full(self, key: str) -> bool:
         """Whether one more run of this key would be too much."""
-        return self.pending >= self._most or self._pending_of(key) >= self._most_per_key
+        if self.pending >= self._most:
+            return True
+        line = self._lines.get(key)
+        if line is not None:
+            return line.pending >= self._most_per_key
+        return self._pending_of(key) >= self._most_per_key
 
     def enter(self, line: "Line") -> None:
         """One more run waits to be started."""

@@ -103,7 +103,9 @@ class Context:
     def step(self, function: Any, /, *args: Any, **kwargs: Any) -> DurableCall[Any]:
         """Call `function` durably: its outcome is remembered, and given back without calling it
         when this run is driven again. Raises `StepFailed` when it failed for good."""
-        return DurableCall(self.branch, as_step(function), args, kwargs)
+        if type(function) is not StepFunction:
+            function = as_step(function)
+        return DurableCall(self.branch, function, args, kwargs)
 
     @overload
     async def gather(self, a: Part[A], b: Part[B], /) -> tuple[A, B]: ...

@@ -21,6 +21,9 @@ from keyrun.storage.errors import StoreError
 
 Conclude = Callable[[Run, Any, Failure | None], bool | None]
 
+# To look a member up in its enum takes as long as a call.
+_RUNNING, _SUCCEEDED = State.RUNNING, State.SUCCEEDED
+
 
 def drive(run: Run) -> Awaitable[bool | None]:
     """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
@@ -28,7 +31,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
     if run.standing.started_at is None and run.stopped:
         return _stay(run)
     _start(run)
-    return one_pass(run, run.engine.actors.scope())
+    return one_pass(run, run.engine.actors.scope(kept=True))
 
 
 async def _stay(run: Run) -> bool:
@@ -116,7 +119,7 @@ def _start(run: Run) -> None:
         standing.started_at = engine.wall()
         limit = run.submission.limits.run_timeout
         standing.deadline = None if limit is None else standing.started_at + limit
-        standing.state = State.RUNNING
+        standing.state = _RUNNING
         if limit is not None:
             run.store_standing()
         if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):
@@ -129,11 +132,15 @@ def _start(run: Run) -> None:
 
 
 def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
-    decision = run.decision
+    decision, standing = run.decision, run.standing
+    plain = decision is None and failure is None and run.unwinding is None
+    if plain and run.deadline == inf and not standing.cancel_requested and not run.journal.past:
+        # What most runs come to: nobody else had a say in it.
+        return _succeed(run, result)
     if isinstance(decision, CancelVerdict):
         settle(run, State.CANCELLED, reason=decision.reason)
         return True
-    if run.standing.cancel_requested:
+    if standing.cancel_requested:
         settle(run, State.CANCELLED)
         return True
     if isinstance(decision, NonDeterminism):
@@ -159,6 +166,10 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if failure is not None:
         settle(run, State.FAILED, failure=failure, dead=True)
         return True
+    return _succeed(run, result)
+
+
+def _succeed(run: Run, result: Any) -> bool:
     try:
         payload = run.engine.codec.encode(result, run.workflow.result_type)
     except BaseException as error:
@@ -166,7 +177,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
             raise
         settle(run, State.FAILED, failure=workflow_error(error), dead=True)
         return True
-    settle(run, State.SUCCEEDED, result=payload)
+    settle(run, _SUCCEEDED, result=payload)
     return True
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 
 import trio
-from outcome import Error, Value
 
 from keyrun.actors import Actor, ActorSystem, Supervision
 from keyrun.actors.errors import is_crash
 from keyrun.runtime.admission import Admission
 from keyrun.runtime.asyncio_loop import AsyncioLoop
+from keyrun.runtime.awaited import Awaited
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
@@ -38,6 +38,12 @@ News = tuple[int, Run | None] | None
 """A number and the run that has ended, or None if it was forgotten; None when all is over."""
 
 
+_QUARANTINED = State.QUARANTINED  # to look it up takes as long as a call
+
+SPARE = 1024
+"""Lines with nothing in them that are kept, since many a key gets its next run soon."""
+
+
 class LineActor(Actor["Line", None]):
     """The actor of a key: it drives the runs of the key's line, one after the other."""
 
@@ -53,7 +59,7 @@ class LineActor(Actor["Line", None]):
                 if run is None:
                     engine.forget_line(line)
                     return
-                if run.standing.state is State.QUARANTINED:
+                if run.standing.state is _QUARANTINED:
                     return
                 if line.entering:
                     # Until it asks for a step: what else it waits for must keep nobody out.
@@ -130,6 +136,7 @@ class Engine:
         self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
+        self._spare: dict[str, Line] = {}
         self.feed: Feed | None = None
         """Where to tell what happens; None while nobody listens."""
         self.listeners = Feed(self.commits, wall, self._listen)
@@ -151,8 +158,7 @@ class Engine:
         self.schedules = Schedules(self, retention.age)
         self.resting: dict[int, Run] = {}
         """Runs that nobody drives and that were changed: the store does not show it yet."""
-        self.waiting: dict[int, list[trio.lowlevel.Task]] = {}
-        """Who waits for the end of which run."""
+        self.awaited = Awaited()
         self.watched: dict[int, list[Callable[[News], None]]] = {}
         """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()
@@ -184,6 +190,8 @@ class Engine:
         self.unclean = False
         self.counted = trio.Event()
         """Set when all runs that were there before are counted and their lines are awake."""
+        self.recovered = False
+        """Whether that is so."""
         self.next_number = 1
         self.opened_at = 1
         """The first number that was not taken before."""
@@ -209,17 +217,15 @@ class Engine:
         if fields is not None:
             self.next_number = self.opened_at = fields[0]
 
-    @property
-    def recovered(self) -> bool:
-        """Whether the index of places has been read to its end."""
-        return self.counted.is_set()
-
     def line(self, key: str) -> Line:
         """The line of a key, made if there is none."""
         line = self.lines.get(key)
         if line is None:
             dormant = self.entrance.dormant.pop(key, 0)
-            line = self.lines[key] = Line(self, key, known=self.recovered and not dormant)
+            line = self._spare.pop(key, None)
+            if line is None or dormant:
+                line = Line(self, key, known=self.recovered and not dormant)
+            self.lines[key] = line
             if dormant:
                 line.revive(dormant)
         return line
@@ -237,13 +243,19 @@ class Engine:
 
     def admitted(self, submission: Submission) -> None:
         """A run has its place, durably. A key that is known by name only stays so."""
-        if submission.key not in self.entrance.dormant:
-            self.line(submission.key).admit(submission)
+        line = self.lines.get(submission.key)
+        if line is None and submission.key not in self.entrance.dormant:
+            line = self.line(submission.key)
+        if line is not None:
+            line.admit(submission)
 
     def forget_line(self, line: Line) -> None:
         """A line with nothing in it costs nothing."""
         if not line.pending and not line.paused:
-            self.lines.pop(line.key, None)
+            if self.lines.pop(line.key, None) is line and self.recovered and line.reusable:
+                if len(self._spare) >= SPARE:
+                    self._spare.clear()
+                self._spare[line.key] = line
             line.entered()
 
     async def load(self, line: Line, place: int, number: int) -> Run | None:
@@ -280,32 +292,15 @@ class Engine:
     def ended(self, number: int) -> Awaitable[Standing]:
         """To be awaited at once: how a run stands that has not ended yet, when its end is
         durable."""
-        self.check_open()
-        task = trio.lowlevel.current_task()
-        waiting = self.waiting.get(number)
-        if waiting is None:
-            waiting = self.waiting[number] = []
-        waiting.append(task)
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            waiting.remove(task)
-            if not waiting:
-                del self.waiting[number]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
+        if self.closed:
+            self.check_open()
+        return self.awaited.wait(number)
 
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
         self.closed = True
         self.listeners.close()
-        while self.waiting:
-            for task in self.waiting.popitem()[1]:
-                gone = StoreClosed(
-                    "the runtime was left before the run ended; it goes on when the store is "
-                    "opened again"
-                )
-                trio.lowlevel.reschedule(task, Error(gone))
+        self.awaited.close()
         while self.watched:
             for tell in self.watched.popitem()[1]:
                 tell(None)
@@ -323,8 +318,7 @@ class Engine:
         if self.resting:
             self.resting.pop(number, None)
         self.sweeper.run_ended()
-        for task in self.waiting.pop(number, ()):
-            trio.lowlevel.reschedule(task, Value(run.standing))
+        self.awaited.ended(number, run.standing)
         if self.watched:
             for tell in self.watched.pop(number, ()):
                 tell((number, run))

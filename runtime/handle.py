@@ -1,6 +1,6 @@
 """The handle of a run: what `submit` gives back."""
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from keyrun.runtime.errors import RunCancelled, RunFailed, UnknownRun
 from keyrun.runtime.records import Submission
@@ -38,15 +38,11 @@ class RunHandle(Generic[T]):
         end = await self._runtime.wait_for_end(submission)
         if end is None:
             raise UnknownRun(f"the run {self.run_id!r} was forgotten", run_id=self.run_id)
+        if end.result is not None:
+            workflow, version = submission.workflow, submission.version
+            result: T = self._runtime.decode_result(workflow, version, end.result)
+            return result
         match end.state:
-            case State.SUCCEEDED:
-                assert end.result is not None
-                return cast(
-                    T,
-                    self._runtime.decode_result(
-                        submission.workflow, submission.version, end.result
-                    ),
-                )
             case State.CANCELLED:
                 why = f": {end.reason}" if end.reason else ""
                 raise RunCancelled(

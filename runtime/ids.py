@@ -17,7 +17,10 @@ class RunIds:
 
     def make(self, wall: float, number: int) -> str:
         """The next id."""
-        last = self._last = max(self._last + 1, int(wall * 1e6))
+        last, now = self._last + 1, int(wall * 1e6)
+        if now > last:
+            last = now
+        self._last = last
         return f"{last:014x}{self._maker}{number:x}"
 
 

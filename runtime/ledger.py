@@ -43,6 +43,9 @@ _ENTRY = struct.Struct(">QI")
 SEQUENCE = struct.Struct(">I")
 _TIMED = struct.Struct(">QQ")
 
+# To look a member up in its enum takes as long as a call.
+_NORMAL = Priority.NORMAL
+
 MAX_KEY = 255
 MAX_STEP = 350
 
@@ -83,7 +86,7 @@ class Ledger:
 
     def timed(self, time: float, number: int) -> bytes:
         """The key of a run in an index by time, to the microsecond."""
-        return self.prefix + _TIMED.pack(max(0, int(time * 1e6)), number)
+        return self.prefix + _TIMED.pack(int(time * 1e6) if time > 0 else 0, number)
 
     def outbox(self, number: int, generation: int) -> bytes:
         return self.prefix + _ENTRY.pack(number, generation)
@@ -209,7 +212,7 @@ def number_at(key: bytes, raw: bytes, place: int) -> int:
 
 def placed(submission: Submission) -> tuple[int, ...]:
     """What a record of `queue` says: the number, and the priority if it is not the usual one."""
-    if submission.priority is Priority.NORMAL:
+    if submission.priority is _NORMAL:
         return (submission.number,)
     return submission.number, int(submission.priority)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 WINDOW = 64
 
+LIGHT = 256
+"""Bytes of a key's mapping that may stay in memory when there is nothing to do."""
+
 
 class Line:
     """The queue of one key."""
@@ -164,6 +167,12 @@ class Line:
         """That of the first run, as far as it is at hand."""
         submission = self.window[0][2] if self.window else None
         return self._rank if submission is None else submission.priority
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it is empty as it was made, once its actor has left it, and of no weight."""
+        light = not self._state or len(self._state) <= LIGHT
+        return light and self.head is None and self.holder is None and not self._more
 
     def forget(self) -> bool:
         """Drop what is in memory of a line that is not looked at, unless that would lose

@@ -82,6 +82,7 @@ async def wake_lines(engine: "Engine") -> None:
         if len(rows) < PAGE:
             if line is not None:
                 line.listed()
+            engine.recovered = True
             engine.counted.set()
             return
         start = rows[-1][0] + b"\0"

@@ -8,6 +8,7 @@ from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import Failure, State
 from keyrun.runtime.wording import clean
+from keyrun.storage.record import seal, seal_empty
 
 
 def settle(
@@ -30,18 +31,17 @@ def settle(
         standing.failure = failure
         standing.reason = failure.reason
         standing.step = failure.step
-    run.store_standing()
-    group = run.staged
-    assert group is not None
-    tables = group.tables
+    group = run.staged = engine.commits.open_group()
+    tables, record = group.tables, run.record
+    tables["status"][record] = seal("status", record, standing.fields())
     if standing.place is not None:
         tables["queue"][run.line.place(standing.place)] = None
     elif run.submission.delay:
         engine.delays.remove(group, run.submission)
     ended = ledger.timed(standing.ended_at, run.number)
-    tables["ended"][ended] = sealed("ended", ended)
+    tables["ended"][ended] = seal_empty("ended", ended)
     if dead:
-        tables["dead"][run.record] = sealed("dead", run.record, standing.ended_at)
+        tables["dead"][record] = sealed("dead", record, standing.ended_at)
     if engine.hook is not None:
         told = ledger.outbox(run.number, standing.generation)
         group.put("outbox", told, sealed("outbox", told))

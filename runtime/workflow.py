@@ -153,6 +153,8 @@ class Registry:
 
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
         """The highest version of a workflow, which new runs take."""
+        if type(wanted) is Workflow and (latest := self._latest.get(wanted.name)) is not None:
+            return latest
         name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
         latest = self._latest.get(name) if isinstance(name, str) else None
         if latest is None:

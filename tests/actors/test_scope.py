@@ -200,6 +200,32 @@ async def test_a_scope_that_is_not_cancelled_may_be_renewed(world: World) -> Non
         assert await system.ask("a", "undisturbed") == "undisturbed"
 
 
+async def test_a_handler_that_keeps_its_scope_as_it_was_looks_after_it_itself(
+    world: World, autojump_clock: MockClock
+) -> None:
+    scopes: list[trio.CancelScope] = []
+
+    async def wait_and_clear() -> None:
+        scopes.append(scope := system.scope(kept=True))
+        scope.deadline = trio.current_time() + 1
+        await trio.sleep(0.5)
+        scope.deadline = trio.current_time() + 10**9
+
+    async def cancelled() -> None:
+        scopes.append(scope := system.scope(kept=True))
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            system.renew_scope()
+
+    async with world.system(max_workers=1) as system:
+        for act in (wait_and_clear, cancelled, wait_and_clear):
+            await system.ask("a", act)
+        assert await system.ask("a", sleeping(2)) is None
+    assert scopes[0] is scopes[1] is not scopes[2]
+
+
 async def test_a_scope_that_was_kept_and_cancelled_later_does_not_stop_the_pool(
     world: World,
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Generator
 
 import trio
 
-from keyrun.storage.waking import GO_ON
+from keyrun.storage.waking import GO_ON, Told
 
 
 async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
@@ -28,10 +28,10 @@ async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
 
 
 async def test_it_lets_generators_of_both_kinds_go_on() -> None:
-    """It is an outcome like any other."""
+    """It is an outcome like any other, of any value."""
 
-    def plain() -> Generator[str, None, None]:
-        assert (yield "first") is None
+    def plain() -> Generator[str, int, None]:
+        assert (yield "first") == 7
         yield "second"
 
     async def asynchronous() -> AsyncGenerator[str, None]:
@@ -39,6 +39,6 @@ async def test_it_lets_generators_of_both_kinds_go_on() -> None:
         yield "second"
 
     one, other = plain(), asynchronous()
-    assert [next(one), GO_ON.send(one)] == ["first", "second"]
+    assert [next(one), Told(7).send(one)] == ["first", "second"]
     assert [await anext(other), await GO_ON.asend(other)] == ["first", "second"]
     await other.aclose()

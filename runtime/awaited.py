@@ -1,0 +1,73 @@
+"""Awaited ends: who waits for the end of which run, in this process."""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+import trio
+from outcome import Error
+
+from keyrun.storage import StoreClosed
+from keyrun.storage.waking import Told
+
+if TYPE_CHECKING:
+    from keyrun.runtime.records import Standing
+
+Tasks = dict[int, list[trio.lowlevel.Task]]
+
+
+class Awaited:
+    """Tasks by the run that they wait for."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: Tasks = {}
+
+    def wait(self, number: int) -> "Awaitable[Standing]":
+        """To be awaited at once: how a run stands that has not ended yet, when its end is
+        durable."""
+        tasks = self._tasks
+        task = trio.lowlevel.current_task()
+        waiting = tasks.get(number)
+        if waiting is None:
+            tasks[number] = [task]
+        else:
+            waiting.append(task)
+        return trio.lowlevel.wait_task_rescheduled(_Leave(tasks, number, task))  # noqa: ASYNC105
+
+    def ended(self, number: int, standing: "Standing") -> None:
+        """The end of a run is durable."""
+        waiting = self._tasks.pop(number, None)
+        if waiting is not None:
+            told = Told(standing)
+            for task in waiting:
+                trio.lowlevel.reschedule(task, told)
+
+    def close(self) -> None:
+        """Nothing will end any more: send those away who wait for it."""
+        while self._tasks:
+            for task in self._tasks.popitem()[1]:
+                gone = StoreClosed(
+                    "the runtime was left before the run ended; it goes on when the store is "
+                    "opened again"
+                )
+                trio.lowlevel.reschedule(task, Error(gone))
+
+
+class _Leave:
+    """What Trio calls when a task that waits is cancelled. A closure would be four objects for the
+    garbage collector to look at."""
+
+    __slots__ = ("_number", "_task", "_tasks")
+
+    def __init__(self, tasks: Tasks, number: int, task: trio.lowlevel.Task) -> None:
+        self._tasks = tasks
+        self._number = number
+        self._task = task
+
+    def __call__(self, _: object) -> trio.lowlevel.Abort:
+        waiting = self._tasks[self._number]
+        waiting.remove(self._task)
+        if not waiting:
+            del self._tasks[self._number]
+        return trio.lowlevel.Abort.SUCCEEDED
