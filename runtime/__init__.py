@@ -42,6 +42,14 @@ from keyrun.runtime.events import (
     StepEvent,
     WaitEvent,
 )
+from keyrun.runtime.graphs import (
+    ConditionError,
+    Graph,
+    InvalidGraph,
+    NodeInput,
+    Port,
+    durable,
+)
 from keyrun.runtime.group import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.grouping import GroupHandle
 from keyrun.runtime.handle import RunHandle
@@ -74,6 +82,7 @@ __all__ = [
     "Backpressure",
     "BackpressureEvent",
     "Cancel",
+    "ConditionError",
     "Context",
     "Continue",
     "Cron",
@@ -86,11 +95,13 @@ __all__ = [
     "Fail",
     "Failure",
     "FailureKind",
+    "Graph",
     "GroupHandle",
     "GroupStatus",
     "Happening",
     "History",
     "InputMismatch",
+    "InvalidGraph",
     "InvalidGroup",
     "InvalidHistory",
     "InvalidKey",
@@ -103,9 +114,11 @@ __all__ = [
     "Member",
     "MemberOutcome",
     "Missed",
+    "NodeInput",
     "NonDeterminism",
     "Once",
     "PermanentError",
+    "Port",
     "Priority",
     "Progress",
     "ProgressEvent",
@@ -143,6 +156,7 @@ __all__ = [
     "Workflow",
     "WrongTask",
     "current_step",
+    "durable",
     "machine",
     "open_reader",
     "open_runtime",

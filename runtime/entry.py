@@ -36,6 +36,7 @@ class Call(IntEnum):
     GATHER = 3
     TIMER = 4
     SCOPE = 5
+    GRAPH = 16
 
 
 class Ending(IntEnum):

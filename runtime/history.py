@@ -168,6 +168,7 @@ def _entry(fields: list[Any]) -> Happening:
                 Call.NOW: "time_taken",
                 Call.GATHER: "branch_failed",
                 Call.TIMER: "timer_fired",
+                Call.GRAPH: "graph_failed",
             }[Call(call)]
             return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=began)
         case Entry.FAILED:

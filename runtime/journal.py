@@ -130,6 +130,10 @@ class Journal:
         """Whether there are outcomes that are to be asked for again."""
         return self.past > 0 and not self.may_deliver("")
 
+    def upcoming(self) -> str | None:
+        """What has the outcome that is the next to be given back."""
+        return None if self.may_deliver("") else self._order[self._cursor]
+
     async def turn_of(self, ident: str) -> str | None:
         """Return when the outcome of `ident` is the next to be given back, or with the name of
         the one whose turn it is if no branch is left that could ask for it."""
@@ -323,6 +327,16 @@ class Journal:
         """Whether the outcome at this place of the order is a failure that nothing follows, except
         in branches beside it."""
         memory = self.memories[ident]
+        later = self._order[at + 1 :]
+        graph = self.memories.get("graph()")
+        if graph is not None:
+            # It says itself which nodes failed, and what follows elsewhere says nothing.
+            node, _, inside = ident.partition("/")
+            if memory is graph or (node in graph.payload and not inside):
+                return True
+            if node not in graph.payload:
+                return False
+            later = [each for each in later if each.startswith(f"{node}/")]
         if memory.call is Call.GATHER:
             ident = f"{ident.removesuffix('()')}.{memory.payload}/"
         elif memory.call is Call.SCOPE:
@@ -331,8 +345,7 @@ class Journal:
         elif memory.outcome is Entry.DONE:
             return False
         return all(
-            self.memories[later].call is Call.GATHER or _beside(ident, later)
-            for later in self._order[at + 1 :]
+            self.memories[each].call is Call.GATHER or _beside(ident, each) for each in later
         )
 
 

@@ -102,10 +102,14 @@ class StepFunction(Generic[P, R]):
         return f"<step {self.set.name}>"
 
 
-def _checked(options: StepOptions) -> StepOptions:
-    name = options.name
+def check_name(name: str) -> None:
+    """Raise unless a step can have this name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > 200:
         raise ValueError(f"name must be 1 to 200 bytes without '#', '/' and '()', got {name!r}")
+
+
+def _checked(options: StepOptions) -> StepOptions:
+    check_name(options.name)
     if options.retry is not None and not isinstance(options.retry, Retry):
         raise TypeError(f"retry must be a Retry, got {options.retry!r}")
     return options

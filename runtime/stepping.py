@@ -82,7 +82,7 @@ async def perform(
     if memory is not None:
         _check_against(run, ident, memory, mark)
         if memory.outcome is not None:
-            return await _replayed(run, step, ident, memory)
+            return await replayed(run, step, ident, memory)
     if branch.bound:
         await branch.admit()
     limits = run.submission.limits
@@ -165,10 +165,11 @@ def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> No
             f"the step {ident!r} is asked for with other arguments than the journal has; what is "
             "between steps must decide the same way each time it runs"
         )
-    raise halt(run, _contradiction(run, said, ident))
+    raise halt(run, contradiction(run, said, ident))
 
 
-async def _replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
+async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
+    """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
     await given_back(run, ident, memory)
     if memory.outcome is Entry.DONE:
         try:
@@ -177,7 +178,7 @@ async def _replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: 
             said = (
                 f"the journal has an outcome of {ident!r} that the step cannot have: {named(error)}"
             )
-            raise halt(run, _contradiction(run, said, ident)) from error
+            raise halt(run, contradiction(run, said, ident)) from error
     assert memory.failure is not None
     raise step_failed(run, memory.failure)
 
@@ -192,11 +193,12 @@ async def given_back(run: Run, ident: str, memory: Memory) -> None:
             f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
             "instead"
         )
-        raise halt(run, _contradiction(run, said, ident))
+        raise halt(run, contradiction(run, said, ident))
     run.journal.deliver(memory)
 
 
-def _contradiction(run: Run, said: str, ident: str) -> NonDeterminism:
+def contradiction(run: Run, said: str, ident: str) -> NonDeterminism:
+    """What is wrong with code that asks for something else than its journal has."""
     return NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident)
 
 

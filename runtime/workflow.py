@@ -29,7 +29,7 @@ class Workflow(Generic[I, T_co]):
         retry: Retry | None,
         input_type: Any,
         result_type: Any,
-        kind: Literal["function", "machine"] = "function",
+        kind: Literal["function", "machine", "graph"] = "function",
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -47,6 +47,9 @@ class Workflow(Generic[I, T_co]):
         self.kind = kind
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
+
+    def registered(self) -> None:
+        """It is given to a runtime: the time to refuse what cannot be run."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for unit tests of it."""
@@ -144,10 +147,13 @@ class Registry:
         self._versions: dict[str, dict[int, Workflow[Any, Any]]] = {}
         for each in workflows:
             if not isinstance(each, Workflow):
-                raise TypeError(f"workflows must be made with @workflow or @machine, got {each!r}")
+                raise TypeError(
+                    f"workflows must be made with @workflow, @machine or Graph, got {each!r}"
+                )
             versions = self._versions.setdefault(each.name, {})
             if versions.get(each.version, each) is not each:
                 raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
+            each.registered()
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
 

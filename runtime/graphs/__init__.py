@@ -1,0 +1,18 @@
+"""Graphs: workflows that are written as nodes and edges.
+
+A `Graph` is a workflow like any other, and its nodes are steps: retries, timeouts, order, cancel,
+pause, recovery and history hold unchanged.
+"""
+
+from keyrun.runtime.graphs.errors import ConditionError, InvalidGraph
+from keyrun.runtime.graphs.graph import Graph
+from keyrun.runtime.graphs.node import NodeInput, Port, durable
+
+__all__ = [
+    "ConditionError",
+    "Graph",
+    "InvalidGraph",
+    "NodeInput",
+    "Port",
+    "durable",
+]

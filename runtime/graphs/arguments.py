@@ -1,0 +1,45 @@
+"""Arguments of nodes: literals, and texts with `{{ templates }}` in them."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.graphs.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.node import NodeInput
+
+_MARKS = ("{{", "{%", "{#")
+
+
+def rendering(
+    args: Mapping[str, Any] | None,
+) -> "Callable[[NodeInput], dict[str, Any]] | None":
+    """How to make the arguments of a node of what it is told; None if it takes that itself."""
+    if args is None:
+        return None
+    if not _has_template(args):
+        return lambda given: dict(args)
+    try:
+        # Templates come with flows, which stand above: only who has written one needs them.
+        fillable = import_module("keyrun.flows.templates").fillable
+        scope = import_module("keyrun.flows.scope").scope
+        parts = {name: fillable(value, f"args.{name}") for name, value in args.items()}
+    except ImportError as error:
+        raise MissingExtra(
+            f"templates in args need Jinja2 ({error}): pip install keyrun[flows]"
+        ) from error
+
+    def render(given: "NodeInput") -> dict[str, Any]:
+        names = scope(given)
+        return {name: part.fill(names) for name, part in parts.items()}
+
+    return render
+
+
+def _has_template(value: Any) -> bool:
+    if isinstance(value, str):
+        return any(mark in value for mark in _MARKS)
+    if isinstance(value, Mapping):
+        return any(map(_has_template, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_template, value))

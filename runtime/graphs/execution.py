@@ -1,0 +1,316 @@
+"""Execution: runs the nodes that the frontier of a graph allows, as durably as any step.
+
+Nodes are served by as few tasks as will do. One task takes what may be begun, node after node; as
+soon as a node has to wait for something, another task goes on with the rest. A node that waits for
+nothing so costs no task, no cancel scope and no slot.
+
+Driven again from its journal, outcomes are given back in their order, and nothing is begun before
+the last of them was: the frontier then is where it was, whatever was under way.
+"""
+
+from collections.abc import Coroutine
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.actors.errors import is_crash
+from keyrun.runtime.context import Context
+from keyrun.runtime.errors import StepFailed
+from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.branch import NodeBranch
+from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
+from keyrun.runtime.graphs.node import read, stored
+from keyrun.runtime.graphs.sprint import Seat, Spent, attended, sprint
+from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.run import Halt
+from keyrun.runtime.stepping import Started, attempts, contradiction, halt, replayed
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.wording import named, traceback_of, type_of
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.graph import Graph
+
+
+class Execution:
+    """One pass over a graph."""
+
+    def __init__(self, graph: "Graph", context: Context, input_: Any) -> None:
+        branch = context.branch
+        self._graph = graph
+        self._context = context
+        self._run = branch.run
+        self._journal = branch.run.journal
+        self._steps = branch.fork("")
+        """The branch that all nodes with a step are in: only their names tell them apart."""
+        self._branch = branch
+        self._frontier = Frontier(
+            graph.plan,
+            input_,
+            max_concurrency=graph.max_concurrency,
+            waves=graph.schedule == "waves",
+            staged=lambda: self._run.staged,
+        )
+        self._tasks = 1
+        """Those that serve."""
+        self._raised: BaseException | None = None
+        self._stopped = False
+        self._clean = copy_context()
+
+    async def run(self) -> None:
+        """Return when no node can run any more; raise what nobody took care of."""
+        run, frontier = self._run, self._frontier
+        self._branch.check()
+        if run.pending:
+            run.engine.suspension.callback = None
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._serve()
+        except* trio.Cancelled:
+            # That a node failed is in the journal, so it comes before what else cancelled them.
+            if self._raised is None and not self._stopped:
+                raise
+        finally:
+            self._branch.forks.clear()
+        if self._raised is not None:
+            raise self._raised
+        if frontier.failed:
+            self._decide()
+            _, end = frontier.failed[0]
+            assert end.error is not None
+            raise end.error
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the nodes that have completed."""
+        return self._frontier.outputs
+
+    async def _serve(self) -> None:
+        """Take what may be begun, until there is nothing left or somebody else goes on with it."""
+        seat = Seat(self._run, self)
+        try:
+            while await self._take(seat):
+                pass
+        except BaseException as error:
+            if not is_crash(error):
+                raise
+            if self._raised is None:
+                self._raised = error
+                self._stop()
+        finally:
+            self._tasks -= 1
+            if self._tasks:  # after the last one, the branch above goes on
+                self._journal.tasks -= 1
+                self._journal.look()
+
+    async def _take(self, seat: Seat) -> bool:
+        """Serve in one scope for as long as that will do. Says whether there may be more."""
+        left: tuple[Activation, Spent] | None = None
+        with trio.CancelScope() as seat.scope:
+            while left is None and not self._stopped:
+                activation = self._next()
+                if activation is not None:
+                    left = await self._begin(activation, seat)
+                elif self._frontier.picked:
+                    await self._catch_up()
+                else:
+                    return False
+        if left is not None:
+            activation, spent = left
+            await self._aside(self._attempts(activation, spent.started), seat)
+        return not self._stopped
+
+    def relieve(self, *, counted: bool) -> None:
+        """The task that serves has to wait: another goes on, if there is anything to do."""
+        if self._frontier.picked and not self._stopped:
+            self._tasks += 1
+            if not counted:
+                self._journal.tasks += 1
+            # Not in the context of the step that waits.
+            self._clean.run(self._nursery.start_soon, self._serve)
+        elif counted:
+            self._journal.tasks -= 1
+
+    async def _aside(self, call: Coroutine[Any, Any, None], seat: Seat) -> None:
+        """Await what may wait for an outcome, or for good. While there is more to do, the task that
+        would go on with it counts from the start: else it could look as if nobody could."""
+        if self._frontier.picked:
+            self._journal.tasks += 1
+            seat.counted = True
+        try:
+            await attended(call, seat)
+        finally:
+            if seat.counted:
+                self._journal.tasks -= 1
+                seat.counted = False
+
+    def _next(self) -> Activation | None:
+        """What to begin next. While there are outcomes to be given back, that whose turn it is,
+        then what could ask for one."""
+        picked = self._frontier.picked
+        if not picked:
+            return None
+        if not self._journal.replaying:
+            return picked.popleft()
+        upcoming, memories = self._journal.upcoming(), self._journal.memories
+        found = None
+        for activation in picked:
+            if activation.ident == upcoming:
+                found = activation
+                break
+            if activation.station.step is None:
+                # What is upcoming may be inside of it.
+                found = activation
+            elif found is None and _is_known(memories.get(activation.ident)):
+                found = activation
+        if found is not None:
+            picked.remove(found)
+        return found
+
+    async def _catch_up(self) -> None:
+        """Return when all outcomes were given back."""
+        missing = await self._journal.turn_of("graph()")
+        if missing is not None:
+            if not self._run.going:
+                raise Halt
+            said = f"the journal has an outcome of {missing!r} next, and no node asks for it"
+            raise halt(self._run, contradiction(self._run, said, missing))
+        self._journal.advance()
+
+    async def _begin(self, activation: Activation, seat: Seat) -> tuple[Activation, Spent] | None:
+        """Begin a node. What it gives back is to be gone on with outside of the scope."""
+        gate = activation.gate
+        if gate is not None and not gate.durable and not self._journal.replaying:
+            await gate.wait()
+            if self._stopped:
+                return None
+        if activation.station.step is None:
+            await self._aside(self._durably(activation), seat)
+            return None
+        run, step, ident = self._run, activation.station.step, activation.ident
+        run.begun_steps += 1
+        memory = self._journal.memories.get(ident)
+        if memory is not None and memory.outcome is not None:
+            await self._aside(self._again(activation, memory), seat)
+            return None
+        most = run.submission.limits.max_iterations
+        if most is not None and run.begun_steps > most:
+            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+        if (
+            not step.sprints
+            or not run.engine.slots.free
+            or (run.careful or run.stopped or (memory is not None and memory.known))
+        ):
+            await self._aside(self._attempts(activation, None), seat)
+            return None
+        value = await sprint(run, activation, seat)
+        if isinstance(value, Spent):
+            return activation, value
+        self._complete(activation, value)
+        return None
+
+    async def _attempts(self, activation: Activation, started: Started | None) -> None:
+        step = activation.station.step
+        assert step is not None
+        memory = self._journal.remember(activation.ident, None)
+        try:
+            value = await attempts(
+                self._steps, step, activation.ident, memory, (activation.given,), {}, started
+            )
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _again(self, activation: Activation, memory: Memory) -> None:
+        """Give an outcome back."""
+        step = activation.station.step
+        assert step is not None
+        try:
+            value = await replayed(self._run, step, activation.ident, memory)
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _durably(self, activation: Activation) -> None:
+        """A node that is workflow code."""
+        node, run = activation.station.node, self._run
+        before = run.begun_steps
+        branch = NodeBranch(self._branch, f"{activation.ident}/")
+        context = Context(branch, self._context.input)
+        try:
+            value = stored(node, await node.target(context, activation.given))
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        except Exception as error:
+            self._fail(activation, _failure(activation, error), error)
+        else:
+            if run.begun_steps == before:
+                # A loop of nodes that ask for nothing would go on for ever.
+                run.begun_steps += 1
+            self._complete(activation, value)
+        finally:
+            branch.close()
+            self._branch.forks.remove(branch)
+
+    def _complete(self, activation: Activation, value: Any) -> None:
+        port, output = read(activation.station.node, value)
+        self._end(activation, End(On.COMPLETE, port, output))
+
+    def _fail(self, activation: Activation, failure: Failure, error: Exception) -> None:
+        self._end(activation, End(On.FAIL, None, None, failure, error))
+
+    def _end(self, activation: Activation, end: End) -> None:
+        if self._stopped:
+            return
+        try:
+            self._frontier.end(activation, end)
+        except TooManyTurns as error:
+            limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
+            raise halt(self._run, limit) from None
+        if self._graph.fail_fast and self._frontier.failed:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""
+        run, journal = self._run, self._journal
+        self._stopped = True
+        for branch in self._branch.forks:
+            branch.close()
+        if run.going and run.decision is None and not journal.replaying:
+            for ident in [each.ident for each in self._frontier.active.values()]:
+                # What is running says so itself.
+                if ident not in run.current and not _is_known(journal.memories.get(ident)):
+                    run.write(Entry.NOTE, ident, "step_cancelled", "while it waited")
+        # What was given to others after this is asked for by nobody.
+        journal.abandon("")
+        self._nursery.cancel_scope.cancel()
+
+    def _decide(self) -> None:
+        """Write down which failures nobody took care of: a redrive tries those again."""
+        run, journal = self._run, self._journal
+        memory = journal.memory("graph()")
+        if memory.outcome is not None:
+            journal.deliver(memory)
+            return
+        memory.call = Call.GRAPH
+        memory.payload = [activation.ident for activation, _ in self._frontier.failed]
+        run.write(Entry.DONE, "graph()", int(Call.GRAPH), None, 1, None, memory.payload)
+        journal.settled("graph()", memory, Entry.DONE)
+
+
+def _is_known(memory: Memory | None) -> bool:
+    return memory is not None and memory.outcome is not None
+
+
+def _failure(activation: Activation, error: Exception) -> Failure:
+    return Failure(
+        kind=FailureKind.WORKFLOW_ERROR,
+        reason=f"the node {activation.ident!r} raised {named(error)}",
+        step=activation.ident,
+        error_type=type_of(error),
+        traceback=traceback_of(error),
+    )

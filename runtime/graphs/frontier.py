@@ -1,0 +1,279 @@
+"""The frontier of a graph: which nodes may run, as a function of the order of outcomes alone.
+
+It has no clock, no tasks and no store. Given the same ends in the same order it activates the same
+nodes in the same order, which is what makes a graph replay.
+
+1. An edge is undecided until its source has ended; then it fires, or is dead, or is broken: its
+   source failed, or was skipped because of a failure, and nobody took care of that.
+2. A node that joins "all" waits until all its edges are decided. It runs if one of them fired since
+   its last turn and none is broken, else it is skipped; one that joins "any" runs with the first
+   edge that fires. Skipping a node decides its edges.
+3. A back edge that fires begins the next turn of its loop, as soon as all that comes after its
+   target is at rest. Then all of that is undecided again.
+4. An edge out of a loop that does not fire is dead only when the loop is over: a later turn may
+   fire it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from enum import Enum, auto
+from heapq import heappop, heappush
+from typing import Any
+
+from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.condition import plain
+from keyrun.runtime.graphs.edge import Link, On
+from keyrun.runtime.graphs.errors import ConditionError
+from keyrun.runtime.graphs.node import NodeInput
+from keyrun.runtime.graphs.plan import Plan, Station
+from keyrun.storage.group import Group
+
+
+class Way(Enum):
+    """What became of an edge."""
+
+    OPEN = auto()
+    FIRED = auto()
+    DEAD = auto()
+    BROKEN = auto()
+
+
+class TooManyTurns(Exception):
+    """A back edge fired more often than it may."""
+
+
+_SKIPPED = End(None)
+_BROKEN = End(None, broken=True)
+
+
+class Frontier:
+    """Where a run of a graph is."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_input: Any,
+        *,
+        max_concurrency: int | None = None,
+        waves: bool = False,
+        staged: Callable[[], Group | None] = lambda: None,
+    ) -> None:
+        self.plan = plan
+        self.run_input = run_input
+        self.outputs: dict[str, Any] = {}
+        self.ends: dict[str, End] = {}
+        """How each node ended the last time."""
+        self.failed: list[tuple[Activation, End]] = []
+        """Failures that nobody took care of, in order."""
+        self.picked: deque[Activation] = deque()
+        """What may be begun, in this order. It counts as active."""
+        self.active: dict[str, Activation] = {}
+        self.turns: dict[str, int] = {}
+        """How often each node was activated."""
+        self.ways = [Way.OPEN] * len(plan.links)
+        self.taken: set[int] = set()
+        """Edges that fired at any time."""
+        self._most = max_concurrency
+        self._waves = waves
+        self._staged = staged
+        self._levels: Counter[int] = Counter()
+        """How many nodes of each level are active, if there are waves."""
+        self._ready: list[tuple[int, Activation]] = []
+        self._waiting: set[str] = set()
+        """Nodes that are ready and not active."""
+        self._tokens: dict[int, End] = {}
+        """Ends that fired an edge and have led to no activation yet, latest last."""
+        self._entered: set[str] = set()
+        """Nodes that were activated or skipped in this turn of their loop."""
+        self._returns: list[tuple[Link, End]] = []
+        self._over: set[int] = set()
+        """Back edges that did not fire when their source ended."""
+        self._held: list[tuple[Link, Way]] = []
+        """Edges out of loops that did not fire so far."""
+        self._fired_back: dict[int, int] = {}
+        for station in plan.entries:
+            self._activate(station, _SKIPPED, None)
+        self._fill()
+
+    def end(self, activation: Activation, end: End) -> None:
+        """An active node has ended."""
+        name = activation.station.node.id
+        del self.active[name]
+        if self._waves:
+            level = activation.station.level
+            self._levels[level] -= 1
+            if not self._levels[level]:
+                del self._levels[level]
+        if end.on is On.COMPLETE:
+            self.outputs[name] = end.output
+        self._settle(activation.station, end, activation)
+        if self._returns:
+            self._turn()
+        self._fill()
+
+    def _settle(self, station: Station, end: End, activation: Activation | None) -> None:
+        """Decide the edges of a node that has ended, and of those that are skipped by that."""
+        left = deque([(station, end)])
+        while left:
+            station, end = left.popleft()
+            self.ends[station.node.id] = end
+            if not station.outgoing and not station.returning and end.failure is None:
+                continue
+            for target in self._leave(station, end, activation):
+                skipped = self._consider(target)
+                if skipped is not None:
+                    left.append((target, skipped))
+
+    def _leave(self, station: Station, end: End, activation: Activation | None) -> list[Station]:
+        """Decide the edges out of a node: the targets of those that are."""
+        about: dict[str, Any] | None = None
+        fired: list[Link] = []
+        for link in (*station.outgoing, *station.returning):
+            if end.on is None or not link.fits(end.on, end.port):
+                continue
+            if link.condition is not None:
+                if about is None:
+                    about = self._about(end)
+                try:
+                    if not link.condition.holds(about):
+                        continue
+                except ConditionError as error:
+                    said = f"the condition of edge {link.edge} of the graph: {error}"
+                    raise ConditionError(said, step=station.node.id) from error
+            fired.append(link)
+        broken = end.broken
+        if end.failure is not None and not fired:
+            assert activation is not None
+            self.failed.append((activation, end))
+            broken = True
+        for link in station.returning:
+            if link in fired:
+                self._returns.append((link, end))
+                self.taken.add(link.index)
+            else:
+                self._over.add(link.index)
+        touched = []
+        for link in station.outgoing:
+            if link in fired:
+                self.taken.add(link.index)
+                self._tokens[link.index] = end
+                touched.append(self._decide(link, Way.FIRED))
+            elif self._over.issuperset(link.loops):
+                touched.append(self._decide(link, Way.BROKEN if broken else Way.DEAD))
+            else:
+                self._held.append((link, Way.BROKEN if broken else Way.DEAD))
+        if self._held and station.returning:
+            held, self._held = self._held, []
+            for link, way in held:
+                if self._over.issuperset(link.loops):
+                    touched.append(self._decide(link, way))
+                else:
+                    self._held.append((link, way))
+        return touched
+
+    def _about(self, end: End) -> dict[str, Any]:
+        error = None if end.failure is None else plain(end.failure)
+        return {
+            "output": end.output,
+            "input": self.run_input,
+            "outputs": self.outputs,
+            "error": error,
+        }
+
+    def _decide(self, link: Link, way: Way) -> Station:
+        self.ways[link.index] = way
+        return self.plan.stations[link.edge.target]
+
+    def _consider(self, station: Station) -> End | None:
+        """Activate a node if its edges allow; if they never can, how it ends."""
+        name = station.node.id
+        if name in self._entered:
+            return None
+        ways, tokens = self.ways, self._tokens
+        fresh = None
+        undecided = broken = False
+        for link in station.incoming:
+            way = ways[link.index]
+            if way is Way.OPEN:
+                undecided = True
+            elif way is Way.BROKEN:
+                broken = True
+            elif link.index in tokens:
+                fresh = link
+        if station.node.join == "any":
+            if fresh is not None:
+                self._take(station)
+                return None
+        elif not undecided and not broken and fresh is not None:
+            self._take(station)
+            return None
+        if undecided or (name in self.turns and not broken):
+            return None
+        self._entered.add(name)
+        return _BROKEN if broken else _SKIPPED
+
+    def _take(self, station: Station) -> None:
+        """Activate a node with the latest of the ends that led to it."""
+        indexes = {link.index: link for link in station.incoming}
+        latest = next(index for index in reversed(self._tokens) if index in indexes)
+        end = self._tokens[latest]
+        for index in indexes:
+            self._tokens.pop(index, None)
+        self._activate(station, end, indexes[latest])
+
+    def _activate(self, station: Station, end: End, link: Link | None) -> None:
+        name = station.node.id
+        number = self.turns[name] = self.turns.get(name, 0) + 1
+        port = None if link is None else link.edge.to_port or link.edge.port
+        given = NodeInput(self.run_input, end.output, dict(self.outputs), port, end.failure, number)
+        ident = name if number == 1 else f"{name}#{number}"
+        self._entered.add(name)
+        self._waiting.add(name)
+        activation = Activation(station, ident, given, self._staged())
+        heappush(self._ready, (station.level if self._waves else 0, activation))
+
+    def _turn(self) -> None:
+        """Begin the next turn of loops whose region is at rest."""
+        for link, end in list(self._returns):
+            loop = self.plan.loops[link.index]
+            if any(name in self.active or name in self._waiting for name in loop.region):
+                continue
+            self._returns.remove((link, end))
+            turns = self._fired_back[link.index] = self._fired_back.get(link.index, 0) + 1
+            most = link.edge.max_iterations
+            if most is not None and turns >= most:
+                raise TooManyTurns(
+                    f"the loop of edge {link.edge} asked for turn {turns + 1}, and its "
+                    f"max_iterations is {most}"
+                )
+            for name in loop.region:
+                self._entered.discard(name)
+                for each in self.plan.stations[name].outgoing:
+                    self.ways[each.index] = Way.OPEN
+                    self._tokens.pop(each.index, None)
+                for each in self.plan.stations[name].returning:
+                    self._over.discard(each.index)
+                    if each is not link:
+                        self._fired_back.pop(each.index, None)
+            self._held = [(e, way) for e, way in self._held if e.edge.source not in loop.region]
+            self._activate(self.plan.stations[link.edge.target], end, link)
+
+    def _fill(self) -> None:
+        """Pick what may be begun."""
+        ready = self._ready
+        while ready and (self._most is None or len(self.active) < self._most):
+            level, activation = ready[0]
+            if self._levels and level > min(self._levels):
+                return
+            heappop(ready)
+            if self._waves:
+                self._levels[level] += 1
+            name = activation.station.node.id
+            self._waiting.discard(name)
+            self.active[name] = activation
+            self.picked.append(activation)
+
+    @property
+    def over(self) -> bool:
+        """Whether no node can run any more."""
+        return not self.active and not self._ready

@@ -1,0 +1,174 @@
+"""Graphs as users write them: nodes, edges, and what holds for all of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from keyrun.runtime.context import Context
+from keyrun.runtime.graphs.edge import Edge, On
+from keyrun.runtime.graphs.errors import InvalidGraph
+from keyrun.runtime.graphs.execution import Execution
+from keyrun.runtime.graphs.node import Join, Node
+from keyrun.runtime.graphs.plan import Plan, draw
+from keyrun.runtime.graphs.validation import faults
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.retry import Retry
+from keyrun.runtime.values import UNSET, Priority, Unset
+from keyrun.runtime.workflow import Workflow
+
+Schedule = Literal["eager", "waves"]
+
+
+class Graph(Workflow[Any, Any]):
+    """A workflow of nodes and edges. It is checked when it is registered, all at once.
+
+    `fail_fast`: the first failure that no edge takes care of cancels what else is running; without
+    it the others finish first. `max_concurrency`: how many nodes of one run are under way at the
+    same time; with 1 they run in the order of their declaration. `schedule="waves"` begins a node
+    only when all nodes of the levels before it have ended.
+
+    A run gives the output of the one node that nothing comes after; if there are several such
+    nodes, a mapping of those that completed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        fail_fast: bool = False,
+        max_concurrency: int | None = None,
+        schedule: Schedule = "eager",
+        version: int = 1,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        retry: Retry | None = None,
+    ) -> None:
+        if schedule not in get_args(Schedule):
+            raise ValueError(f"schedule must be 'eager' or 'waves', got {schedule!r}")
+
+        async def execute(context: Context, input_: Any) -> Any:
+            return await self._execute(context, input_)
+
+        super().__init__(
+            execute,
+            name=name,
+            version=version,
+            limits=limits,
+            retry=retry,
+            input_type=Any,
+            result_type=Any,
+            kind="graph",
+        )
+        self.fail_fast = fail_fast
+        self.max_concurrency = max_concurrency
+        self.schedule = schedule
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+        self._plan: Plan | None = None
+
+    def node(
+        self,
+        id: str,  # noqa: A002 (what it is)
+        target: Any,
+        /,
+        *,
+        ports: Sequence[str] = (),
+        join: Join = "all",
+        args: Mapping[str, Any] | None = None,
+        timeout: float | Unset | None = UNSET,
+        retry: Retry | Unset = UNSET,
+        shield: bool | Unset = UNSET,
+        at_most_once: bool | Unset = UNSET,
+        abandon: bool | Unset = UNSET,
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        """Add a node. `target` is a function, or a step, that takes one `NodeInput`, or the
+        arguments in `args`; it returns its output, or `Port(name, output)` for one of its `ports`.
+        With `join="any"` the node starts with the first edge that fires. What else holds for its
+        step overrides what `@step(...)` says."""
+        given: dict[str, Any] = {
+            "timeout": timeout,
+            "retry": retry,
+            "shield": shield,
+            "at_most_once": at_most_once,
+            "abandon": abandon,
+        }
+        self._open()
+        self.nodes.append(
+            Node(
+                id=id,
+                target=target,
+                ports=tuple(ports),
+                join=join,
+                args=args,
+                priority=Priority(priority),
+                options={name: value for name, value in given.items() if value is not UNSET},
+            )
+        )
+
+    def edge(
+        self,
+        source: str,
+        target: str,
+        /,
+        *,
+        on: Literal["complete", "fail", "all"] = "complete",
+        port: str | None = None,
+        to_port: str | None = None,
+        when: str | None = None,
+        back: bool = False,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Add an edge: `target` comes after `source` has completed, or failed, or either; left by
+        this `port`; if the condition `when`, in CEL, is true. `to_port` is what the target sees as
+        its port. `back=True` leads back to an earlier node, at most `max_iterations` turns."""
+        if on not in ("complete", "fail", "all"):
+            raise ValueError(f"on must be 'complete', 'fail' or 'all', got {on!r}")
+        self._open()
+        self.edges.append(
+            Edge(
+                source=source,
+                target=target,
+                on=On(on),
+                port=port,
+                to_port=to_port,
+                when=when,
+                back=back,
+                max_iterations=max_iterations,
+            )
+        )
+
+    def _open(self) -> None:
+        if self._plan is not None:
+            raise RuntimeError(f"the graph {self.name!r} is in use: make another one to change it")
+
+    def validate(self) -> None:
+        """Raise `InvalidGraph` with all that is wrong. Registering the graph does that too."""
+        self._check()
+
+    def _check(self) -> Plan:
+        if self._plan is None:
+            found = faults(self.nodes, self.edges, {"max_concurrency": self.max_concurrency})
+            if found:
+                raise InvalidGraph(self.name, found)
+            return draw(self.nodes, self.edges, frozenset())
+        return self._plan
+
+    def registered(self) -> None:
+        """It is given to a runtime: from here on it does not change."""
+        self._plan = self._check()
+
+    @property
+    def plan(self) -> Plan:
+        """What is known of it before any run begins."""
+        return self._check()
+
+    async def _execute(self, context: Context, input_: Any) -> Any:
+        plan = self._plan = self._check()
+        execution = Execution(self, context, input_)
+        await execution.run()
+        outputs = execution.outputs
+        if len(plan.sinks) == 1:
+            return outputs.get(plan.sinks[0])
+        return {name: outputs[name] for name in plan.sinks if name in outputs}
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name} v{self.version}>"

@@ -1,0 +1,129 @@
+"""Nodes: what a graph does, and what it is told when it does it."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import attrs
+
+from keyrun.runtime.errors import PermanentError
+from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.step import StepFunction, as_step
+from keyrun.runtime.values import Failure, Priority
+
+Join = Literal["all", "any"]
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+_DURABLE = "__keyrun_durable__"
+
+
+class NodeInput(NamedTuple):
+    """What a node is told: the input of the run, the output of what triggered it (None for the
+    first nodes), the latest output of every node so far, the port it was reached by, the failure
+    on a fail edge, and how often it was reached, from 1."""
+
+    run_input: Any
+    output: Any
+    outputs: Mapping[str, Any]
+    port: str | None
+    error: Failure | None
+    iteration: int
+
+
+@attrs.frozen
+class Port:
+    """What a node returns to leave by one of its ports."""
+
+    name: str
+    output: Any = None
+
+
+def durable(function: F) -> F:
+    """Make a node of workflow code: `async def f(ctx, given)` gets a context of its own, and can
+    ask for steps, timers, approvals and children. Like all workflow code it may be run again."""
+    if not _is_async(function):
+        raise TypeError(f"a durable node is an async function, and {function!r} is none")
+    setattr(function, _DURABLE, True)
+    return function
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function)
+
+
+def is_durable(target: object) -> bool:
+    """Whether it is workflow code rather than a step."""
+    return bool(getattr(target, _DURABLE, False))
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """One node as it was declared. Either `step` or `code` says what it does."""
+
+    id: str
+    target: Any
+    ports: tuple[str, ...] = ()
+    join: Join = "all"
+    args: Mapping[str, Any] | None = None
+    priority: Priority = Priority.NORMAL
+    fallback: str | None = None
+    compensate: Callable[..., Any] | str | None = None
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    """What else holds for its step: timeout, retry and the like."""
+
+    def step(self) -> StepFunction[..., Any] | None:
+        """Its step, named after the node; None if it is workflow code."""
+        if is_durable(self.target):
+            return None
+        base = as_step(self.target)
+        declared = Any if self.ports else base.declared
+        call = _async_call(self, base) if base.is_async else _sync_call(self, base)
+        own: StepFunction[..., Any] = StepFunction(call, base.set, declared)
+        return own.options(name=self.id, **self.options)
+
+
+def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput], Any]:
+    function, render = base.function, rendering(node.args)
+
+    async def call(given: NodeInput) -> Any:
+        if render is None:
+            value = await function(given)
+        else:
+            value = await function(**render(given))
+        return stored(node, value)
+
+    return _named_after(call, base)
+
+
+def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput], Any]:
+    function, render = base.function, rendering(node.args)
+
+    def call(given: NodeInput) -> Any:
+        value = function(given) if render is None else function(**render(given))
+        return stored(node, value)
+
+    return _named_after(call, base)
+
+
+def _named_after(call: Callable[..., Any], base: StepFunction[..., Any]) -> Callable[..., Any]:
+    call.__name__ = base.__name__
+    call.__doc__ = base.__doc__
+    return call
+
+
+def stored(node: Node, value: Any) -> Any:
+    """A value as the journal has it. With ports, that says by which of them it leaves."""
+    if not isinstance(value, Port):
+        return [None, value] if node.ports else value
+    if value.name not in node.ports:
+        known = ", ".join(map(repr, node.ports)) or "none"
+        raise PermanentError(
+            f"node {node.id!r} returned the port {value.name!r}, and it declares {known}; name it "
+            "in ports=(...)"
+        )
+    return [value.name, value.output]
+
+
+def read(node: Node, value: Any) -> tuple[str | None, Any]:
+    """The inverse of `stored`: a port and an output."""
+    return (value[0], value[1]) if node.ports else (None, value)

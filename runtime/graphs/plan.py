@@ -1,0 +1,136 @@
+"""The plan of a graph: what is known of a valid graph before any run of it begins."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from keyrun.runtime.graphs.condition import Condition
+from keyrun.runtime.graphs.edge import Edge, Link
+from keyrun.runtime.graphs.node import Node
+from keyrun.runtime.step import StepFunction
+
+
+@attrs.frozen(kw_only=True)
+class Loop:
+    """A back edge: `body` is what lies between its ends, `region` all that can come after its
+    target, which has to be at rest before the next turn begins."""
+
+    link: Link
+    body: frozenset[str]
+    region: frozenset[str]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Station:
+    """A node with all that is around it. `rank` orders what is ready at the same time."""
+
+    node: Node
+    step: StepFunction[..., Any] | None
+    level: int
+    rank: tuple[int, int]
+    incoming: tuple[Link, ...]
+    outgoing: tuple[Link, ...]
+    returning: tuple[Link, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Plan:
+    """The stations of a graph, in the order of their declaration."""
+
+    stations: Mapping[str, Station]
+    entries: tuple[Station, ...]
+    sinks: tuple[str, ...]
+    links: tuple[Link, ...]
+    loops: Mapping[int, Loop]
+    """By the index of their back edge."""
+
+
+def draw(nodes: Iterable[Node], edges: Iterable[Edge], apart: frozenset[str]) -> Plan:
+    """The plan of nodes and edges that fit together. Those `apart` are no part of the way."""
+    nodes = [node for node in nodes if node.id not in apart]
+    edges = list(edges)
+    forward = [edge for edge in edges if not edge.back]
+    after = _ways((edge.source, edge.target) for edge in forward)
+    before = _ways((edge.target, edge.source) for edge in forward)
+    bodies = {
+        index: (reach(edge.target, after) & reach(edge.source, before), reach(edge.target, after))
+        for index, edge in enumerate(edges)
+        if edge.back
+    }
+    links = tuple(
+        Link(
+            index=index,
+            edge=edge,
+            condition=None if edge.when is None else Condition.compile(edge.when),
+            loops=tuple(
+                at
+                for at, (body, _) in bodies.items()
+                if edge.source in body and edge.target not in body
+            ),
+        )
+        for index, edge in enumerate(edges)
+    )
+    levels = _levels([node.id for node in nodes], after, before)
+    by_source: dict[str, list[Link]] = {node.id: [] for node in nodes}
+    by_target: dict[str, list[Link]] = {node.id: [] for node in nodes}
+    for link in links:
+        by_source[link.edge.source].append(link)
+        by_target[link.edge.target].append(link)
+    stations = {
+        node.id: Station(
+            node=node,
+            step=node.step(),
+            level=levels[node.id],
+            rank=(int(node.priority), index),
+            incoming=tuple(link for link in by_target[node.id] if not link.edge.back),
+            outgoing=tuple(link for link in by_source[node.id] if not link.edge.back),
+            returning=tuple(link for link in by_source[node.id] if link.edge.back),
+        )
+        for index, node in enumerate(nodes)
+    }
+    return Plan(
+        stations=stations,
+        entries=tuple(each for each in stations.values() if not each.incoming),
+        sinks=tuple(name for name, each in stations.items() if not each.outgoing),
+        links=links,
+        loops={
+            index: Loop(link=links[index], body=frozenset(body), region=frozenset(region))
+            for index, (body, region) in bodies.items()
+        },
+    )
+
+
+def _ways(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    ways: dict[str, list[str]] = {}
+    for start, end in pairs:
+        ways.setdefault(start, []).append(end)
+    return ways
+
+
+def reach(start: str, ways: Mapping[str, list[str]]) -> set[str]:
+    """All that can be reached from `start`, itself included."""
+    found, left = {start}, [start]
+    while left:
+        for name in ways.get(left.pop(), ()):
+            if name not in found:
+                found.add(name)
+                left.append(name)
+    return found
+
+
+def _levels(
+    names: list[str], after: Mapping[str, list[str]], before: Mapping[str, list[str]]
+) -> dict[str, int]:
+    """How many edges the longest way to each node has."""
+    missing = {name: len(before.get(name, ())) for name in names}
+    levels = dict.fromkeys(names, 0)
+    left = [name for name in names if not missing[name]]
+    while left:
+        name = left.pop()
+        for target in after.get(name, ()):
+            levels[target] = max(levels[target], levels[name] + 1)
+            missing[target] -= 1
+            if not missing[target]:
+                left.append(target)
+    return levels
