@@ -59,6 +59,9 @@ class Backlog:
         self._timeout = timeout
         self._feed = feed
         self.pending = 0
+        self._counted_to = b""
+        self._early: set[bytes] = set()
+        """Places that were met before the index of places was counted up to them."""
         self._waiting: dict[Submitter, None] = {}
         """In the order in which they came."""
         self._since = 0.0
@@ -82,6 +85,21 @@ class Backlog:
         """One more run waits to be started."""
         self.pending += 1
         line.pending += 1
+
+    def meet(self, line: "Line", place: bytes) -> None:
+        """A place that was there when the store was opened came into a window: it is counted here
+        if the index of places was not counted up to it."""
+        if place > self._counted_to and place not in self._early:
+            self._early.add(place)
+            self.enter(line)
+
+    def counts(self, place: bytes) -> bool:
+        """The index of places is counted up to this one. Says whether it is to be counted yet."""
+        self._counted_to = place
+        if place in self._early:
+            self._early.discard(place)
+            return False
+        return True
 
     def left(self, line: "Line") -> None:
         """One run fewer waits."""

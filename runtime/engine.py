@@ -251,8 +251,10 @@ class Engine:
 
     def forget_line(self, line: Line) -> None:
         """A line with nothing in it costs nothing."""
-        if not line.pending and not line.paused:
-            if self.lines.pop(line.key, None) is line and self.recovered and line.reusable:
+        # A run at rest may have woken a line that was forgotten before.
+        if self.lines.get(line.key) is line and not line.pending and not line.paused:
+            del self.lines[line.key]
+            if self.recovered and line.reusable:
                 if len(self._spare) >= SPARE:
                     self._spare.clear()
                 self._spare[line.key] = line

@@ -297,7 +297,8 @@ class Line:
             self.entered()
 
     async def _read_window(self) -> None:
-        ledger, store = self.engine.ledger, self.engine.store
+        engine = self.engine
+        ledger, store = engine.ledger, engine.store
         self._told = False
         self._overtaken = True
         if self.group is not None:
@@ -307,6 +308,8 @@ class Line:
         self._more = self._told or len(rows) == WINDOW
         for key, raw in rows:
             place = self._last = ledger.split_place(key)[1]
+            if not engine.recovered and place < engine.opened_at:
+                engine.backlog.meet(self, key)
             number, priority = at_place(key, raw, place)
             if not self.window:
                 self._rank = priority

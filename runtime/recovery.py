@@ -69,6 +69,8 @@ async def wake_lines(engine: "Engine") -> None:
             # What got its place since has been counted and woken by its own admission.
             if place >= engine.opened_at:
                 continue
+            if not engine.backlog.counts(key):
+                continue
             number, priority = at_place(key, raw, place)
             if engine.entrance.find(ordering_key, priority):
                 continue

@@ -10,6 +10,7 @@ from keyrun.runtime import (
     Workflow,
     current_step,
     entrance,
+    line,
     recovery,
     step,
     workflow,
@@ -262,3 +263,44 @@ async def test_a_priority_is_known_again_after_a_restart(
         await trio.sleep(100)
     assert len(begun) == 51
     assert begun.index("z-high") < 6
+
+
+async def test_runs_that_start_before_they_are_counted_are_counted_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE", 1)
+    monkeypatch.setattr(line, "WINDOW", 1)
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[gate.job], drain_timeout=0) as rt:
+        for number in range(50):
+            await rt.submit(gate.job, number, key="a")
+            await rt.submit(gate.job, number, key="z")
+    gate.open.set()
+    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+        counts = [0]
+        # The index of places is read from "a" on, and "z" is begun before.
+        await rt.resume_key("z")
+        while len(set(gate.begun)) < 100:
+            await trio.lowlevel.checkpoint()
+            counts.append(rt.statistics().backlog.pending)
+        await wait_all_tasks_blocked()
+        assert min(counts) >= 0
+        assert rt.statistics().backlog.pending == 0
+
+
+async def test_a_line_that_was_forgotten_takes_no_other_with_it(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    gate.open.set()
+    async with open_test_runtime(workflows=[gate.job]) as rt:
+        engine = rt._engine
+        await (await rt.submit(gate.job, 1, key="k")).result()
+        engine.line("k").wake()
+        former = engine.line("k")
+        await wait_all_tasks_blocked()
+        assert "k" not in engine.lines
+        present = engine.line("k")
+        engine.backlog.enter(present)
+        former.wake()
+        await wait_all_tasks_blocked()
+        assert engine.lines["k"] is present

@@ -1,0 +1,102 @@
+"""The promises, checked on what happened in random worlds: everything that may be asked of a
+runtime is asked while it is left, killed and reopened, with hardly anything kept in memory.
+
+`KEYRUN_SOAK=1` plays many more worlds, `KEYRUN_SEED=n` just one.
+"""
+
+import os
+from collections import Counter
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from keyrun.runtime import Priority, State
+from keyrun.runtime.line import Line
+from keyrun.runtime.outbox import Outbox
+from keyrun.runtime.run import Run
+from tests.faults.world import World
+
+SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
+
+SMALL = {
+    "keyrun.runtime.entrance.SLACK": (0, 2),
+    "keyrun.runtime.entrance.AT_HAND": (0, 2),
+    "keyrun.runtime.line.WINDOW": (1, 3),
+    "keyrun.runtime.recovery.PAGE": (1, 4),
+    "keyrun.runtime.reading.PAGE": (1, 4),
+}
+"""What keeps little in memory, and reads little at once: as if there were very much."""
+
+
+def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
+    random = Random(seed)
+    with monkeypatch.context() as patch:
+        for name, (least, most) in SMALL.items():
+            patch.setattr(name, random.randint(least, most))
+        patch.setattr("trio._core._run._r", Random(seed))  # whom the scheduler lets run first
+        world = World(seed)
+        trio.run(world.play, clock=MockClock(autojump_threshold=0))
+    return world
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_promises_hold_in_random_worlds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: int
+) -> None:
+    seed = os.environ.get("KEYRUN_SEED")
+    for number in SEEDS[part::4] if seed is None else [int(seed)]:
+        caplog.clear()
+        wrong = played(number, monkeypatch).evidence.wrong
+        wrong += [
+            record.getMessage()
+            for record in caplog.records
+            if record.__dict__.get("event") in ("key_crashed", "run_quarantined")
+        ]
+        assert not wrong, f"KEYRUN_SEED={number}:\n" + "\n".join(wrong)
+
+
+def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(10):
+        evidence = played(seed, monkeypatch).evidence
+        seen.update(call.what for call in evidence.calls if call.answer is not False)
+        for sittings in evidence.sittings.values():
+            seen.update(str(one.told[0].state) for one in sittings if one.told)
+            seen["redriven"] += len(sittings) - 1
+    calls = ("submit", "cancel", "pause", "resume", "redrive", "forget", "redriven")
+    ends = [str(state) for state in State if state.terminal]
+    assert all(seen[name] > 5 for name in (*calls, *ends)), seen
+
+
+def _deaf(run: Run) -> bool:
+    """As `Run.stopped`, but whoever pauses a run or a key is not heard."""
+    return run.standing.cancel_requested or run.engine.stopped
+
+
+def _late(line: Line, place: int, number: int, priority: Priority) -> None:
+    """As `Line.found`, but the latest comes first."""
+    line.window.insert(0, (place, number, None))
+
+
+async def _lose(outbox: Outbox) -> None:
+    """As `Outbox.recover`, but what was not told is not told again."""
+
+
+@pytest.mark.parametrize(
+    ("broken", "by", "said"),
+    [
+        ("keyrun.runtime.run.Run.stopped", property(_deaf), "was paused"),
+        ("keyrun.runtime.line.Line.found", _late, "began before"),
+        ("keyrun.runtime.outbox.Outbox.recover", _lose, "was never told"),
+    ],
+)
+def test_a_broken_engine_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, broken: str, by: object, said: str
+) -> None:
+    monkeypatch.setattr(broken, by)
+    monkeypatch.setattr("tests.faults.world.LONG", 500.0)
+    assert any(
+        said in wrong for seed in range(20) for wrong in played(seed, monkeypatch).evidence.wrong
+    )
