@@ -14,6 +14,7 @@ from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import number_at, placed, sealed
 from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.salvage import check_submitted, readmit, remains
+from keyrun.runtime.story import redriven
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
@@ -76,7 +77,7 @@ async def stage_redrive(
         group.put("outbox", told, sealed("outbox", told, *standing.fields()))
     fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
     _put_standing(engine, group, number, fresh)
-    fields = (int(Entry.REDRIVEN), "", engine.wall(), generation)
+    fields = (int(Entry.REDRIVEN), "", engine.wall(), *redriven(generation, standing))
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, *placed(submission)))

@@ -17,9 +17,10 @@ class Entry(IntEnum):
     GAVE_UP = 3
     """A step failed for good: fingerprint, attempt, begun, failure."""
     INTERRUPTED = 4
-    """A crash cut an attempt off: attempt, whether it ran alone."""
+    """A crash cut an attempt off: attempt, whether it ran alone, begun."""
     REDRIVEN = 5
-    """Failures before this no longer count: generation."""
+    """Failures before this no longer count: generation, and of the one before it when it started
+    and ended, and how: state, reason, failure."""
     TIMER = 6
     """A timer was set: when it is due, how long it is, and what for if not to sleep."""
     TURN = 8

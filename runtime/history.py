@@ -13,24 +13,9 @@ import attrs
 
 from keyrun.runtime.errors import InvalidHistory
 from keyrun.runtime.exported import Records, parse, render
-from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.records import Standing, Submission, read_failure
-from keyrun.runtime.values import Failure, State
-from keyrun.storage import StoreError
+from keyrun.runtime.story import Happening, tell
 
-
-@attrs.frozen(kw_only=True)
-class Happening:
-    """One thing that happened. `event` says what; the rest is there where it applies."""
-
-    at: float
-    event: str
-    step: str | None = None
-    attempt: int | None = None
-    began_at: float | None = None
-    delay: float | None = None
-    failure: Failure | None = None
-    detail: str | None = None
+__all__ = ["Happening", "History"]
 
 
 @attrs.frozen(repr=False)
@@ -104,111 +89,3 @@ class History(Sequence[Happening]):
         if self.records is not None:
             about = self.records.submission.run_id
         return f"<history of {about}, {len(self)} happenings>"
-
-
-def tell(
-    submission: Submission | StoreError,
-    standing: Standing | StoreError | None,
-    entries: Sequence[list[Any] | StoreError],
-) -> tuple[Happening, ...]:
-    """The story, in the order in which it was written down. What cannot be read any more, and why,
-    is told where it would stand."""
-    story: list[Happening] = []
-    if isinstance(submission, StoreError):
-        story.append(_damaged(story, submission))
-    else:
-        story.append(Happening(at=submission.submitted_at, event="submitted"))
-    start = len(story)
-    for fields in entries:
-        if isinstance(fields, StoreError):
-            story.append(_damaged(story, fields))
-        else:
-            story.append(_entry(fields))
-            if story[-1].event == "redriven":
-                start = len(story)
-    if isinstance(standing, Standing) and standing.started_at is not None:
-        # Only the present generation's is known: it comes after what redrove the run.
-        story.insert(start, Happening(at=standing.started_at, event="started"))
-    if isinstance(standing, StoreError):
-        story.append(_damaged(story, standing))
-    elif standing is not None and standing.ended_at is not None:
-        event = {
-            State.SUCCEEDED: "succeeded",
-            State.FAILED: "failed",
-            State.CANCELLED: "cancelled",
-        }[standing.state]
-        story.append(
-            Happening(
-                at=standing.ended_at,
-                event=event,
-                failure=standing.failure,
-                detail=standing.reason,
-            )
-        )
-    return tuple(story)
-
-
-def _damaged(story: list[Happening], error: StoreError) -> Happening:
-    at = story[-1].at if story else 0.0
-    return Happening(at=at, event="damaged", detail=str(error))
-
-
-def _entry(fields: list[Any]) -> Happening:
-    kind, ident, at, *rest = fields
-    match Entry(kind):
-        case Entry.DONE:
-            call, _, attempt, began, payload = rest
-            if call == Call.SCOPE:
-                ending, length = payload
-                event = "scope_expired" if ending else "scope_finished"
-                said = f"its limit was {length:g} s"
-                return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
-            event = {
-                Call.STEP: "step_completed",
-                Call.NOW: "time_taken",
-                Call.GATHER: "branch_failed",
-                Call.TIMER: "timer_fired",
-                Call.GRAPH: "graph_failed",
-            }[Call(call)]
-            return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=began)
-        case Entry.FAILED:
-            _, attempt, began, failure, retry = rest
-            return Happening(
-                at=at,
-                event="attempt_failed",
-                step=ident,
-                attempt=attempt,
-                began_at=began,
-                delay=retry[1],
-                failure=read_failure(failure),
-            )
-        case Entry.GAVE_UP:
-            _, attempt, began, failure = rest
-            return Happening(
-                at=at,
-                event="step_failed",
-                step=ident,
-                attempt=attempt,
-                began_at=began,
-                failure=read_failure(failure),
-            )
-        case Entry.INTERRUPTED:
-            attempt, alone = rest
-            detail = "while it was the only suspect" if alone else None
-            return Happening(at=at, event="interrupted", step=ident, attempt=attempt, detail=detail)
-        case Entry.TIMER:
-            event = "timer_set" if len(rest) == 2 else "scope_entered"
-            return Happening(at=at, event=event, step=ident, delay=rest[1])
-        case Entry.TURN:
-            return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
-        case Entry.REDRIVEN:
-            return Happening(at=at, event="redriven", detail=f"generation {rest[0]}")
-        case Entry.NOTE:
-            what, *details = rest
-            if what == "step_overrun":
-                attempt, limit = details
-                detail = f"its time of {limit:g} s is up and its thread still runs"
-                return Happening(at=at, event=what, step=ident, attempt=attempt, detail=detail)
-            return Happening(
-                at=at, event=what, step=ident or None, detail="; ".join(map(str, details)) or None
-            )

@@ -303,7 +303,7 @@ class Journal:
                 memory.call = Call(*call) if call else Call.TIMER
                 memory.retry = (due, length)
             case Entry.INTERRUPTED:
-                _attempt, alone = rest
+                _attempt, alone, *_begun = rest
                 memory.interruptions += 1
                 memory.interruptions_alone += bool(alone)
         if entry in (Entry.DONE, Entry.GAVE_UP):

@@ -16,9 +16,10 @@ from keyrun.runtime import progress
 from keyrun.runtime.damage import DAMAGE, stand_in, traces
 from keyrun.runtime.experience import Experiences
 from keyrun.runtime.exported import Records
-from keyrun.runtime.history import History, tell
+from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger, number_at
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.story import tell
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import StoreError

@@ -35,10 +35,10 @@ async def note_interruptions(engine: "Engine") -> None:
         for key, raw in rows:
             number, step = ledger.split_number(key)
             try:
-                ident, attempt, _begun, alone = unseal("begun", key, raw)
+                ident, attempt, begun, alone = unseal("begun", key, raw)
             except StoreCorrupt:
                 # What matters stands in the key.
-                ident, attempt, alone = step.decode(errors="replace"), 0, False
+                ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
             if number not in following:
                 last = await store.scan(
                     "journal", prefix=ledger.number(number), limit=1, reverse=True
@@ -46,7 +46,7 @@ async def note_interruptions(engine: "Engine") -> None:
                 following[number] = 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
             entry = ledger.entry(number, following[number])
             following[number] += 1
-            fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone)
+            fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone, begun)
             group = store.open_group()
             group.put("journal", entry, sealed("journal", entry, *fields))
             group.delete("begun", key)

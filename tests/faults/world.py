@@ -18,6 +18,8 @@ from tests.faults.evidence import Evidence
 from tests.faults.plan import Life, Told, living, reciting
 from tests.faults.verdict import judge
 
+ENDS = ("succeeded", "failed", "cancelled")
+
 LONG = 20_000.0
 """Virtual seconds within which everything must have ended."""
 
@@ -102,6 +104,9 @@ class World(Clients):
             if scope.cancelled_caught:
                 for life in unfinished:
                     evidence.complain(f"{life} never ended: {await runtime.status(life.run_id)}")
+            for life in self.lives.values():
+                if evidence.is_there(life):
+                    await self._check_story(runtime, life)
             for key in self.keys:
                 evidence.notes[key] = await (await runtime.submit(reciting, key=key)).result()
             for left_over in await runtime.keys():
@@ -110,7 +115,6 @@ class World(Clients):
             left = (
                 engine.live,
                 engine.resting,
-                engine.waiting,
                 engine.entrance.dormant,
                 engine.entrance.queued,
                 engine.entrance.under_way,
@@ -137,6 +141,22 @@ class World(Clients):
             return True
         sittings = self.evidence.sittings[str(life)]
         return status.state.terminal and all(one.told for one in sittings)
+
+    async def _check_story(self, runtime: Runtime, life: Life) -> None:
+        """Every generation has its end in the history, and one start if it had a step."""
+        story = await runtime.history(life.run_id)
+        times = [one.at for one in story]
+        if times != sorted(times):
+            self.evidence.complain(f"the history of {life} is out of order: {list(story)}")
+        parts: list[list[str]] = [[]]
+        for one in story:
+            if one.event == "redriven":
+                parts.append([])
+            parts[-1].append(one.event)
+        for sitting, part in zip(self.evidence.sittings[str(life)], parts, strict=True):
+            starts, ends = part.count("started"), [one for one in part if one in ENDS]
+            if ends != part[-1:] or starts > 1 or starts < bool(sitting.begins):
+                self.evidence.complain(f"the history of {sitting} has gaps: {part}")
 
     async def _hook(self, outcome: RunOutcome) -> None:
         if outcome.workflow != "living":

@@ -1,6 +1,7 @@
 """Dead letters come back with today's code, from the step that failed; what is gone is gone."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import trio
@@ -22,7 +23,9 @@ from keyrun.runtime import (
     workflow,
 )
 from keyrun.storage import MemoryStore
-from keyrun.testing import RecordingHook, open_test_runtime
+from keyrun.testing import EPOCH, RecordingHook, open_test_runtime
+
+ENDS = ("submitted", "started", "redriven", "failed", "succeeded")
 
 
 class Shop:
@@ -412,5 +415,84 @@ async def test_the_history_of_a_redriven_run_is_in_order(autojump_clock: MockClo
         await (await rt.submit(job, key="k", run_id="r")).result()
         story = await rt.history("r")
     events = [happening.event for happening in story]
-    assert events.index("redriven") + 1 == events.index("started")
+    first = ["submitted", "started", "timer_set", "timer_fired", "step_failed", "failed"]
+    assert events == [*first, "redriven", "started", "step_completed", "succeeded"]
     assert [happening.at for happening in story] == sorted(happening.at for happening in story)
+
+
+async def test_the_history_tells_the_start_and_the_end_of_every_generation(
+    autojump_clock: MockClock,
+) -> None:
+    tries = 0
+
+    @step
+    async def fragile() -> None:
+        nonlocal tries
+        await trio.sleep(1)
+        tries += 1
+        if tries < 3:
+            raise PermanentError(f"no {tries}")
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(fragile)
+
+    store = MemoryStore()
+    for generation in (1, 2, 3):
+        async with open_test_runtime(store, workflows=[job]) as rt:
+            run = await rt.submit(job, key="k", run_id="r")
+            if generation > 1:
+                await rt.pause_key("k")
+                await rt.redrive("r")
+                await rt.pause("r")
+                await trio.sleep(5)
+                await rt.resume("r")
+                await rt.resume_key("k")
+            with suppress(RunFailed):
+                await run.result()
+            await trio.sleep(10)
+            story = await rt.history("r")
+    ends = [(one.event, one.at - EPOCH) for one in story if one.event in ENDS]
+    assert ends == [
+        ("submitted", 0),
+        ("started", 0),
+        ("failed", 1),
+        ("redriven", 11),
+        ("started", 16),
+        ("failed", 17),
+        ("redriven", 27),
+        ("started", 32),
+        ("succeeded", 33),
+    ]
+    failures = [one.failure.reason[-4:] for one in story if one.event == "failed" and one.failure]
+    assert failures == ["no 1", "no 2"]
+    assert [one.at for one in story] == sorted(one.at for one in story)
+
+
+async def test_a_run_that_a_crash_cut_off_has_started_with_its_first_step(
+    autojump_clock: MockClock,
+) -> None:
+    @step
+    async def slow() -> None:
+        await trio.sleep(10)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(slow)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(5)
+        store.crash()
+    await trio.sleep(5)
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await (await rt.submit(job, key="k", run_id="r")).result()
+        story = [(one.event, one.at - EPOCH) for one in await rt.history("r")]
+    assert story == [
+        ("submitted", 0),
+        ("started", 0),
+        ("interrupted", 10),
+        ("step_completed", 20),
+        ("succeeded", 20),
+    ]
