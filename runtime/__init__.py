@@ -47,6 +47,7 @@ from keyrun.runtime.graphs import (
     Graph,
     InvalidGraph,
     NodeInput,
+    OutputTooLarge,
     Port,
     durable,
 )
@@ -117,6 +118,7 @@ __all__ = [
     "NodeInput",
     "NonDeterminism",
     "Once",
+    "OutputTooLarge",
     "PermanentError",
     "Port",
     "Priority",

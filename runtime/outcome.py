@@ -39,6 +39,8 @@ def stage_value(
     if held:
         current.seal_state()
     payload = engine.codec.encode(value, step.declared)
+    if run.allowance is not None:
+        run.allowance.take(len(payload), ident)
     now = engine.wall()
     run.enter((_DONE, ident, now, _STEP, mark, current.attempt, current.begun, payload))
     current.over = True

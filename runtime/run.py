@@ -17,6 +17,7 @@ from keyrun.storage.record import seal
 if TYPE_CHECKING:
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.graphs.allowance import Allowance
     from keyrun.runtime.line import Line
     from keyrun.runtime.reports import Report
     from keyrun.runtime.step import StepFunction
@@ -51,6 +52,7 @@ class Run:
 
     __slots__ = (
         "_resumed",
+        "allowance",
         "begun_steps",
         "careful",
         "current",
@@ -101,6 +103,8 @@ class Run:
         """The last group that holds something of this run, or of the one before it: no further
         effect until it is durable."""
         self.current: dict[str, CurrentStep] = {}
+        self.allowance: Allowance | None = None
+        """How much its steps may give, if that is limited."""
         self.begun_steps = 0
         self.deadline = float("inf")
         self.decision: Any = None

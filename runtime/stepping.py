@@ -172,6 +172,8 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
     """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
     await given_back(run, ident, memory)
     if memory.outcome is Entry.DONE:
+        if run.allowance is not None:
+            run.allowance.used += len(memory.payload)
         try:
             return run.engine.codec.decode(memory.payload, step.declared)
         except Exception as error:

@@ -15,6 +15,8 @@ COMMANDS = {
     "demo": "keyrun.demo:command",
     "stress": "keyrun.stress:command",
     "run": "keyrun.cli.run:command",
+    "flow": "keyrun.cli.flow:command",
+    "schema": "keyrun.cli.schema:command",
     "runs": "keyrun.cli.runs:command",
     "status": "keyrun.cli.status:command",
     "history": "keyrun.cli.history:command",

@@ -1,5 +1,28 @@
 """Flows: graphs that need no Python. Nodes that are there already, templates, and files.
 
-What this needs comes with `pip install keyrun[flows]`; nothing else in Keyrun imports it before it
-is asked for.
+What this needs comes with `pip install keyrun[flows]`, and is imported when it is used.
 """
+
+from keyrun.flows.errors import CodeFailed, NodeFailed, NodeUnavailable, TemplateFailed
+from keyrun.flows.extras import ExtraMissing
+from keyrun.flows.files import InvalidFlow, Problem, load, parse
+from keyrun.flows.nodes.agent import agent
+from keyrun.flows.nodes.branch import branch
+from keyrun.flows.nodes.code import code
+from keyrun.flows.nodes.http import http
+
+__all__ = [
+    "CodeFailed",
+    "ExtraMissing",
+    "InvalidFlow",
+    "NodeFailed",
+    "NodeUnavailable",
+    "Problem",
+    "TemplateFailed",
+    "agent",
+    "branch",
+    "code",
+    "http",
+    "load",
+    "parse",
+]

@@ -16,7 +16,7 @@ from subprocess import PIPE
 import attrs
 import trio
 
-from keyrun.flows.errors import TooLarge
+from keyrun.runtime.graphs.errors import OutputTooLarge
 
 TAIL = 4096
 """Bytes that are kept of what a child says on its standard error, from the end."""
@@ -40,8 +40,8 @@ async def ask(
     env: dict[str, str],
     cwd: Path | None = None,
 ) -> Answer:
-    """Run `command`, write `question` to it, and return what it wrote. Raises `TooLarge` if that is
-    more than `max_output` bytes. The time that it may take is that of the cancel scope around."""
+    """Run `command`, write `question` to it, and return what it wrote. Raises `OutputTooLarge` if
+    that is more than `max_output` bytes. It has the time of the cancel scope around."""
     with trio.CancelScope(shield=True):
         # Else a cancel in between could leave a child that nobody knows of.
         process = await trio.lowlevel.open_process(
@@ -74,7 +74,9 @@ async def ask(
             for stream in (process.stdin, process.stdout, process.stderr):
                 await stream.aclose()
     if len(output) > max_output:
-        raise TooLarge(f"the code wrote more than {max_output:,} bytes, which is the most it may")
+        raise OutputTooLarge(
+            f"the code wrote more than {max_output:,} bytes, which is the most it may"
+        )
     said = bytes(tail).decode(errors="replace").strip()
     return Answer(output=bytes(output), said=said, exit_code=process.returncode or 0)
 

@@ -16,9 +16,5 @@ class TemplateFailed(NodeFailed, ValueError):
     """A template cannot be read, or not be filled in; the message names it and the place."""
 
 
-class TooLarge(NodeFailed, ValueError):
-    """A value is larger than it may be; the message names both sizes."""
-
-
 class CodeFailed(KeyrunError, RuntimeError):
     """The code of a `code` node raised; the message has the end of what it said."""

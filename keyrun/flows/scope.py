@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from keyrun.flows.errors import NodeFailed
+from keyrun.runtime.context import Context
 from keyrun.runtime.current import running
+from keyrun.runtime.graphs.condition import Condition
+from keyrun.runtime.graphs.errors import ConditionError
 
 
 class Given(Protocol):
@@ -37,12 +40,26 @@ def names(given: Given) -> dict[str, Any]:
     }
 
 
-def scope(given: Given, env: Iterable[str] = ()) -> dict[str, Any]:
-    """The names of templates: those above, `run` with its id, key and attempt, and `env` with the
-    variables of the environment that the node has asked for by name."""
-    current = running.get()
+def scope(given: Given, env: Iterable[str] = (), *, ctx: Context | None = None) -> dict[str, Any]:
+    """The names of templates: those above, `run` with its id and key, and `env` with the variables
+    of the environment that the node has asked for by name."""
+    current = running.get() if ctx is None else ctx
     run = {} if current is None else {"id": current.run_id, "key": current.key}
     return {**names(given), "run": run, "env": environment(env)}
+
+
+def holds(condition: Condition, given: Given, output: Any) -> bool:
+    """Whether a condition is true of what a node is given, and of this output."""
+    about = {
+        "output": output,
+        "input": given.run_input,
+        "outputs": dict(given.outputs),
+        "error": given.error,
+    }
+    try:
+        return condition.holds(about)
+    except ConditionError as error:
+        raise NodeFailed(str(error)) from error
 
 
 def environment(wanted: Iterable[str]) -> dict[str, str]:

@@ -14,8 +14,9 @@ import attrs
 import trio
 
 from keyrun.flows import jsons
-from keyrun.flows.errors import NodeFailed, NodeUnavailable, TooLarge
+from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.extras import need
+from keyrun.runtime.graphs.errors import OutputTooLarge
 
 if TYPE_CHECKING:
     import httpx
@@ -93,8 +94,8 @@ class Exchange:
             raise self._too_large("more bytes than that")
         return bytes(body)
 
-    def _too_large(self, size: str) -> TooLarge:
-        return TooLarge(
+    def _too_large(self, size: str) -> OutputTooLarge:
+        return OutputTooLarge(
             f"{self}: the answer has {size}, and the output of a node may have {self.max_output:,}"
         )
 

@@ -4,7 +4,7 @@ A `Graph` is a workflow like any other, and its nodes are steps: retries, timeou
 pause, recovery and history hold unchanged.
 """
 
-from keyrun.runtime.graphs.errors import ConditionError, InvalidGraph
+from keyrun.runtime.graphs.errors import ConditionError, InvalidGraph, OutputTooLarge
 from keyrun.runtime.graphs.graph import Graph
 from keyrun.runtime.graphs.node import NodeInput, Port, durable
 
@@ -13,6 +13,7 @@ __all__ = [
     "Graph",
     "InvalidGraph",
     "NodeInput",
+    "OutputTooLarge",
     "Port",
     "durable",
 ]

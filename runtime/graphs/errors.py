@@ -1,6 +1,6 @@
 """What can be wrong with a graph, each error with the builtin it is and a way out."""
 
-from keyrun.runtime.errors import RuntimeFault
+from keyrun.runtime.errors import PermanentError, RuntimeFault
 
 
 class InvalidGraph(RuntimeFault, ValueError):
@@ -18,3 +18,7 @@ class ConditionError(RuntimeFault, ValueError):
 
 class MissingExtra(RuntimeFault, ImportError):
     """A package of an extra is not installed; the message says how to install it."""
+
+
+class OutputTooLarge(RuntimeFault, PermanentError, ValueError):
+    """The output of a node is larger than it may be; the message names both sizes."""

@@ -18,6 +18,7 @@ from keyrun.actors.errors import is_crash
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import StepFailed
 from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.allowance import Allowance
 from keyrun.runtime.graphs.branch import NodeBranch
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
@@ -41,6 +42,7 @@ class Execution:
         self._graph = graph
         self._context = context
         self._run = branch.run
+        self._run.allowance = Allowance(graph.max_output, graph.max_run_output)
         self._journal = branch.run.journal
         self._steps = branch.fork("")
         """The branch that all nodes with a step are in: only their names tell them apart."""

@@ -1,9 +1,12 @@
 """Graphs as users write them: nodes, edges, and what holds for all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from keyrun.runtime.context import Context
+from keyrun.runtime.graphs.allowance import OUTPUT, RUN
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.execution import Execution
@@ -24,7 +27,8 @@ class Graph(Workflow[Any, Any]):
     `fail_fast`: the first failure that no edge takes care of cancels what else is running; without
     it the others finish first. `max_concurrency`: how many nodes of one run are under way at the
     same time; with 1 they run in the order of their declaration. `schedule="waves"` begins a node
-    only when all nodes of the levels before it have ended.
+    only when all nodes of the levels before it have ended. `max_output` is how many bytes the
+    output of a node may have, `max_run_output` those of a run together.
 
     A run gives the output of the one node that nothing comes after; if there are several such
     nodes, a mapping of those that completed.
@@ -37,6 +41,8 @@ class Graph(Workflow[Any, Any]):
         fail_fast: bool = False,
         max_concurrency: int | None = None,
         schedule: Schedule = "eager",
+        max_output: int = OUTPUT,
+        max_run_output: int = RUN,
         version: int = 1,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         retry: Retry | None = None,
@@ -60,9 +66,30 @@ class Graph(Workflow[Any, Any]):
         self.fail_fast = fail_fast
         self.max_concurrency = max_concurrency
         self.schedule = schedule
+        self.max_output = max_output
+        self.max_run_output = max_run_output
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self._plan: Plan | None = None
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (),
+        workflows: Iterable[Workflow[Any, Any]] = (),
+    ) -> "Graph":
+        """The graph in a file: YAML, or JSON if its name ends in .json. `functions` are those that
+        its `call` nodes may call, with their names or under others; `workflows` those that its
+        `workflow` nodes may run. Raises `keyrun.flows.InvalidFlow` with all that is wrong with it,
+        each with its line. Needs `pip install keyrun[flows]`."""
+        # Flows stand above graphs: only who has written one needs them.
+        found = import_module("keyrun.flows.files").load(
+            path, functions=functions, workflows=workflows
+        )
+        assert isinstance(found, cls)
+        return found
 
     def node(
         self,
@@ -146,7 +173,12 @@ class Graph(Workflow[Any, Any]):
 
     def _check(self) -> Plan:
         if self._plan is None:
-            found = faults(self.nodes, self.edges, {"max_concurrency": self.max_concurrency})
+            limits = {
+                "max_concurrency": self.max_concurrency,
+                "max_output": self.max_output,
+                "max_run_output": self.max_run_output,
+            }
+            found = faults(self.nodes, self.edges, limits)
             if found:
                 raise InvalidGraph(self.name, found)
             return draw(self.nodes, self.edges, frozenset())

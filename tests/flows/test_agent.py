@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from keyrun import FailureKind
-from keyrun.flows.agent import agent
+from keyrun.flows.nodes.agent import agent
 from tests.flows.nodes import failure_of, run_node
 from tests.flows.server import Reply, Server
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from keyrun import FailureKind, Retry
-from keyrun.flows.code import LANGUAGES, Language, code
 from keyrun.flows.errors import NodeFailed
 from keyrun.flows.extras import ExtraMissing
+from keyrun.flows.nodes.code import LANGUAGES, Language, code
 from tests.flows.nodes import failure_of, run_node
 
 ECHO_WASM = """
@@ -228,7 +228,7 @@ async def test_what_the_code_leaves_running_is_killed_when_it_is_done(tmp_path: 
 KEYRUN = """
 import sys, trio
 from tests.flows.nodes import run_node
-from keyrun.flows.code import code
+from keyrun.flows.nodes.code import code
 
 trio.run(run_node, code(sys.argv[2], language=sys.argv[1], args={"path": sys.argv[3]}))
 """
@@ -319,6 +319,6 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(NodeFailed, match="JavaScript needs node"):
         code("1", language="javascript")
-    monkeypatch.setattr("keyrun.flows.code.find_spec", lambda name: None)
+    monkeypatch.setattr("keyrun.flows.nodes.code.find_spec", lambda name: None)
     with pytest.raises(ExtraMissing, match=r"pip install keyrun\[wasm\]"):
         code("1", language="wasm")

@@ -31,7 +31,7 @@ def test_keyrun_is_imported_without_the_extra() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "from keyrun.flows.http import http\nhttp('{{ input }}')",
+        "from keyrun.flows.nodes.http import http\nhttp('{{ input }}')",
         "from keyrun.flows.templates import fillable\nfillable(['{{ x }}'], 't')",
     ],
 )

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import Context, FailureKind, Retry, RunCancelled, workflow
-from keyrun.flows.http import http
+from keyrun.flows.nodes.http import http
 from keyrun.runtime.step import step
 from keyrun.testing import open_test_runtime
 from tests.flows.nodes import Given, failure_of, run_node

@@ -7,10 +7,10 @@ from typing import Any
 from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.scope import Given, scope
-from keyrun.flows.sizes import OUTPUT
 from keyrun.flows.templates import fillable
 from keyrun.flows.web import Exchange
 from keyrun.runtime.current import current_step
+from keyrun.runtime.graphs.allowance import OUTPUT
 
 BASE_URL = "https://api.openai.com/v1"
 

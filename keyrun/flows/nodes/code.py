@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from keyrun.flows import child, jsons, programs
-from keyrun.flows.errors import CodeFailed, NodeFailed, TooLarge
+from keyrun.flows.errors import CodeFailed, NodeFailed
 from keyrun.flows.extras import ExtraMissing
 from keyrun.flows.scope import Given, environment, names, scope
-from keyrun.flows.sizes import OUTPUT
 from keyrun.flows.templates import fillable
+from keyrun.runtime.graphs.allowance import OUTPUT
+from keyrun.runtime.graphs.errors import OutputTooLarge
 
 Language = Literal["python", "javascript", "wasm"]
 LANGUAGES: tuple[Language, ...] = ("python", "javascript", "wasm")
@@ -115,7 +116,7 @@ def _result(answer: child.Answer, most: int) -> Any:
         case {"result": result}:
             return result
         case {"size": int(size)}:
-            raise TooLarge(
+            raise OutputTooLarge(
                 f"the code gave {size:,} bytes, and the output of a node may have {most:,}"
             )
         case {"error": str(error), "permanent": True}:

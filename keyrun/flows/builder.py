@@ -1,0 +1,217 @@
+"""The builder of a graph from a document, which goes on where it can so as to find all problems."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keyrun.errors import KeyrunError
+from keyrun.flows.kinds import KINDS, Kind
+from keyrun.flows.kinds import Place as Making
+from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
+from keyrun.flows.shape import Problem
+from keyrun.flows.source import Place
+from keyrun.runtime.errors import PermanentError
+from keyrun.runtime.graphs import Graph
+from keyrun.runtime.graphs.allowance import OUTPUT
+from keyrun.runtime.graphs.errors import InvalidGraph
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.retry import Retry
+from keyrun.runtime.values import Priority
+from keyrun.runtime.workflow import Workflow
+
+_NAMED = re.compile(r"'([^']*)'")
+_EDGE = re.compile(r"'([^']*)' -> '([^']*)'")
+_AS_THEY_ARE = ("join", "at_most_once", "shield")
+_OF_GRAPHS = (
+    "version",
+    "fail_fast",
+    "max_concurrency",
+    "schedule",
+    "max_output",
+    "max_run_output",
+)
+
+
+class Builder:
+    """Makes the graph of one document. `wrong` is where that is not as it should be: nothing is
+    made of what is there."""
+
+    def __init__(
+        self,
+        document: dict[str, Any],
+        wrong: set[Place],
+        *,
+        folder: Path | None,
+        functions: Mapping[str, Callable[..., Any]],
+        workflows: Mapping[str, Workflow[Any, Any]],
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._wrong = wrong
+        self._folder = folder
+        self._functions = functions
+        self._workflows = workflows
+        self._nodes: dict[str, Place] = {}
+        self._edges: dict[tuple[str, str], Place] = {}
+        """Where each is in the document."""
+        self._loops: dict[str, list[str]] = {}
+        """The nodes that each loop has become."""
+        document = self._right(document, ())
+        self._most = document.get("max_output", OUTPUT)
+        given = {name: document[name] for name in _OF_GRAPHS if name in document}
+        if "limits" in document:
+            given["limits"] = Limits(**document["limits"])
+        if "retry" in document:
+            given["retry"] = retry_of(document["retry"])
+        self._graph = Graph(document.get("name", "flow"), **given)
+
+    def graph(self, document: dict[str, Any]) -> Graph:
+        """The graph, which is whole if there are no problems."""
+        self._add(document, ())
+        try:
+            self._graph.validate()
+        except InvalidGraph as error:
+            self.problems += [(self._place_of(said), said) for said in error.errors]
+        return self._graph
+
+    def _add(self, document: dict[str, Any], place: Place) -> tuple[dict[str, str], set[Any]]:
+        """Add nodes and edges. Says which nodes those are, with the node that edges to it lead to,
+        and what edges are between them."""
+        nodes, edges = document.get("nodes"), document.get("edges")
+        entries: dict[str, str] = {}
+        for name, fields in nodes.items() if isinstance(nodes, dict) else ():
+            at = (*place, "nodes", name)
+            self._nodes.setdefault(name, at)
+            entries[name] = self._node(name, fields if isinstance(fields, dict) else {}, at)
+        ways = set()
+        for number, fields in enumerate(edges if isinstance(edges, list) else ()):
+            at = (*place, "edges", number)
+            usable = self._right(fields, at) if isinstance(fields, dict) else {}
+            if "from" in usable and "to" in usable:
+                source, target = usable.pop("from"), usable.pop("to")
+                if not usable.get("back") and {source, target} <= entries.keys():
+                    ways.add((source, target))
+                self._edge(source, entries.get(target, target), usable, at)
+        return entries, ways
+
+    def _edge(self, source: str, target: str, options: dict[str, Any], at: Place) -> None:
+        self._edges.setdefault((source, target), at)
+        on = options.get("on", "complete")
+        if source not in self._loops or on == "complete":
+            self._graph.edge(source, target, **options)
+            return
+        if on == "all":
+            self._graph.edge(source, target, **{**options, "on": "complete"})
+        for part in self._loops[source]:
+            # A loop fails when one of its nodes does.
+            self._edges.setdefault((part, target), at)
+            self._graph.edge(part, target, **{**options, "on": "fail"})
+
+    def _node(self, name: str, fields: dict[str, Any], at: Place) -> str:
+        """Add a node: the one that edges to it lead to."""
+        kind = KINDS.get(str(fields.get("kind")))
+        usable = self._right(fields, at)
+        if kind is not None and kind.make is None:
+            return self._loop(name, fields, usable, at)
+        target: Any = None
+        if kind is not None and self._complete(kind, usable):
+            target = self._made(kind, usable, at)
+        options = {} if kind is None or target is None else _options(kind, usable)
+        ports = () if kind is None else kind.ports or tuple(usable.get("ports", ()))
+        self._graph.node(name, target or _unknown, ports=ports, **options)
+        return name
+
+    def _loop(self, name: str, fields: dict[str, Any], usable: dict[str, Any], at: Place) -> str:
+        body = fields.get("body")
+        before = len(self._graph.nodes)
+        entries, ways = self._add(body if isinstance(body, dict) else {}, (*at, "body"))
+        inside = [node.id for node in self._graph.nodes[before:]]
+        for part in (begin_of(name), end_of(name)):
+            self._nodes.setdefault(part, at)
+        self._loops[name] = [*inside, begin_of(name), end_of(name)]
+        add_loop(
+            self._graph,
+            name,
+            # Where it has none that can be used, that is known.
+            while_=usable.get("while", "false"),
+            body=entries,
+            edges=ways,
+            start=usable.get("start"),
+            max_iterations=usable.get("max_iterations", MOST),
+            **_options(KINDS["loop"], usable),
+        )
+        return begin_of(name)
+
+    def _made(self, kind: Kind, fields: dict[str, Any], at: Place) -> Any:
+        assert kind.make is not None
+        making = Making(
+            where=".".join(map(str, at)),
+            folder=self._folder,
+            functions=self._functions,
+            workflows=self._workflows,
+            max_output=self._most,
+        )
+        try:
+            return kind.make(fields, making)
+        except (KeyrunError, PermanentError, ValueError, TypeError) as error:
+            blamed = (*at, kind.subject) if kind.subject in fields else at
+            self.problems.append((blamed, str(error)))
+            return None
+
+    def _complete(self, kind: Kind, usable: dict[str, Any]) -> bool:
+        return all(name in usable for name, field in kind.record.fields.items() if field.required)
+
+    def _right(self, fields: dict[str, Any], at: Place) -> dict[str, Any]:
+        """Those fields of which nothing is wrong."""
+        return {
+            name: value
+            for name, value in fields.items()
+            if not any(each[: len(at) + 1] == (*at, name) for each in self._wrong)
+        }
+
+    def _place_of(self, said: str) -> Place:
+        """Where in the document that is which a graph complains about."""
+        if found := _EDGE.search(said):
+            place = self._edges.get((found[1], found[2]))
+            if place is not None:
+                return place
+        for name in _NAMED.findall(said):
+            if name in self._nodes:
+                return self._nodes[name]
+        return ("nodes",)
+
+
+async def _unknown(given: Any) -> None:
+    raise AssertionError("a graph with problems is never run")
+
+
+def _options(kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
+    given = {name: fields[name] for name in _AS_THEY_ARE if name in fields}
+    if "priority" in fields:
+        given["priority"] = Priority[fields["priority"].upper()]
+    if kind.steps and "timeout" in fields:
+        given["timeout"] = None if fields["timeout"] == "none" else fields["timeout"]
+    if kind.steps and "retry" in fields:
+        given["retry"] = retry_of(fields["retry"])
+    if kind is KINDS["call"] and "args" in fields:
+        given["args"] = fields["args"]
+    return given
+
+
+def retry_of(fields: dict[str, Any] | str) -> Retry:
+    """A policy, as a file says it."""
+    if isinstance(fields, str):
+        return Retry.none()
+    given = dict(fields)
+    match given.pop("shape", "exponential"):
+        case "fixed":
+            return Retry.fixed(**given)
+        case "linear":
+            return Retry.linear(**_renamed(given, "step"))
+    return Retry.exponential(**_renamed(given, "base"))
+
+
+def _renamed(given: dict[str, Any], name: str) -> dict[str, Any]:
+    if "delay" in given:
+        given[name] = given.pop("delay")
+    return given

@@ -1,0 +1,1 @@
+"""Nodes that are there already: each module makes one kind."""

@@ -1,0 +1,39 @@
+"""The allowance of a graph's run: how many bytes its nodes may give.
+
+Outputs are kept in memory and read again whenever the run is driven again, so a run that gives too
+much harms all others. What is too much is refused with its size; nothing is ever cut.
+"""
+
+from keyrun.runtime.graphs.errors import OutputTooLarge
+
+MEBIBYTE = 1024 * 1024
+OUTPUT = MEBIBYTE
+"""Bytes that the output of one node may have, where nobody says anything else."""
+RUN = 10 * MEBIBYTE
+"""Bytes that the outputs of all nodes of a run may have together."""
+
+
+class Allowance:
+    """What is left for the steps of one run."""
+
+    __slots__ = ("_each", "_total", "used")
+
+    def __init__(self, each: int, total: int) -> None:
+        self._each = each
+        self._total = total
+        self.used = 0
+
+    def take(self, size: int, step: str) -> None:
+        """Count an output that is about to be kept, or refuse it."""
+        if size > self._each:
+            raise OutputTooLarge(
+                f"the output of {step!r} has {size:,} bytes, and may have {self._each:,}; keep it "
+                "elsewhere and give where it is, or set max_output"
+            )
+        if self.used + size > self._total:
+            raise OutputTooLarge(
+                f"the output of {step!r} has {size:,} bytes, which makes {self.used + size:,} for "
+                f"this run, and it may have {self._total:,}; keep outputs elsewhere and give where "
+                "they are, or set max_run_output"
+            )
+        self.used += size
