@@ -60,27 +60,32 @@ async def one_pass(
             run.timed = True
         if run.unwinding is not None or run.timed:
             await trio.lowlevel.checkpoint_if_cancelled()
-        workflow = run.workflow
-        input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
-        context = Context(branch, input_)
-        if workflow.takes_input:
-            result = await workflow.function(context, input_)
-        else:
-            result = await workflow.function(context)
+        try:
+            workflow = run.workflow
+            input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
+            context = Context(branch, input_)
+            if workflow.takes_input:
+                result = await workflow.function(context, input_)
+            else:
+                result = await workflow.function(context)
+        except StepFailed as error:
+            failure = error.failure
+        except Halt:
+            if run.decision is None or run.unwinding is not None:
+                raise
+        except Exception as error:
+            # If not of this store, a StoreError is of one that the workflow uses itself.
+            if isinstance(error, StoreError) and run.engine.failure is not None:
+                raise
+            failure = workflow_error(error)
         while conclude is None and run.held:
-            # A time limit may have brought it here: what is paused does not end.
+            # Its last step was running when it was paused, or a time limit brought it here: what is
+            # paused does not end.
             await run.hold()
     except Halt:
         pass
-    except StepFailed as error:
-        failure = error.failure
-    except StoreError as error:
-        if run.engine.failure is not None:
-            raise
-        # Not of this store, then, but of one that the workflow uses itself.
-        failure = workflow_error(error)
-    except Exception as error:
-        failure = workflow_error(error)
+    except StoreError:
+        raise
     except SystemExit as error:
         # It would end the process, and again each time the run goes on.
         failure = workflow_error(error)

@@ -1,7 +1,8 @@
 """Pause and resume, of a run, a key, and everything: the running step finishes, then all waits."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from keyrun.runtime import (
     Limits,
     Retry,
     RunCancelled,
+    RunFailed,
     Runtime,
     State,
     TransientError,
@@ -485,3 +487,44 @@ async def test_a_time_limit_that_passes_while_paused_takes_effect_at_resume(
         assert status.state is State.PAUSED
         await rt.resume("r")
         assert await run.result() == "expired: True"
+
+
+async def refused(ctx: Context) -> None:
+    await ctx.step(refuse)
+
+
+async def judged(ctx: Context) -> None:
+    await ctx.sleep(10)
+    ctx.fail("not good enough")
+
+
+async def broken(ctx: Context) -> None:
+    await ctx.sleep(10)
+    raise ZeroDivisionError
+
+
+@step(timeout=10, retry=Retry.none())
+async def refuse() -> None:
+    await trio.sleep_forever()
+
+
+@each_level
+@pytest.mark.parametrize("function", [refused, judged, broken])
+async def test_a_run_that_fails_while_paused_ends_at_resume(
+    autojump_clock: trio.testing.MockClock,
+    level: str,
+    function: Callable[[Context], Coroutine[Any, Any, None]],
+) -> None:
+    pause, resume = LEVELS[level]
+    job: Workflow[None, None] = workflow(name="job")(function)
+    hook = RecordingHook()
+    async with open_test_runtime(workflows=[job], on_terminal=hook) as rt:
+        run = await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+        await pause(rt)
+        await trio.sleep(50)
+        assert await state_of(rt, "r") is State.PAUSED
+        assert not hook.outcomes
+        await resume(rt)
+        with pytest.raises(RunFailed):
+            await run.result()
