@@ -253,10 +253,9 @@ class Journal:
 
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""
-        if self.turn is not None:
-            return self.turn[0]
+        before = 0 if self.turn is None else self.turn[0]
         done = (memory for memory in self.memories.values() if memory.outcome is Entry.DONE)
-        return sum(memory.call is Call.STEP for memory in done)
+        return before + sum(memory.call is Call.STEP for memory in done)
 
     def outcomes(self) -> int:
         """How many calls have their outcome."""

@@ -12,7 +12,7 @@ import attrs
 
 from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft, current_step
-from keyrun.runtime.journal import Entry, Memory
+from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.outcome import step_failed
 from keyrun.runtime.retry import Retry
@@ -66,6 +66,8 @@ class Cancel:
 
 
 Verdict = Continue | Succeed | Fail | Cancel
+_LAST = {"succeed": Succeed, "fail": Fail, "cancel": Cancel}
+"""What ends a machine, as it is stored."""
 
 
 class Turn:
@@ -192,11 +194,23 @@ async def _turn(
     memory = run.journal.memory(ident)
     if memory.outcome is not None:
         run.journal.deliver(memory)
+        if memory.outcome is Entry.DONE:
+            name, value = memory.payload
+            last: Verdict = _LAST[name](run.engine.codec.decode(value))
+            return last
         assert memory.failure is not None
         raise step_failed(run, memory.failure)
     memory.fingerprint = 0
     verdict: Verdict = await attempts(branch, step, ident, memory, (Turn(number, payload),), {})
     return verdict
+
+
+def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None:
+    """Stage what the last turn decided. As a rule that is in the commit that ends the run; but not
+    if the run is held, or left, before it has ended."""
+    value = last.result if isinstance(last, Succeed) else last.reason
+    payload = [type(last).__name__.lower(), run.engine.codec.encode(value)]
+    run.write(Entry.DONE, current.step, int(Call.STEP), 0, current.attempt, current.begun, payload)
 
 
 def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
@@ -217,6 +231,8 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         fields = (Entry.TURN, "turn", engine.wall(), number, payload, timer)
         run.put("journal", key, *fields)
         journal.turn = (number, payload, timer)
+    elif run.held or run.unwinding is not None:
+        _keep(run, current, value)
     for sequence in journal.turn_entries:
         run.delete("journal", engine.ledger.entry(run.number, sequence))
     journal.turn_entries.clear()

@@ -187,3 +187,50 @@ def test_a_machine_is_an_async_function() -> None:
 def test_a_negative_delay_is_refused() -> None:
     with pytest.raises(ValueError, match="after must be at least 0 seconds, got -1"):
         Continue(after=-1)
+
+
+LAST: dict[str, tuple[Verdict, State]] = {
+    "succeed": (Succeed("done"), State.SUCCEEDED),
+    "fail": (Fail("no"), State.FAILED),
+    "cancel": (Cancel("never mind"), State.CANCELLED),
+}
+
+
+@pytest.mark.parametrize("how", ["paused and killed", "drained"])
+@pytest.mark.parametrize(("verdict", "state"), LAST.values(), ids=LAST.keys())
+async def test_a_last_turn_that_is_done_before_its_run_may_end_never_runs_again(
+    autojump_clock: MockClock, verdict: Verdict, state: State, how: str
+) -> None:
+    """Its end is not in the commit that keeps what it did."""
+    done: list[int] = []
+
+    @machine(name="last", shield=True)
+    async def last(t: Turn) -> Verdict:
+        if t.number == 0:
+            return Continue()
+        await trio.sleep(5)
+        done.append(t.state.setdefault("turns", 0))
+        t.state["turns"] += 1
+        return verdict
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[last], drain_timeout=0) as runtime:
+        await runtime.submit(last, key="k", run_id="r")
+        await trio.sleep(1)
+        if how != "drained":
+            await runtime.pause("r")
+            await trio.sleep(10)
+            store.crash()
+            await trio.sleep_forever()
+    assert done == [0]
+    hook = RecordingHook()
+    async with open_test_runtime(store, workflows=[last], on_terminal=hook) as runtime:
+        await runtime.resume("r")
+        await trio.sleep(10)
+        status = await runtime.status("r")
+        assert status is not None
+        assert status.state is state
+        assert status.steps_done == 2
+        assert status.result == getattr(verdict, "result", None)
+        assert status.reason == getattr(verdict, "reason", None)
+    assert done == [0]
