@@ -58,6 +58,9 @@ class MemoryStore(Store):
         await trio.sleep(self.latency)
         if group.failure is not None:
             raise group.failure
+        self._apply(tables)
+
+    def _apply(self, tables: Tables) -> None:
         for name, operations in tables.items():
             table = self._tables.setdefault(name, _Table())
             for key, value in operations.items():

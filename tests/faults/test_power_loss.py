@@ -25,7 +25,7 @@ from tests.faults.soaking import amount, shown
 from tests.faults.tracing import Event, Kind
 
 SEEDS = range(amount(1, 40))
-WILD = amount(3, 16)
+WILD = amount(2, 16)
 COMMITS = 20
 
 

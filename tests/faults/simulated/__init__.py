@@ -1,0 +1,1 @@
+"""Whole runtimes in worlds of chance: see `simulation`."""

@@ -1,0 +1,210 @@
+"""The promises hold in worlds made up at random, whatever happens in them.
+
+`KEYRUN_SEED=n` plays one world and prints all that happened in it; `make soak` plays thousands.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+import trio._core._run as trio_run
+from trio.testing import MockClock
+
+from keyrun.runtime import FailureKind, State
+from keyrun.runtime.engine import Engine
+from keyrun.runtime.journal import Entry
+from keyrun.runtime.run import Run
+from keyrun.storage import MemoryStore, StoreError, group
+from tests.faults.simulated.casting import KINDS
+from tests.faults.simulated.pieces import PIECES
+from tests.faults.simulated.simulation import Simulation, play, seeded
+from tests.faults.soaking import amount, shown
+from tests.stress import sabotage
+
+SEED = os.environ.get("KEYRUN_SEED")
+WORLDS = amount(200, 8000)
+PARTS = 8
+"""The worlds are played in parts, so that several processes can share them."""
+
+
+def replay(seed: int) -> str:
+    return f"KEYRUN_SEED={seed} make unit TESTS='-s {__file__}::test_the_promises_hold'"
+
+
+@pytest.mark.parametrize("part", range(PARTS) if SEED is None else [0])
+def test_the_promises_hold(part: int) -> None:
+    seeds = range(part, WORLDS, PARTS) if SEED is None else [int(SEED)]
+    for seed in shown(seeds, f"worlds, part {part}", len(seeds)):
+        try:
+            simulation = play(seed)
+        except BaseException:
+            print(f"world {seed} came to a bad end; to play it again:\n  {replay(seed)}")
+            raise
+        if SEED is not None:
+            print(*simulation.roles, *simulation.lives, *simulation.world.trace, sep="\n")
+        breaches = simulation.world.breaches
+        assert not breaches, "\n".join(
+            [f"in world {seed}:", *breaches, "to play it again:", f"  {replay(seed)}"]
+        )
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    assert play(11).world.trace == play(11).world.trace
+    assert play(11).world.trace != play(12).world.trace
+
+
+def test_a_seed_plays_the_same_world_in_another_process() -> None:
+    """Else a seed that fails could not be looked into."""
+    code = (
+        "from hashlib import sha256; from tests.faults.simulated.simulation import play;"
+        "print([sha256(repr(play(seed).world.trace).encode()).hexdigest() for seed in range(3)])"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    }
+    assert len(told) == 1
+
+
+def test_the_order_of_tasks_comes_from_the_seed() -> None:
+    """What this relies on is private to Trio: without it a seed would not repeat anything."""
+    assert isinstance(trio_run._r, random.Random)
+    assert isinstance(trio_run._ALLOW_DETERMINISTIC_SCHEDULING, bool)
+
+    def order(seed: int) -> list[int]:
+        seen: list[int] = []
+
+        async def note(number: int) -> None:
+            seen.append(number)
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(note, number)
+
+        with seeded(seed):
+            trio.run(main, clock=MockClock(autojump_threshold=0))
+        return seen
+
+    assert order(1) == order(1)
+    assert len({tuple(order(seed)) for seed in range(5)}) == 5
+
+
+def seen_in(simulation: Simulation, seen: Counter[str]) -> None:
+    world = simulation.world
+    for life in simulation.lives:
+        seen["killed" if life.killed else "drained"] += 1
+    seen["redriven"] += len(simulation.redriven)
+    seen["clock set"] += len(simulation.jumps)
+    seen["cancelled"] += sum(known.cancelled for known in world.runs.values())
+    seen["delayed"] += sum(known.delayed for known in world.runs.values())
+    seen["paused"] += sum(" paused " in line for line in world.trace)
+    seen["attempts"] += sum(" step " in line for line in world.trace)
+    for outcomes in world.told.values():
+        seen[outcomes[0].state] += 1
+        seen["told again"] += len(outcomes) > 1
+        if outcomes[0].failure is not None:
+            seen[outcomes[0].failure.kind] += 1
+    for role in simulation.roles:
+        seen[role.kind] += 1
+        if role.kind == "function":
+            seen.update(name for name, *_ in role.input)
+
+
+def test_the_worlds_are_rich_enough_to_mean_something() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        seen_in(play(seed), seen)
+    expected = [
+        *("killed", "drained", "redriven", "clock set", "cancelled", "delayed", "paused"),
+        *("told again", State.SUCCEEDED, State.FAILED, State.CANCELLED),
+        *(FailureKind.STEP_FAILED, FailureKind.PERMANENT_ERROR, FailureKind.STEP_TIMEOUT),
+        *(FailureKind.RUN_TIMEOUT, FailureKind.ITERATION_LIMIT, FailureKind.RETRY_BUDGET),
+        *KINDS,
+        *PIECES,
+    ]
+    assert not [what for what in expected if seen[what] < 3], seen
+    assert seen["attempts"] > 1000
+
+
+def order() -> None:
+    """The line of a key is read backwards."""
+    scan = MemoryStore.scan
+
+    async def backwards(self: MemoryStore, table: str, **options: Any) -> Any:
+        rows = await scan(self, table, **options)
+        return rows[::-1] if table == "queue" else rows
+
+    sabotage.replace(MemoryStore, "scan", backwards)
+
+
+def replay_nothing() -> None:
+    """A run that is driven again does not know what was finished."""
+    recall = Engine.recall
+
+    async def forgetful(self: Engine, run: Run) -> None:
+        await recall(self, run)
+        journal = run.journal
+        for ident, memory in list(journal.memories.items()):
+            if memory.outcome is Entry.DONE:
+                del journal.memories[ident]
+        journal._order = [ident for ident in journal._order if ident in journal.memories]
+
+    sabotage.replace(Engine, "recall", forgetful)
+
+
+def gate() -> None:
+    """What is staged is said to be durable, and committed a while later."""
+
+    async def early(self: group.GroupCommit) -> None:
+        staged, self._open = self._open, group.Group(self)
+        tables = staged.tables
+        staged.settle(durable=True)
+        await trio.sleep(0.1)
+        try:
+            await self._commit(tables)
+        except StoreError as error:
+            self.fail(error)
+
+    sabotage.replace(group.GroupCommit, "_commit_group", early)
+
+
+SABOTAGES = {
+    "gate": (gate, "durable|on the disk"),
+    "order": (order, "first of its key|in order"),
+    "ceiling": (sabotage.ceiling, "must be failed"),
+    "replay": (replay_nothing, "had its outcome"),
+    "hook": (sabotage.hook, "nothing goes on"),
+    "cancel": (sabotage.cancel, "cancel"),
+    "pause": (sabotage.pause, "when it was paused"),
+    "state": (sabotage.state, "the state of"),
+}
+
+
+@pytest.mark.parametrize(("break_it", "said"), SABOTAGES.values(), ids=SABOTAGES.keys())
+def test_a_promise_that_was_broken_on_purpose_is_found(
+    monkeypatch: pytest.MonkeyPatch, break_it: Any, said: str
+) -> None:
+    monkeypatch.setattr(sabotage, "replace", monkeypatch.setattr)
+    break_it()
+    monkeypatch.setattr("tests.faults.simulated.simulation.FOREVER", 500.0)
+    breaches: list[str] = []
+    for seed in range(40):
+        try:
+            breaches = play(seed).world.breaches
+        except Exception as error:  # a runtime that is broken may also come to a bad end
+            breaches = [repr(error)]
+        if any(pattern in breach for breach in breaches for pattern in said.split("|")):
+            return
+    raise AssertionError(f"nobody noticed; the last was {breaches}")
