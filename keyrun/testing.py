@@ -12,7 +12,15 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import trio
 
-from keyrun.runtime import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun.runtime import (
+    Limits,
+    Resources,
+    Retention,
+    RunOutcome,
+    Runtime,
+    Workflow,
+    open_runtime,
+)
 from keyrun.runtime.replay import Replayed, replay
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
@@ -82,6 +90,7 @@ class RuntimeOptions(TypedDict, total=False):
     wall: Callable[[], float]
     max_restarts: int
     restart_window: float
+    resources: Resources | None
 
 
 def open_test_runtime(

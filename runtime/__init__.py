@@ -4,10 +4,12 @@ A run is an async function whose steps are remembered: driven again after a cras
 journaled outcome return it at once. Everything else here follows from that.
 """
 
+from keyrun.runtime.breaker import CircuitBreaker, CircuitState, CircuitStatus
 from keyrun.runtime.context import Context, DurableCall
 from keyrun.runtime.current import CurrentStep, current_step
 from keyrun.runtime.errors import (
     Backpressure,
+    CircuitOpen,
     InputMismatch,
     InvalidGroup,
     InvalidHistory,
@@ -31,6 +33,7 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.events import (
     BackpressureEvent,
+    CircuitEvent,
     Event,
     EventKind,
     KeyEvent,
@@ -59,7 +62,9 @@ from keyrun.runtime.keys import KeyStatus
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, machine
 from keyrun.runtime.progress import Progress, StepCounts, StepProgress
+from keyrun.runtime.rate import RateLimit
 from keyrun.runtime.reader import Reader, open_reader
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.runtime import Runtime, open_runtime
@@ -68,6 +73,7 @@ from keyrun.runtime.statistics import RuntimeStatistics
 from keyrun.runtime.step import StepFunction, step
 from keyrun.runtime.subscription import Events
 from keyrun.runtime.timetable import Cron, Every, Once
+from keyrun.runtime.turnstile import TurnstileStatus
 from keyrun.runtime.values import (
     Failure,
     FailureKind,
@@ -83,6 +89,11 @@ __all__ = [
     "Backpressure",
     "BackpressureEvent",
     "Cancel",
+    "CircuitBreaker",
+    "CircuitEvent",
+    "CircuitOpen",
+    "CircuitState",
+    "CircuitStatus",
     "ConditionError",
     "Context",
     "Continue",
@@ -124,8 +135,10 @@ __all__ = [
     "Priority",
     "Progress",
     "ProgressEvent",
+    "RateLimit",
     "Reader",
     "ReservedHeader",
+    "Resources",
     "Retention",
     "Retry",
     "RunCancelled",
@@ -150,6 +163,7 @@ __all__ = [
     "Succeed",
     "TransientError",
     "Turn",
+    "TurnstileStatus",
     "UnknownGroup",
     "UnknownRun",
     "UnknownWorkflow",

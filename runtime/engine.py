@@ -23,11 +23,13 @@ from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.overruns import Overruns
 from keyrun.runtime.reading import Reading
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
 from keyrun.runtime.schedules import Schedules
 from keyrun.runtime.slots import Slots
+from keyrun.runtime.turnstile import Turnstiles
 from keyrun.runtime.values import RunOutcome, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
@@ -110,6 +112,7 @@ class Engine:
         codec: PayloadCodec,
         wall: Callable[[], float],
         supervision: Supervision,
+        resources: Resources | None = None,
     ) -> None:
         self.store = store
         self.commits = store.group_commit
@@ -130,6 +133,7 @@ class Engine:
         self.codec = codec
         self.wall = wall
         self.slots = Slots(max_concurrent_steps)
+        self.turnstiles = Turnstiles(self, resources)
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
         self.overruns = Overruns()
         self.asyncio = AsyncioLoop()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keyrun.errors import KeyrunError
 
 if TYPE_CHECKING:
+    from keyrun.runtime.breaker import CircuitStatus
     from keyrun.runtime.values import Failure
 
 
@@ -95,6 +96,16 @@ class StepFailed(RuntimeFault, RuntimeError):
 
 class StepTimeout(StepFailed, TimeoutError):
     """The last attempt of a step ran out of time."""
+
+
+class CircuitOpen(RuntimeFault, RuntimeError):
+    """The circuit breaker of a step is open, so it was not called; `status` has the numbers."""
+
+    def __init__(
+        self, message: str, *, status: "CircuitStatus", run_id: str, key: str, step: str
+    ) -> None:
+        super().__init__(message, run_id=run_id, key=key, step=step)
+        self.status = status
 
 
 class ScopeTimeout(RuntimeFault, TimeoutError):

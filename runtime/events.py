@@ -48,6 +48,11 @@ class EventKind(StrEnum):
     """The time of a sync step is up, and its thread still runs."""
     STEP_PROGRESS = "step_progress"
     """What `current_step().report` said."""
+    STEP_STARVING = "step_starving"
+    """A step has waited long for the resources that it needs."""
+    CIRCUIT_OPENED = "circuit_opened"
+    CIRCUIT_HALF_OPENED = "circuit_half_opened"
+    CIRCUIT_CLOSED = "circuit_closed"
     LIMIT_HIT = "limit_hit"
     CLAMP = "clamp"
     """The timeout of a step was cut to what is left of its run."""
@@ -165,6 +170,20 @@ class BackpressureEvent(NamedTuple):
     """Seconds from the beginning to the end."""
 
 
+class CircuitEvent(NamedTuple):
+    """The circuit breaker of a step opened, lets probes through, or closed again."""
+
+    kind: EventKind
+    at: float
+    run_id: str | None
+    key: str | None
+    workflow: str | None
+    step: str
+    calls: int
+    failures: int
+    reason: str
+
+
 class KeyEvent(NamedTuple):
     """Something happened to a key."""
 
@@ -195,6 +214,7 @@ Event = (
     | ProgressEvent
     | LimitEvent
     | BackpressureEvent
+    | CircuitEvent
     | KeyEvent
     | Missed
 )

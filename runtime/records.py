@@ -167,7 +167,7 @@ def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
     """A failure as fields."""
     if failure is None:
         return None
-    return (
+    fields = (
         str(failure.kind),
         failure.reason,
         failure.step,
@@ -177,13 +177,14 @@ def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
         failure.elapsed,
         write_failure(failure.cause),
     )
+    return fields if failure.numbers is None else (*fields, failure.numbers)
 
 
 def read_failure(fields: list[Any] | None) -> Failure | None:
     """The inverse of `write_failure`."""
     if fields is None:
         return None
-    kind, reason, step, attempt, error_type, traceback, elapsed, cause = fields
+    kind, reason, step, attempt, error_type, traceback, elapsed, cause, *numbers = fields
     return Failure(
         kind=FailureKind(kind),
         reason=reason,
@@ -193,4 +194,5 @@ def read_failure(fields: list[Any] | None) -> Failure | None:
         traceback=traceback,
         elapsed=elapsed,
         cause=read_failure(cause),
+        numbers=numbers[0] if numbers else None,
     )

@@ -18,6 +18,7 @@ from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.run import Unwind
 from keyrun.runtime.scheduling import Scheduling
@@ -209,6 +210,7 @@ async def open_runtime(
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
     restart_window: float = 60.0,
+    resources: Resources | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
@@ -239,6 +241,7 @@ async def open_runtime(
             codec=PayloadCodec(transform),
             wall=wall,
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
+            resources=resources,
         )
         store.when_failed(engine.fail)
         await _begin(engine)

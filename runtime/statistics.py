@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyrun.runtime.backlog import BacklogStatistics
+from keyrun.runtime.breaker import CircuitStatus
+from keyrun.runtime.turnstile import TurnstileStatus
 from keyrun.storage import CommitStatistics
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ class RuntimeStatistics:
     waiting_for_slot: int
     backlog: BacklogStatistics
     commits: CommitStatistics
+    circuits: tuple[CircuitStatus, ...]
+    """The circuit breakers that were asked so far."""
+    turnstiles: tuple[TurnstileStatus, ...]
+    """Steps with a policy in their way: how many run, and how many wait."""
 
 
 def statistics_of(engine: "Engine") -> RuntimeStatistics:
@@ -34,4 +40,6 @@ def statistics_of(engine: "Engine") -> RuntimeStatistics:
         waiting_for_slot=engine.slots.waiting,
         backlog=engine.backlog.statistics(),
         commits=engine.store.statistics(),
+        circuits=engine.turnstiles.circuits(),
+        turnstiles=engine.turnstiles.statuses(),
     )

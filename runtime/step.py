@@ -5,13 +5,17 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
+from keyrun.runtime.breaker import CircuitBreaker
 from keyrun.runtime.limits import ResolvedLimits
+from keyrun.runtime.policy import Policies, check_policies
+from keyrun.runtime.rate import RateLimit
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
-from keyrun.runtime.values import UNSET, Unset
+from keyrun.runtime.values import UNSET, Priority, Unset
 
 _NAME = re.compile(r"(?:(?!\(\))[^#/])+")
 
@@ -33,7 +37,7 @@ class StepOptions:
     `shield`: a cancel only tells it, through `current_step().cancel_requested`.
     `at_most_once`: it is never started twice; after a crash in the middle it fails instead.
     `abandon`: a sync step that overruns is left behind in its thread.
-    `asyncio`: the coroutine is one of an asyncio library.
+    `asyncio`: the coroutine is one of an asyncio library. The others are in `Policies`.
     """
 
     name: str
@@ -43,21 +47,49 @@ class StepOptions:
     at_most_once: bool = False
     abandon: bool = False
     asyncio: bool = False
+    breaker: CircuitBreaker | None = None
+    rate: RateLimit | None = None
+    max_concurrent: int | None = None
+    max_waiting: int | None = None
+    resources: Resources | None = None
+    priority: Priority | None = None
+    compensate: Callable[..., Any] | None = None
 
 
 class StepFunction(Generic[P, R]):
     """A function with its options; `@step` makes it. Called directly it is the plain function."""
 
-    def __init__(self, function: Callable[P, Any], options: StepOptions, declared: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[P, Any],
+        options: StepOptions,
+        declared: Any,
+        *,
+        origin: Callable[..., Any] | None = None,
+        quota: tuple[str, Resources] | None = None,
+    ) -> None:
         self.function = function
         self.set = options
         self.declared = declared
+        self.origin = origin or function
+        """What its calls have in common with those of other steps."""
+        self.quota = quota
+        """Whose resources it reserves: a name, and what there is; those of the runtime if None."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.careful = options.at_most_once
-        self.sprints = (
+        self.guarded = any(
+            policy is not None
+            for policy in (options.breaker, options.rate, options.max_concurrent, options.resources)
+        )
+        """Whether there is anything in the way of its calls."""
+        self.light = (
             self.is_async and not options.asyncio and not options.shield and not self.careful
         )
+        """Whether it may be started with no more ado than a call if nothing is in its way."""
+        self.sprints = self.light and not self.guarded and options.compensate is None
         """Whether it may be started with no more ado than a call."""
+        self.turnstile: tuple[object, Any] | None = None
+        """What is in its way, as the runtime that last asked has it."""
         self.complete: Callable[..., None] | None = None
         """What to do with a value instead of journaling it: turns of a machine."""
         self.__name__ = options.name
@@ -75,8 +107,10 @@ class StepFunction(Generic[P, R]):
         shield: bool | Unset = UNSET,
         at_most_once: bool | Unset = UNSET,
         abandon: bool | Unset = UNSET,
+        **policies: Unpack[Policies],
     ) -> "StepFunction[P, R]":
         """The same function with other options."""
+        check_policies(policies)
         given: dict[str, Any] = {
             field: value
             for field, value in (
@@ -89,7 +123,10 @@ class StepFunction(Generic[P, R]):
             )
             if value is not UNSET
         }
-        return StepFunction(self.function, _checked(attrs.evolve(self.set, **given)), self.declared)
+        options = _checked(attrs.evolve(self.set, **given, **policies))
+        return StepFunction(
+            self.function, options, self.declared, origin=self.origin, quota=self.quota
+        )
 
     def timeout_in(self, limits: ResolvedLimits) -> float:
         """Seconds for one attempt: its own word, else that of the run."""
@@ -137,6 +174,7 @@ def step(
     at_most_once: bool = ...,
     abandon: bool = ...,
     asyncio: bool = ...,
+    **policies: Unpack[Policies],
 ) -> "_Decorator": ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -149,8 +187,10 @@ def step(
     at_most_once: bool = False,
     abandon: bool = False,
     asyncio: bool = False,
+    **policies: Unpack[Policies],
 ) -> Any:
     """Make a step of an async function, or of a sync one, which then runs in a worker thread."""
+    check_policies(policies)
 
     def decorate(function: Callable[..., Any]) -> StepFunction[..., Any]:
         if isinstance(function, StepFunction):
@@ -170,6 +210,7 @@ def step(
             at_most_once=at_most_once,
             abandon=abandon,
             asyncio=asyncio,
+            **policies,
         )
         return StepFunction(function, _checked(options), return_type(function))
 

@@ -27,10 +27,12 @@ from keyrun.runtime.attempt import (
 )
 from keyrun.runtime.current import CurrentStep, enter, leave, running
 from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.guarding import guarded
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.outcome import failed, interrupted, stage_value, step_failed, succeeded
 from keyrun.runtime.run import Halt, Run, Unwind
 from keyrun.runtime.step import StepFunction
+from keyrun.runtime.turnstile import Pass
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named
 
@@ -130,8 +132,10 @@ async def attempts(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     started: Started | None = None,
+    passed: Pass | None = None,
 ) -> Any:
-    """Try until there is a value, or `StepFailed`. `started` is an attempt that was made."""
+    """Try until there is a value, or `StepFailed`. `started` is an attempt that was made, and
+    `passed` what it holds if the step is guarded."""
     run = branch.run
     if run.rehearsed:
         return await run.rehearse(step, ident)
@@ -140,10 +144,13 @@ async def attempts(
             due, delay = memory.retry
             await run.wait(min(due - run.engine.wall(), delay), "backoff")
             memory.retry = None
-        value = await _try(branch, step, ident, memory, args, kwargs, started)
+        attempt = _try(branch, step, ident, memory, args, kwargs, started)
+        if step.guarded:
+            attempt = guarded(run, step, ident, memory, attempt, passed, _RETRY)
+        value = await attempt
         if value is not _RETRY:
             return value
-        started = None
+        started = passed = None
 
 
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -236,7 +243,8 @@ async def _try(
         elif slots.free:
             slots.free -= 1
         else:
-            await slots.take(run.submission.priority)
+            rank = step.set.priority
+            await slots.take(run.submission.priority if rank is None else rank)
         if started is not None:
             current, done = started
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from keyrun.runtime.events import (
     BackpressureEvent,
+    CircuitEvent,
     EventKind,
     KeyEvent,
     LimitEvent,
@@ -20,6 +21,7 @@ from keyrun.runtime.events import (
 from keyrun.runtime.values import Failure, FailureKind, State
 
 if TYPE_CHECKING:
+    from keyrun.runtime.breaker import CircuitStatus
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.feed import Feed
     from keyrun.runtime.records import Standing, Submission
@@ -260,3 +262,25 @@ def key_changed(
 ) -> None:
     """A key was quarantined or released, and `group` says so."""
     feed.tell(group, KeyEvent(kind, feed.wall(), None, key, None, reason))
+
+
+_CIRCUITS = {
+    "open": EventKind.CIRCUIT_OPENED,
+    "half_open": EventKind.CIRCUIT_HALF_OPENED,
+    "closed": EventKind.CIRCUIT_CLOSED,
+}
+
+
+def circuit_changed(feed: "Feed", status: "CircuitStatus", reason: str) -> None:
+    """A circuit breaker changed its mind, in memory."""
+    kind, numbers = _CIRCUITS[status.state], (status.calls, status.failures)
+    feed.tell(
+        None, CircuitEvent(kind, feed.wall(), None, None, None, status.step, *numbers, reason)
+    )
+
+
+def starving(feed: "Feed", run: "Run", step: str, waited: float, reason: str) -> None:
+    """A step waits long for what it needs."""
+    about = run.submission.about
+    event = SetbackEvent(EventKind.STEP_STARVING, feed.wall(), *about, step, 0, waited, reason)
+    feed.tell(None, event)

@@ -48,13 +48,15 @@ class FailureKind(StrEnum):
     VERDICT = "verdict"
     INTERRUPTED = "interrupted"
     CHILD_FAILED = "child_failed"
+    CIRCUIT_OPEN = "circuit_open"
     WORKFLOW_ERROR = "workflow_error"
 
 
 @attrs.frozen(kw_only=True)
 class Failure:
     """How a step or a run failed. `reason` is a sentence for people; `cause` is the failure that
-    led to this one, for instance the last error of a step when the run's time was up."""
+    led to this one, for instance the last error of a step when the run's time was up; `numbers`
+    are those of a circuit breaker."""
 
     kind: FailureKind
     reason: str
@@ -64,6 +66,7 @@ class Failure:
     traceback: str | None = None
     elapsed: float | None = None
     cause: "Failure | None" = None
+    numbers: dict[str, float] | None = None
 
 
 @attrs.frozen(kw_only=True)

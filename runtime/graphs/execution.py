@@ -16,19 +16,16 @@ import trio
 
 from keyrun.actors.errors import is_crash
 from keyrun.runtime.context import Context
-from keyrun.runtime.errors import StepFailed
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.allowance import Allowance
-from keyrun.runtime.graphs.branch import NodeBranch
-from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
-from keyrun.runtime.graphs.node import read, stored
-from keyrun.runtime.graphs.sprint import Seat, Spent, attended, sprint
+from keyrun.runtime.graphs.performer import Performer
+from keyrun.runtime.graphs.places import Places
+from keyrun.runtime.graphs.sprint import Seat, Spent, attended
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.run import Halt
-from keyrun.runtime.stepping import Started, attempts, contradiction, halt, replayed
+from keyrun.runtime.stepping import contradiction, halt
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.wording import named, traceback_of, type_of
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.graph import Graph
@@ -44,8 +41,6 @@ class Execution:
         self._run = branch.run
         self._run.allowance = Allowance(graph.max_output, graph.max_run_output)
         self._journal = branch.run.journal
-        self._steps = branch.fork("")
-        """The branch that all nodes with a step are in: only their names tell them apart."""
         self._branch = branch
         self._frontier = Frontier(
             graph.plan,
@@ -54,6 +49,8 @@ class Execution:
             waves=graph.schedule == "waves",
             staged=lambda: self._run.staged,
         )
+        self._places = Places(self._run, self._frontier)
+        self._performer = Performer(context, self._places, aside=self._aside, end=self._end)
         self._tasks = 1
         """Those that serve."""
         self._raised: BaseException | None = None
@@ -74,6 +71,7 @@ class Execution:
             if self._raised is None and not self._stopped:
                 raise
         finally:
+            self._places.clear()
             self._branch.forks.clear()
         if self._raised is not None:
             raise self._raised
@@ -108,19 +106,24 @@ class Execution:
 
     async def _take(self, seat: Seat) -> bool:
         """Serve in one scope for as long as that will do. Says whether there may be more."""
-        left: tuple[Activation, Spent] | None = None
+        performer, journal = self._performer, self._journal
+        spent: Spent | None = None
         with trio.CancelScope() as seat.scope:
-            while left is None and not self._stopped:
+            while spent is None and not self._stopped:
                 activation = self._next()
-                if activation is not None:
-                    left = await self._begin(activation, seat)
-                elif self._frontier.picked:
+                if activation is None:
+                    if not self._frontier.picked:
+                        return False
                     await self._catch_up()
-                else:
-                    return False
-        if left is not None:
-            activation, spent = left
-            await self._aside(self._attempts(activation, spent.started), seat)
+                    continue
+                gate = activation.gate
+                if gate is not None and not gate.durable and not journal.replaying:
+                    await gate.wait()
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                spent = await performer.begin(activation, seat)
+        if spent is not None:
+            assert activation is not None
+            await performer.go_on(activation, spent, seat)
         return not self._stopped
 
     def relieve(self, *, counted: bool) -> None:
@@ -180,91 +183,6 @@ class Execution:
             raise halt(self._run, contradiction(self._run, said, missing))
         self._journal.advance()
 
-    async def _begin(self, activation: Activation, seat: Seat) -> tuple[Activation, Spent] | None:
-        """Begin a node. What it gives back is to be gone on with outside of the scope."""
-        gate = activation.gate
-        if gate is not None and not gate.durable and not self._journal.replaying:
-            await gate.wait()
-            if self._stopped:
-                return None
-        if activation.station.step is None:
-            await self._aside(self._durably(activation), seat)
-            return None
-        run, step, ident = self._run, activation.station.step, activation.ident
-        run.begun_steps += 1
-        memory = self._journal.memories.get(ident)
-        if memory is not None and memory.outcome is not None:
-            await self._aside(self._again(activation, memory), seat)
-            return None
-        most = run.submission.limits.max_iterations
-        if most is not None and run.begun_steps > most:
-            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
-            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-        if (
-            not step.sprints
-            or not run.engine.slots.free
-            or (run.careful or run.stopped or (memory is not None and memory.known))
-        ):
-            await self._aside(self._attempts(activation, None), seat)
-            return None
-        value = await sprint(run, activation, seat)
-        if isinstance(value, Spent):
-            return activation, value
-        self._complete(activation, value)
-        return None
-
-    async def _attempts(self, activation: Activation, started: Started | None) -> None:
-        step = activation.station.step
-        assert step is not None
-        memory = self._journal.remember(activation.ident, None)
-        try:
-            value = await attempts(
-                self._steps, step, activation.ident, memory, (activation.given,), {}, started
-            )
-        except StepFailed as error:
-            self._fail(activation, error.failure, error)
-        else:
-            self._complete(activation, value)
-
-    async def _again(self, activation: Activation, memory: Memory) -> None:
-        """Give an outcome back."""
-        step = activation.station.step
-        assert step is not None
-        try:
-            value = await replayed(self._run, step, activation.ident, memory)
-        except StepFailed as error:
-            self._fail(activation, error.failure, error)
-        else:
-            self._complete(activation, value)
-
-    async def _durably(self, activation: Activation) -> None:
-        """A node that is workflow code."""
-        node, run = activation.station.node, self._run
-        before = run.begun_steps
-        branch = NodeBranch(self._branch, f"{activation.ident}/")
-        context = Context(branch, self._context.input)
-        try:
-            value = stored(node, await node.target(context, activation.given))
-        except StepFailed as error:
-            self._fail(activation, error.failure, error)
-        except Exception as error:
-            self._fail(activation, _failure(activation, error), error)
-        else:
-            if run.begun_steps == before:
-                # A loop of nodes that ask for nothing would go on for ever.
-                run.begun_steps += 1
-            self._complete(activation, value)
-        finally:
-            branch.close()
-            self._branch.forks.remove(branch)
-
-    def _complete(self, activation: Activation, value: Any) -> None:
-        port, output = read(activation.station.node, value)
-        self._end(activation, End(On.COMPLETE, port, output))
-
-    def _fail(self, activation: Activation, failure: Failure, error: Exception) -> None:
-        self._end(activation, End(On.FAIL, None, None, failure, error))
-
     def _end(self, activation: Activation, end: End) -> None:
         if self._stopped:
             return
@@ -273,6 +191,7 @@ class Execution:
         except TooManyTurns as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
             raise halt(self._run, limit) from None
+        self._places.review()
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
 
@@ -306,13 +225,3 @@ class Execution:
 
 def _is_known(memory: Memory | None) -> bool:
     return memory is not None and memory.outcome is not None
-
-
-def _failure(activation: Activation, error: Exception) -> Failure:
-    return Failure(
-        kind=FailureKind.WORKFLOW_ERROR,
-        reason=f"the node {activation.ident!r} raised {named(error)}",
-        step=activation.ident,
-        error_type=type_of(error),
-        traceback=traceback_of(error),
-    )

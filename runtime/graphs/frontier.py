@@ -236,7 +236,7 @@ class Frontier:
         """Begin the next turn of loops whose region is at rest."""
         for link, end in list(self._returns):
             loop = self.plan.loops[link.index]
-            if any(name in self.active or name in self._waiting for name in loop.region):
+            if any(map(self.under_way, loop.region)):
                 continue
             self._returns.remove((link, end))
             turns = self._fired_back[link.index] = self._fired_back.get(link.index, 0) + 1
@@ -273,7 +273,6 @@ class Frontier:
             self.active[name] = activation
             self.picked.append(activation)
 
-    @property
-    def over(self) -> bool:
-        """Whether no node can run any more."""
-        return not self.active and not self._ready
+    def under_way(self, name: str) -> bool:
+        """Whether a node is active, or ready to be."""
+        return name in self.active or name in self._waiting

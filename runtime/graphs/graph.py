@@ -1,9 +1,9 @@
 """Graphs as users write them: nodes, edges, and what holds for all of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.allowance import OUTPUT, RUN
@@ -14,8 +14,10 @@ from keyrun.runtime.graphs.node import Join, Node
 from keyrun.runtime.graphs.plan import Plan, draw
 from keyrun.runtime.graphs.validation import faults
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.policy import Policies
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
-from keyrun.runtime.values import UNSET, Priority, Unset
+from keyrun.runtime.values import UNSET, Unset
 from keyrun.runtime.workflow import Workflow
 
 Schedule = Literal["eager", "waves"]
@@ -28,10 +30,11 @@ class Graph(Workflow[Any, Any]):
     it the others finish first. `max_concurrency`: how many nodes of one run are under way at the
     same time; with 1 they run in the order of their declaration. `schedule="waves"` begins a node
     only when all nodes of the levels before it have ended. `max_output` is how many bytes the
-    output of a node may have, `max_run_output` those of a run together.
+    output of a node may have, `max_run_output` those of a run together. `resources` is what its
+    nodes share, over all runs.
 
-    A run gives the output of the one node that nothing comes after; if there are several such
-    nodes, a mapping of those that completed.
+    A run gives the output of the one node that nothing comes after when it completes; if there are
+    several such nodes, a mapping of those that completed.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Graph(Workflow[Any, Any]):
         schedule: Schedule = "eager",
         max_output: int = OUTPUT,
         max_run_output: int = RUN,
+        resources: Resources | None = None,
         version: int = 1,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         retry: Retry | None = None,
@@ -68,6 +72,7 @@ class Graph(Workflow[Any, Any]):
         self.schedule = schedule
         self.max_output = max_output
         self.max_run_output = max_run_output
+        self.resources = resources
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self._plan: Plan | None = None
@@ -105,18 +110,21 @@ class Graph(Workflow[Any, Any]):
         shield: bool | Unset = UNSET,
         at_most_once: bool | Unset = UNSET,
         abandon: bool | Unset = UNSET,
-        priority: Priority = Priority.NORMAL,
+        fallback: str | None = None,
+        **policies: Unpack[Policies],
     ) -> None:
         """Add a node. `target` is a function, or a step, that takes one `NodeInput`, or the
         arguments in `args`; it returns its output, or `Port(name, output)` for one of its `ports`.
-        With `join="any"` the node starts with the first edge that fires. What else holds for its
-        step overrides what `@step(...)` says."""
+        With `join="any"` the node starts with the first edge that fires. `fallback` is the node to
+        go to while the circuit breaker of this one is open. What else holds for its step overrides
+        what `@step(...)` says."""
         given: dict[str, Any] = {
             "timeout": timeout,
             "retry": retry,
             "shield": shield,
             "at_most_once": at_most_once,
             "abandon": abandon,
+            **policies,
         }
         self._open()
         self.nodes.append(
@@ -126,7 +134,7 @@ class Graph(Workflow[Any, Any]):
                 ports=tuple(ports),
                 join=join,
                 args=args,
-                priority=Priority(priority),
+                fallback=fallback,
                 options={name: value for name, value in given.items() if value is not UNSET},
             )
         )
@@ -178,10 +186,12 @@ class Graph(Workflow[Any, Any]):
                 "max_output": self.max_output,
                 "max_run_output": self.max_run_output,
             }
-            found = faults(self.nodes, self.edges, limits)
+            edges = [*self.edges, *_fallbacks(self.nodes)]
+            found = faults(self.nodes, edges, limits, self.resources)
             if found:
                 raise InvalidGraph(self.name, found)
-            return draw(self.nodes, self.edges, frozenset())
+            quota = None if self.resources is None else (self.name, self.resources)
+            return draw(self.nodes, edges, quota=quota)
         return self._plan
 
     def registered(self) -> None:
@@ -204,3 +214,10 @@ class Graph(Workflow[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} v{self.version}>"
+
+
+def _fallbacks(nodes: Iterable[Node]) -> Iterator[Edge]:
+    """The edges that lead to fallbacks."""
+    for node in nodes:
+        if node.fallback is not None:
+            yield Edge(source=node.id, target=node.fallback, on=On.OPEN)

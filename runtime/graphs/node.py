@@ -8,6 +8,7 @@ import attrs
 
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.step import StepFunction, as_step
 from keyrun.runtime.values import Failure, Priority
 
@@ -65,21 +66,34 @@ class Node:
     ports: tuple[str, ...] = ()
     join: Join = "all"
     args: Mapping[str, Any] | None = None
-    priority: Priority = Priority.NORMAL
     fallback: str | None = None
     compensate: Callable[..., Any] | str | None = None
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """What else holds for its step: timeout, retry and the like."""
 
-    def step(self) -> StepFunction[..., Any] | None:
-        """Its step, named after the node; None if it is workflow code."""
+    @property
+    def priority(self) -> Priority:
+        """Which of the nodes that are ready go first."""
+        priority: Priority | None = self.options.get("priority")
+        return Priority.NORMAL if priority is None else priority
+
+    def step(self, quota: tuple[str, Resources] | None = None) -> StepFunction[..., Any] | None:
+        """Its step, named after the node; None if it is workflow code. `quota` is whose resources
+        it reserves."""
         if is_durable(self.target):
             return None
         base = as_step(self.target)
         declared = Any if self.ports else base.declared
         call = _async_call(self, base) if base.is_async else _sync_call(self, base)
-        own: StepFunction[..., Any] = StepFunction(call, base.set, declared)
-        return own.options(name=self.id, **self.options)
+        own: StepFunction[..., Any] = StepFunction(
+            call, base.set, declared, origin=base.origin, quota=quota
+        )
+        own = own.options(name=self.id, **self.options)
+        breaker = own.set.breaker
+        if self.fallback is not None and breaker is not None:
+            # Where there is another way, nobody waits for this one.
+            own = own.options(breaker=attrs.evolve(breaker, when_open="fail"))
+        return own
 
 
 def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput], Any]:

@@ -6,8 +6,9 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.graphs.condition import Condition
-from keyrun.runtime.graphs.edge import Edge, Link
+from keyrun.runtime.graphs.edge import Edge, Link, On
 from keyrun.runtime.graphs.node import Node
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.step import StepFunction
 
 
@@ -32,6 +33,8 @@ class Station:
     incoming: tuple[Link, ...]
     outgoing: tuple[Link, ...]
     returning: tuple[Link, ...]
+    crowded: tuple[str, ...]
+    """The nodes right after it that only so many may wait for."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -46,8 +49,15 @@ class Plan:
     """By the index of their back edge."""
 
 
-def draw(nodes: Iterable[Node], edges: Iterable[Edge], apart: frozenset[str]) -> Plan:
-    """The plan of nodes and edges that fit together. Those `apart` are no part of the way."""
+def draw(
+    nodes: Iterable[Node],
+    edges: Iterable[Edge],
+    *,
+    apart: frozenset[str] = frozenset(),
+    quota: tuple[str, Resources] | None = None,
+) -> Plan:
+    """The plan of nodes and edges that fit together. Those `apart` are no part of the way; `quota`
+    is what all of them share."""
     nodes = [node for node in nodes if node.id not in apart]
     edges = list(edges)
     forward = [edge for edge in edges if not edge.back]
@@ -77,28 +87,36 @@ def draw(nodes: Iterable[Node], edges: Iterable[Edge], apart: frozenset[str]) ->
     for link in links:
         by_source[link.edge.source].append(link)
         by_target[link.edge.target].append(link)
+    steps = {node.id: node.step(quota) for node in nodes}
+    crowded = {name for name, step in steps.items() if step and step.set.max_waiting}
     stations = {
         node.id: Station(
             node=node,
-            step=node.step(),
+            step=steps[node.id],
             level=levels[node.id],
             rank=(int(node.priority), index),
             incoming=tuple(link for link in by_target[node.id] if not link.edge.back),
             outgoing=tuple(link for link in by_source[node.id] if not link.edge.back),
             returning=tuple(link for link in by_source[node.id] if link.edge.back),
+            crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
         )
         for index, node in enumerate(nodes)
     }
     return Plan(
         stations=stations,
         entries=tuple(each for each in stations.values() if not each.incoming),
-        sinks=tuple(name for name, each in stations.items() if not each.outgoing),
+        sinks=tuple(name for name, each in stations.items() if not _leads_on(each)),
         links=links,
         loops={
             index: Loop(link=links[index], body=frozenset(body), region=frozenset(region))
             for index, (body, region) in bodies.items()
         },
     )
+
+
+def _leads_on(station: Station) -> bool:
+    """Whether anything can come after it when it completes."""
+    return any(link.edge.on in (On.COMPLETE, On.ALL) for link in station.outgoing)
 
 
 def _ways(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

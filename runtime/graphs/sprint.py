@@ -18,6 +18,7 @@ from keyrun.runtime.clock import start_clock
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.outcome import stage_value
+from keyrun.runtime.turnstile import Pass
 
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run
@@ -73,6 +74,7 @@ class Spent:
     """An attempt that was begun and did not simply return: what came of it."""
 
     started: tuple[CurrentStep, Raised | Returned]
+    passed: Pass | None
 
 
 @coroutine
@@ -97,8 +99,8 @@ def attended(call: Coroutine[Any, Any, R], seat: Seat) -> Generator[Any, Any, R]
             return value
 
 
-async def sprint(run: "Run", activation: Activation, seat: Seat) -> Any:
-    """The value of a node, journaled, or `Spent`."""
+async def sprint(run: "Run", activation: Activation, seat: Seat, passed: Pass | None = None) -> Any:
+    """The value of a node, journaled, or `Spent`. `passed` is what a guarded one holds."""
     step = activation.station.step
     assert step is not None
     if run.pending:
@@ -113,6 +115,8 @@ async def sprint(run: "Run", activation: Activation, seat: Seat) -> Any:
         if not current.marked:
             payload = stage_value(run, step, None, current, value)
             run.journal.fresh.append((current.step, None, payload))
+            if passed is not None:
+                passed.succeeded()
             return value
         done = Returned(value)
     except BaseException as error:
@@ -120,4 +124,4 @@ async def sprint(run: "Run", activation: Activation, seat: Seat) -> Any:
     finally:
         seat.current = None
         leave(token)
-    return Spent((current, done))
+    return Spent((current, done), passed)

@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from keyrun.runtime.graphs.arguments import rendering
@@ -10,16 +11,21 @@ from keyrun.runtime.graphs.condition import Condition, Unreadable
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.node import Node, is_durable
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.step import as_step, check_name
 
 
 def faults(
-    nodes: Sequence[Node], edges: Sequence[Edge], limits: dict[str, int | None]
+    nodes: Sequence[Node],
+    edges: Sequence[Edge],
+    limits: dict[str, int | None],
+    quota: Resources | None = None,
 ) -> list[str]:
     """All that is wrong, in words."""
     return [
         *_of_limits(limits),
         *_of_nodes(nodes),
+        *_of_needs(nodes, quota),
         *_of_edges(nodes, edges),
         *_of_shape(nodes, edges),
     ]
@@ -40,7 +46,7 @@ def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
     known = {node.id for node in nodes}
     for node in nodes:
         yield from (f"node {node.id!r}: {said}" for said in _of_node(node))
-        if isinstance(node.fallback, str) and node.fallback not in known:
+        if node.fallback is not None and node.fallback not in known:
             yield f"node {node.id!r}: its fallback {node.fallback!r} is no node"
         if isinstance(node.compensate, str) and node.compensate not in known:
             yield f"node {node.id!r}: its compensation {node.compensate!r} is no node"
@@ -66,6 +72,17 @@ def _of_node(node: Node) -> Iterator[str]:
         node.step()
     except (TypeError, ValueError, ImportError) as error:
         yield str(error)
+
+
+def _of_needs(nodes: Sequence[Node], quota: Resources | None) -> Iterator[str]:
+    for node in nodes:
+        with suppress(TypeError, ValueError, ImportError):
+            step = node.step() if callable(node.target) else None
+            need = None if step is None else step.set.resources
+            if need is not None and quota is not None:
+                yield from (f"node {node.id!r}: {said}" for said in need.excess(quota))
+            if node.fallback is not None and (step is None or step.set.breaker is None):
+                yield f"node {node.id!r}: a fallback is for a node with a breaker, and it has none"
 
 
 def _of_call(node: Node) -> Iterator[str]:
@@ -102,7 +119,7 @@ def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
             yield f"the edge {source!r} -> {target!r} is declared {times} times ({rest[0]})"
     for edge in edges:
         for name in (edge.source, edge.target):
-            if name not in known:
+            if name not in known and edge.on is not On.OPEN:
                 yield f"edge {edge}: there is no node {name!r}"
         source = known.get(edge.source)
         if edge.port is not None and source is not None and edge.port not in source.ports:

@@ -302,5 +302,5 @@ async def test_a_failed_graph_is_a_dead_letter_and_redrives_what_failed(
         broken.clear()
         log.lines.clear()
         await runtime.redrive("r")
-        assert await run.result() == "end"
+        assert await run.result() == {"end": "end"}
     assert log.lines == ["+mendable", "+end", "-end"]

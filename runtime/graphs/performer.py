@@ -1,0 +1,154 @@
+"""The performer: how one node is run, from the journal to its end."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from keyrun.runtime.context import Context
+from keyrun.runtime.errors import StepFailed
+from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.branch import NodeBranch
+from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.node import read, stored
+from keyrun.runtime.graphs.places import Places
+from keyrun.runtime.graphs.sprint import Seat, Spent, sprint
+from keyrun.runtime.journal import Memory
+from keyrun.runtime.stepping import attempts, halt, replayed
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.wording import named, traceback_of, type_of
+
+
+class Aside(Protocol):
+    """Awaits what may wait, while others go on with the rest."""
+
+    def __call__(
+        self, call: Coroutine[Any, Any, None], seat: Seat, /
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+class Performer:
+    """Runs nodes. `end` is told how each of them ended, as soon as the journal knows."""
+
+    def __init__(
+        self,
+        context: Context,
+        places: Places,
+        *,
+        aside: Aside,
+        end: Callable[[Activation, End], None],
+    ) -> None:
+        self._context = context
+        self._branch = context.branch
+        self._run = context.branch.run
+        self._steps = context.branch.fork("")
+        """The branch that all nodes with a step are in: only their names tell them apart."""
+        self._places = places
+        self._aside = aside
+        self._end = end
+
+    async def begin(self, activation: Activation, seat: Seat) -> Spent | None:
+        """Run a node. What it gives back is to be gone on with when the seat has another scope."""
+        run, station, ident = self._run, activation.station, activation.ident
+        journal, step = run.journal, station.step
+        if step is None:
+            await self._aside(self._durably(activation), seat)
+            return None
+        run.begun_steps += 1
+        memory = journal.memories.get(ident)
+        if memory is not None and memory.outcome is not None:
+            await self._aside(self._again(activation, memory), seat)
+            return None
+        most = run.submission.limits.max_iterations
+        if most is not None and run.begun_steps > most:
+            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+        passed = None
+        if (
+            not step.light
+            or not run.engine.slots.free
+            or (run.careful or run.stopped or (memory is not None and memory.known))
+            or (station.crowded and not self._places.reserve(activation))
+        ):
+            await self._aside(self._attempts(activation), seat)
+            return None
+        if step.guarded:
+            passed = run.engine.turnstiles.of(step).enter_nowait((run.number, step.set.name))
+            if passed is None:
+                await self._aside(self._attempts(activation), seat)
+                return None
+        value = await sprint(run, activation, seat, passed)
+        if isinstance(value, Spent):
+            return value
+        self._complete(activation, value)
+        return None
+
+    async def go_on(self, activation: Activation, spent: Spent, seat: Seat) -> None:
+        """Go on with an attempt that did not simply return."""
+        await self._aside(self._attempts(activation, spent), seat)
+
+    async def _attempts(self, activation: Activation, spent: Spent | None = None) -> None:
+        step, ident = activation.station.step, activation.ident
+        assert step is not None
+        memory = self._run.journal.remember(ident, None)
+        started, passed = (None, None) if spent is None else (spent.started, spent.passed)
+        given = (activation.given,)
+        if activation.station.crowded and not self._run.rehearsed:
+            await self._places.wait(activation)
+        try:
+            value = await attempts(self._steps, step, ident, memory, given, {}, started, passed)
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _again(self, activation: Activation, memory: Memory) -> None:
+        """Give an outcome back."""
+        step = activation.station.step
+        assert step is not None
+        try:
+            value = await replayed(self._run, step, activation.ident, memory)
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _durably(self, activation: Activation) -> None:
+        """A node that is workflow code."""
+        node, run = activation.station.node, self._run
+        before = run.begun_steps
+        branch = NodeBranch(self._branch, f"{activation.ident}/")
+        context = Context(branch, self._context.input)
+        try:
+            value = stored(node, await node.target(context, activation.given))
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        except Exception as error:
+            self._fail(activation, _failure(activation, error), error)
+        else:
+            if run.begun_steps == before:
+                # A loop of nodes that ask for nothing would go on for ever.
+                run.begun_steps += 1
+            self._complete(activation, value)
+        finally:
+            branch.close()
+            self._branch.forks.remove(branch)
+
+    def _complete(self, activation: Activation, value: Any) -> None:
+        port, output = read(activation.station.node, value)
+        self._end(activation, End(On.COMPLETE, port, output))
+
+    def _fail(self, activation: Activation, failure: Failure, error: Exception) -> None:
+        refused = failure.kind is FailureKind.CIRCUIT_OPEN
+        if refused and activation.station.node.fallback is not None:
+            self._end(activation, End(On.OPEN, None, failure.numbers, failure, error))
+        else:
+            self._end(activation, End(On.FAIL, None, None, failure, error))
+
+
+def _failure(activation: Activation, error: Exception) -> Failure:
+    return Failure(
+        kind=FailureKind.WORKFLOW_ERROR,
+        reason=f"the node {activation.ident!r} raised {named(error)}",
+        step=activation.ident,
+        error_type=type_of(error),
+        traceback=traceback_of(error),
+    )
