@@ -149,7 +149,7 @@ async def test_a_failure_can_be_taken_care_of(autojump_clock: MockClock) -> None
     async def say(word: str) -> str:
         return word
 
-    assert await run_flow(parse(text, functions=[risky, say])) == "repaired 2"
+    assert await run_flow(parse(text, functions=[risky, say])) == {"repair": "repaired 2"}
 
 
 async def test_a_branch_whose_condition_has_no_answer_fails_for_good() -> None:
