@@ -19,7 +19,7 @@ lint: $(VENV)/dev.stamp  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/dev.stamp view  ## mypy, strict
-	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests
+	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests examples
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --cov --cov-report term $(TESTS)
@@ -35,7 +35,7 @@ view:
 	@rm -rf build/view && mkdir -p build/view/keyrun
 	@for f in keyrun/*; do case $$f in *__pycache__) ;; *) ln -s ../../../$$f build/view/keyrun/;; esac; done
 	@for d in actors runtime storage; do ln -s ../../../$$d build/view/keyrun/; done
-	@ln -s ../../benchmarks ../../tests build/view/
+	@ln -s ../../benchmarks ../../examples ../../tests build/view/
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Keyrun needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

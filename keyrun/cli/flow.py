@@ -12,8 +12,8 @@ from keyrun.cli.carrying import Wish, about_the_run, carry_out
 from keyrun.cli.exits import FAILED, FINE, USAGE, Refusal, plainly
 from keyrun.cli.screen import say, visible
 from keyrun.cli.target import load, workflows_in
-from keyrun.flows.extras import ExtraMissing
 from keyrun.runtime import Workflow
+from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.step import StepFunction
 
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -141,7 +141,7 @@ def _parse(path: Path, library: Library) -> Any:
 
     try:
         return load_flow(path, functions=library.functions, workflows=library.workflows)
-    except ExtraMissing as error:
+    except MissingExtra as error:
         raise Refusal(str(error), USAGE) from error
 
 

@@ -4,17 +4,17 @@ What this needs comes with `pip install keyrun[flows]`, and is imported when it 
 """
 
 from keyrun.flows.errors import CodeFailed, NodeFailed, NodeUnavailable, TemplateFailed
-from keyrun.flows.extras import ExtraMissing
 from keyrun.flows.files import InvalidFlow, Problem, load, parse
 from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.branch import branch
 from keyrun.flows.nodes.code import code
 from keyrun.flows.nodes.http import http
+from keyrun.runtime.graphs.errors import MissingExtra
 
 __all__ = [
     "CodeFailed",
-    "ExtraMissing",
     "InvalidFlow",
+    "MissingExtra",
     "NodeFailed",
     "NodeUnavailable",
     "Problem",

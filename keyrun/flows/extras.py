@@ -3,22 +3,16 @@
 from importlib import import_module
 from typing import Any
 
-from keyrun.errors import KeyrunError
-
-
-class ExtraMissing(KeyrunError, ImportError):
-    """A library that comes with an extra of Keyrun is not installed."""
+from keyrun.runtime.graphs.errors import MissingExtra
 
 
 def need(library: str, *, for_: str, extra: str = "flows") -> Any:
     """The module `library`, or an error that says what to install."""
+    name = library.partition(".")[0]
     try:
         return import_module(library)
     except ImportError as error:
-        if error.name is not None and library.partition(".")[0] != error.name.partition(".")[0]:
+        if error.name is not None and name != error.name.partition(".")[0]:
             raise
-        raise ExtraMissing(
-            f"{for_} needs {library.partition('.')[0]}, which is not installed: "
-            f"pip install keyrun[{extra}]",
-            name=error.name,
-        ) from error
+        said = f"{for_} needs {name}, which is not installed: pip install keyrun[{extra}]"
+        raise MissingExtra(said) from error

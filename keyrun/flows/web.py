@@ -47,7 +47,7 @@ class Exchange:
         rest is bytes."""
         httpx = need("httpx", for_="an http node")
         try:
-            return await self._exchange()
+            return await self._exchange(httpx)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
             raise NodeFailed(f"{self}: {error or type(error).__name__}") from error
         except httpx.TooManyRedirects as error:
@@ -56,15 +56,12 @@ class Exchange:
             said = str(error) or type(error).__name__
             raise NodeUnavailable(f"{self}: {said}") from error
 
-    async def _exchange(self) -> dict[str, Any]:
+    async def _exchange(self, httpx: Any) -> dict[str, Any]:
         client = _shared_client()
-        request = client.build_request(
-            self.method,
-            self.url,
-            headers=self.headers,
-            params=self.params,
-            content=self.content,
-        )
+        url = httpx.URL(self.url)
+        if self.params:
+            url = url.copy_merge_params(self.params)
+        request = client.build_request(self.method, url, headers=self.headers, content=self.content)
         answer = await client.send(request, stream=True, follow_redirects=self.follow_redirects)
         try:
             body = await self._read(answer)

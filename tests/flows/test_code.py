@@ -13,8 +13,8 @@ import trio
 
 from keyrun import FailureKind, Retry
 from keyrun.flows.errors import NodeFailed
-from keyrun.flows.extras import ExtraMissing
 from keyrun.flows.nodes.code import LANGUAGES, Language, code
+from keyrun.runtime.graphs.errors import MissingExtra
 from tests.flows.nodes import failure_of, run_node
 
 ECHO_WASM = """
@@ -319,6 +319,6 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(NodeFailed, match="JavaScript needs node"):
         code("1", language="javascript")
-    monkeypatch.setattr("keyrun.flows.nodes.code.find_spec", lambda name: None)
-    with pytest.raises(ExtraMissing, match=r"pip install keyrun\[wasm\]"):
+    monkeypatch.setitem(sys.modules, "wasmtime", None)
+    with pytest.raises(MissingExtra, match=r"pip install keyrun\[wasm\]"):
         code("1", language="wasm")

@@ -41,6 +41,12 @@ async def test_the_server_sees_the_request_with_its_templates_filled_in(server: 
     assert request.json == {"total": 12.5, "note": "order 7", "list": [1, None]}
 
 
+async def test_params_come_to_those_that_the_url_has(server: Server) -> None:
+    await run_node(http(server.url + "/?a=1&b=2", params={"b": 3, "c": ["x", "y"]}))
+    await run_node(http(server.url + "/?a=1", params={}))
+    assert [each.target for each in server.requests] == ["/?a=1&b=3&c=x&c=y", "/?a=1"]
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "sent"),
     [

@@ -10,14 +10,13 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from keyrun.flows import child, jsons, programs
 from keyrun.flows.errors import CodeFailed, NodeFailed
-from keyrun.flows.extras import ExtraMissing
+from keyrun.flows.extras import need
 from keyrun.flows.scope import Given, environment, names, scope
 from keyrun.flows.templates import fillable
 from keyrun.runtime.graphs.allowance import OUTPUT
@@ -63,7 +62,7 @@ def code(
         data = names(given) if parts is None else parts.fill(scope(given, env))
         question = jsons.dumps({"source": text, "data": data, "max_output": max_output})
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        with TemporaryDirectory(prefix="keyrun-code-") as folder:
+        with TemporaryDirectory(prefix="keyrun-code-", ignore_cleanup_errors=True) as folder:
             answer = await child.ask(
                 command,
                 # Without line ends inside, so that the first one is the end.
@@ -96,10 +95,7 @@ def _command(language: Language) -> list[str]:
                 raise NodeFailed("JavaScript needs node, and there is none on the PATH")
             return [node, "-e", programs.JAVASCRIPT]
         case "wasm":
-            if find_spec("wasmtime") is None:
-                raise ExtraMissing(
-                    "WebAssembly needs wasmtime, which is not installed: pip install keyrun[wasm]"
-                )
+            need("wasmtime", for_="WebAssembly", extra="wasm")
             return [sys.executable, "-I", "-c", programs.WASM]
 
 

@@ -1,0 +1,40 @@
+"""Each example runs by itself, as it stands, and prints what it is there to show."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent.parent / "examples"
+PRINTED = {
+    "report": [
+        "report 1 says 143",
+        "south sold the most; 143 in all",
+        "[('south', 0.1)]",
+    ],
+}
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "stub")
+
+
+def test_every_example_is_looked_at() -> None:
+    assert sorted(PRINTED) == EXAMPLES
+    assert {path.stem for path in FOLDER.glob("*.yaml")} <= set(EXAMPLES)
+    for name in EXAMPLES:
+        assert f"{name}.py" in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", FOLDER / f"{name}.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "NO_PROXY": "127.0.0.1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == PRINTED[name]
+    assert not any(tmp_path.iterdir())
