@@ -52,8 +52,8 @@ class Branch:
     def close(self) -> None:
         """From now on it, and what was forked from it, refuses everything."""
         self.closed = True
-        over = self.run.journal.resting.pop(self, None)
-        if over is not None:
+        resting = self.run.journal.resting
+        if resting and (over := resting.pop(self, None)) is not None:
             over.set()
         for fork in self.forks:
             fork.close()

@@ -26,7 +26,7 @@ def start_clock(run: "Run", current: "CurrentStep") -> float:
         said = f"{current.timeout:g} s is more than the {left:.3f} s that are left of the run"
         run.write(Entry.NOTE, current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
-            run.journal.turn_entries.append(run.journal.next - 1)
+            run.journal.turn_entries += (run.journal.next - 1,)
         if run.engine.feed is not None:
             telling.clamped(run.engine.feed, run, current, said)
         message = f"the timeout of step {current.step!r}, {said}"

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
 
 
+# Of what most runs never need there is one for all.
+_NOBODY: "frozenset[Branch]" = frozenset()
+
+
 class Journal:
     """The memories of a run by what they are about, and the order in which to give them back."""
 
@@ -62,12 +66,12 @@ class Journal:
         """Those of them that the journal says were cancelled, and that ask for nothing more."""
         self.scopes: dict[str, Scope] = {}
         """The blocks with a time limit that have been entered and not left, outer ones first."""
-        self._cut: set[Branch] = set()
+        self._cut: frozenset[Branch] = _NOBODY
         """Those that rested until a scope expired, and have not gone on yet."""
         self._missing: str | None = None
         self.turn: tuple[int, bytes, tuple[float, float] | None] | None = None
         """The next turn of a machine: its number, its payload, and when it is due."""
-        self.turn_entries: list[int] = []
+        self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
         self._order: list[str] = []
         self._cursor = 0
@@ -108,7 +112,7 @@ class Journal:
         self.waiters.clear()
         self.resting.clear()
         self.scopes.clear()
-        self._cut.clear()
+        self._cut = _NOBODY
 
     def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
         """`ident` has its outcome, and whoever asked for it has it at once."""
@@ -163,7 +167,7 @@ class Journal:
             await over.wait()
         finally:
             self.resting.pop(branch, None)
-            self._cut.discard(branch)
+            self._cut -= {branch}
             for scope in self.around(branch.prefix):
                 if scope.fired and not self._cut:
                     self.deliver(scope.memory)
@@ -215,7 +219,7 @@ class Journal:
             if scope.ending is not Ending.IN_PASSING and not self._quiet(scope, inside):
                 break
             scope.fire()
-            self._cut.update(inside)
+            self._cut = self._cut.union(inside)
             for one in inside:
                 self.resting.pop(one).set()
             scope.memory.delivered = not inside
@@ -277,7 +281,7 @@ class Journal:
             self.turn = (number, payload, timer and (timer[0], timer[1]))
             return
         if ident.startswith("turn-"):
-            self.turn_entries.append(sequence)
+            self.turn_entries += (sequence,)
         if entry is Entry.NOTE:
             return
         if entry is Entry.REDRIVEN:

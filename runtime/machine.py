@@ -235,7 +235,7 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         _keep(run, current, value)
     for sequence in journal.turn_entries:
         run.delete("journal", engine.ledger.entry(run.number, sequence))
-    journal.turn_entries.clear()
+    journal.turn_entries = ()
     del journal.memories[current.step]
     if held:
         run.line.keep_state(run, current)

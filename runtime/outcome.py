@@ -95,7 +95,7 @@ def failed(
         memory.retry,
     )
     if step.complete is not None:
-        run.journal.turn_entries.append(run.journal.next - 1)
+        run.journal.turn_entries += (run.journal.next - 1,)
     if feed is not None:
         telling.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
     log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)

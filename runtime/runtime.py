@@ -88,7 +88,8 @@ class Runtime(Grouping, Scheduling, Window):
 
     def _crowded(self, key: str) -> bool:
         """Whether it takes more than a look to know that one more run of a key has room."""
-        return not self._engine.recovered or self._engine.backlog.full(key)
+        engine = self._engine
+        return not engine.recovered or engine.backlog.full(key)
 
     async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Take a run in when there is room, or find the one that is there."""
@@ -121,8 +122,11 @@ class Runtime(Grouping, Scheduling, Window):
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
         """To be awaited at once: how a run ended, once it has; None if it was forgotten."""
+        engine = self._engine
         if submission.at_hand:
-            return self._engine.ended(submission.number)
+            if engine.closed:
+                engine.check_open()
+            return engine.awaited.wait(submission.number)
         return self._look_up_end(submission.number)
 
     async def _look_up_end(self, number: int) -> Standing | None:

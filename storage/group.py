@@ -3,8 +3,9 @@
 The protocol, with what always holds:
 
 1. Records are staged into the *open* group. There is one, and it is in memory only.
-2. The driver closes the group when somebody waits for it, or `linger` seconds after its first
-   record, and commits it. What is staged meanwhile goes into the next group.
+2. The driver closes the group when somebody waits for it, or `LINGER` seconds after its first
+   record, and commits it; where many wait, it lets more come in first, for a few passes of the
+   loop. What is staged meanwhile goes into the next group.
 3. Groups are committed one at a time, in order. So whoever waits for a group knows that every
    group before it is durable, too.
 4. A group is done when its commit has returned, and only then are its waiters woken.
@@ -28,6 +29,9 @@ from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
 from keyrun.storage.waking import GO_ON
 
 LINGER = 0.05
+
+PASSES = 4
+"""Passes of the loop that a group may wait for more records while more and more tasks want it."""
 
 
 class _Tables(dict[str, dict[bytes, bytes | None]]):
@@ -80,6 +84,11 @@ class Group(Batch):
     def _add(self, table: str) -> dict[bytes, bytes | None]:
         return self.tables[table]
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for it."""
+        return len(self._waiting)
+
     def hasten(self) -> None:
         """Have it committed as soon as may be."""
         self.wanted = True
@@ -92,7 +101,9 @@ class Group(Batch):
         failed with. An Event would do; this is on the path of every step."""
         if self._settled:
             return self._outcome()
-        self.hasten()
+        self.wanted = True
+        if self._commits.sleeping is not None:
+            self._commits.wake()
         task = trio.lowlevel.current_task()
         self._waiting[task] = None
         return trio.lowlevel.wait_task_rescheduled(_Leave(task, self._waiting))  # noqa: ASYNC105
@@ -176,6 +187,8 @@ class GroupCommit:
         self.failure: StoreError | None = None
         self.on_failure: list[Callable[[StoreError], None]] = []
         """Called with the first failure; must not raise."""
+        self._crowd = 0
+        """How many waited for the last group, or for those before if that was few."""
         self._commits = self._records = self._largest = 0
         self._seconds = self._longest = 0.0
 
@@ -276,7 +289,10 @@ class GroupCommit:
                     # Woken by whoever wants the group, not by more records.
                     with trio.move_on_after(LINGER):
                         await self._sleep()
-                await self._commit_group()
+                if self._crowd > 1:
+                    await self._assemble()
+                if self.failure is None:
+                    await self._commit_group()
         finally:
             self.sleeping = None
             self._stopped.set()
@@ -288,8 +304,20 @@ class GroupCommit:
         finally:
             self.sleeping = None
 
+    async def _assemble(self) -> None:
+        """Let those stage their records who are about to: whoever waits for a group has often woken
+        others on the way, and one sync is cheaper than two. Nobody does this for one alone."""
+        seen = 0
+        for _ in range(PASSES):
+            waiting = self._open.waiting
+            if waiting == seen:
+                return
+            seen = waiting
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
     async def _commit_group(self) -> None:
         group, self._open = self._open, Group(self)
+        self._crowd = max(group.waiting, self._crowd // 2)
         self._busy = group
         started = perf_counter()
         try:

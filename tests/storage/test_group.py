@@ -1,0 +1,60 @@
+"""Which records share a commit."""
+
+import trio
+
+from keyrun.storage import Batch, MemoryStore
+
+
+def one(key: bytes) -> Batch:
+    batch = Batch()
+    batch.put("table", key, b"value")
+    return batch
+
+
+async def test_those_who_come_while_many_wait_share_the_commit() -> None:
+    """One sync is cheaper than two; the first to wait wakes others on the way."""
+    commits = []
+    async with MemoryStore() as store:
+
+        async def come(passes: int) -> None:
+            for _ in range(passes):
+                await trio.lowlevel.checkpoint()
+            await store.commit(one(b"%d" % passes))
+
+        async def crowd() -> None:
+            before = store.statistics().commits
+            async with trio.open_nursery() as nursery:
+                for passes in (0, 0, 0, 0, 1):
+                    nursery.start_soon(come, passes)
+            commits.append(store.statistics().commits - before)
+
+        await crowd()
+        await crowd()
+    assert commits[1] == 1
+
+
+async def test_a_group_that_fails_while_more_are_let_in_is_not_committed() -> None:
+    """A crash between the first who waits and the commit loses all of it."""
+    store = MemoryStore()
+    refused = []
+
+    async def come(passes: int) -> None:
+        if passes:
+            await trio.lowlevel.checkpoint()
+            store.crash()
+            return
+        try:
+            await store.commit(one(b"lost"))
+        except Exception as error:
+            refused.append(type(error).__name__)
+
+    async with store:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(store.commit, one(b"crowd"))
+        async with trio.open_nursery() as nursery:
+            for passes in (0, 0, 1):
+                nursery.start_soon(come, passes)
+    assert refused == ["StoreCrashed"] * 2
+    async with store:
+        assert [key for key, _ in await store.scan("table")] == [b"crowd"]
