@@ -9,6 +9,7 @@ from keyrun.errors import KeyrunError
 from keyrun.flows.kinds import KINDS, Kind
 from keyrun.flows.kinds import Place as Making
 from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
+from keyrun.flows.policies import policies_of, retry_of
 from keyrun.flows.shape import Problem
 from keyrun.flows.source import Place
 from keyrun.runtime.errors import PermanentError
@@ -16,13 +17,11 @@ from keyrun.runtime.graphs import Graph
 from keyrun.runtime.graphs.allowance import OUTPUT
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.retry import Retry
-from keyrun.runtime.values import Priority
+from keyrun.runtime.resources import Resources
 from keyrun.runtime.workflow import Workflow
 
 _NAMED = re.compile(r"'([^']*)'")
 _EDGE = re.compile(r"'([^']*)' -> '([^']*)'")
-_AS_THEY_ARE = ("join", "at_most_once", "shield")
 _OF_GRAPHS = (
     "version",
     "fail_fast",
@@ -63,6 +62,8 @@ class Builder:
             given["limits"] = Limits(**document["limits"])
         if "retry" in document:
             given["retry"] = retry_of(document["retry"])
+        if "resources" in document:
+            given["resources"] = Resources(**document["resources"])
         self._graph = Graph(document.get("name", "flow"), **given)
 
     def graph(self, document: dict[str, Any]) -> Graph:
@@ -116,7 +117,7 @@ class Builder:
         target: Any = None
         if kind is not None and self._complete(kind, usable):
             target = self._made(kind, usable, at)
-        options = {} if kind is None or target is None else _options(kind, usable)
+        options = {} if kind is None or target is None else self._options(kind, usable, at)
         ports = () if kind is None else kind.ports or tuple(usable.get("ports", ()))
         self._graph.node(name, target or _unknown, ports=ports, **options)
         return name
@@ -138,7 +139,7 @@ class Builder:
             edges=ways,
             start=usable.get("start"),
             max_iterations=usable.get("max_iterations", MOST),
-            **_options(KINDS["loop"], usable),
+            **policies_of(usable, step=False),
         )
         return begin_of(name)
 
@@ -157,6 +158,16 @@ class Builder:
             blamed = (*at, kind.subject) if kind.subject in fields else at
             self.problems.append((blamed, str(error)))
             return None
+
+    def _options(self, kind: Kind, fields: dict[str, Any], at: Place) -> dict[str, Any]:
+        try:
+            given = policies_of(fields, step=kind.steps)
+        except ValueError as error:
+            self.problems.append((at, str(error)))
+            return {}
+        if kind is KINDS["call"] and "args" in fields:
+            given["args"] = fields["args"]
+        return given
 
     def _complete(self, kind: Kind, usable: dict[str, Any]) -> bool:
         return all(name in usable for name, field in kind.record.fields.items() if field.required)
@@ -183,35 +194,3 @@ class Builder:
 
 async def _unknown(given: Any) -> None:
     raise AssertionError("a graph with problems is never run")
-
-
-def _options(kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
-    given = {name: fields[name] for name in _AS_THEY_ARE if name in fields}
-    if "priority" in fields:
-        given["priority"] = Priority[fields["priority"].upper()]
-    if kind.steps and "timeout" in fields:
-        given["timeout"] = None if fields["timeout"] == "none" else fields["timeout"]
-    if kind.steps and "retry" in fields:
-        given["retry"] = retry_of(fields["retry"])
-    if kind is KINDS["call"] and "args" in fields:
-        given["args"] = fields["args"]
-    return given
-
-
-def retry_of(fields: dict[str, Any] | str) -> Retry:
-    """A policy, as a file says it."""
-    if isinstance(fields, str):
-        return Retry.none()
-    given = dict(fields)
-    match given.pop("shape", "exponential"):
-        case "fixed":
-            return Retry.fixed(**given)
-        case "linear":
-            return Retry.linear(**_renamed(given, "step"))
-    return Retry.exponential(**_renamed(given, "base"))
-
-
-def _renamed(given: dict[str, Any], name: str) -> dict[str, Any]:
-    if "delay" in given:
-        given[name] = given.pop("delay")
-    return given

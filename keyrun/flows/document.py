@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from keyrun.flows.errors import TemplateFailed
-from keyrun.flows.kinds import KINDS, RETRY, SECONDS
+from keyrun.flows.kinds import KINDS
+from keyrun.flows.policies import COUNT, RESOURCES, RETRY, SECONDS
 from keyrun.flows.record import Field, ListOf, Record, Variants
 from keyrun.flows.shape import Choice, Flag, Number, Problem, Schema, Text, said
 from keyrun.flows.source import Place
 from keyrun.flows.templates import fillable
 from keyrun.runtime.graphs.condition import Condition, Unreadable
-
-_COUNT = Number(whole=True, least=1)
-
 
 NODE = Variants("kind", {name: kind.record for name, kind in KINDS.items()}, "What it does.")
 
@@ -50,7 +48,7 @@ class Edge:
             "to_port": Field(Text(), "What the target sees as its port."),
             "when": Field(Text(), "Taken if this condition, in CEL, is true."),
             "back": Field(Flag(), "It leads back to an earlier node: a loop."),
-            "max_iterations": Field(_COUNT, "The most turns of that loop."),
+            "max_iterations": Field(COUNT, "The most turns of that loop."),
         }
     )
 
@@ -87,10 +85,10 @@ LIMITS = Record(
     {
         "run_timeout": Field(SECONDS, "Seconds from the start of a run to its end."),
         "step_timeout": Field(SECONDS, "Seconds for one attempt, where a node says nothing."),
-        "max_attempts": Field(_COUNT, "Executions of a node, where it says nothing."),
-        "max_iterations": Field(_COUNT, "Steps of a run."),
+        "max_attempts": Field(COUNT, "Executions of a node, where it says nothing."),
+        "max_iterations": Field(COUNT, "Steps of a run."),
         "retry_budget": Field(Number(whole=True, least=0), "Retries of a run in all."),
-        "max_interruptions": Field(_COUNT, "Crashes that one step may be in the middle of."),
+        "max_interruptions": Field(COUNT, "Crashes that one step may be in the middle of."),
     }
 )
 _PARTS = {
@@ -100,20 +98,21 @@ _PARTS = {
 BODY = Record(_PARTS)
 _OPTIONS = {
     "fail_fast": Field(Flag(), "The first failure cancels what else is running."),
-    "max_concurrency": Field(_COUNT, "Nodes that are under way at the same time."),
+    "max_concurrency": Field(COUNT, "Nodes that are under way at the same time."),
     "schedule": Field(Choice(("eager", "waves")), "Whether levels wait for each other."),
+    "resources": Field(RESOURCES, "What its nodes share, over all runs."),
 }
 DOCUMENT = Record(
     {
         "name": Field(Text(), "The name of the workflow.", required=True),
-        "version": Field(_COUNT, "Its version. 1 unless said otherwise."),
+        "version": Field(COUNT, "Its version. 1 unless said otherwise."),
         "about": Field(Text(), "A remark for people."),
         **_PARTS,
         **_OPTIONS,
         "retry": Field(RETRY, "For nodes that have none of their own."),
         "limits": Field(LIMITS, "What a run may take."),
-        "max_output": Field(_COUNT, "Bytes that the output of a node may have. 1 MiB."),
-        "max_run_output": Field(_COUNT, "Bytes of all outputs of a run. 10 MiB."),
+        "max_output": Field(COUNT, "Bytes that the output of a node may have. 1 MiB."),
+        "max_run_output": Field(COUNT, "Bytes of all outputs of a run. 10 MiB."),
     }
 )
 

@@ -11,52 +11,19 @@ from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.code import LANGUAGES, code
 from keyrun.flows.nodes.http import METHODS, http
 from keyrun.flows.nodes.loop import MOST
-from keyrun.flows.record import Either, Field, Later, ListOf, MapOf, Record, Variants
+from keyrun.flows.policies import COUNT, OF_NODES, OF_STEPS
+from keyrun.flows.record import Field, Later, ListOf, MapOf, Record
 from keyrun.flows.shape import Anything, Choice, Flag, Number, Text
 from keyrun.runtime.workflow import Workflow
 
 Fields = dict[str, Any]
 
-SECONDS = Number(above=0)
 _ANY = Anything()
 _TEXT = Text()
 _NAMES = ListOf(_TEXT)
-_OUTPUT = Field(Number(whole=True, least=1), "Bytes that its output may have.")
+_OUTPUT = Field(COUNT, "Bytes that its output may have.")
 _ENV = Field(_NAMES, "Variables of the environment that it may use, in templates as env.NAME.")
 _ARGS = Field(MapOf(shape=_ANY), "Arguments by name; texts may be templates.")
-
-_TRIES = {
-    "max_attempts": Field(Number(whole=True, least=1), "Executions in all. Default 3."),
-    "delay": Field(Number(least=0), "Seconds before the second attempt. Default 1."),
-    "jitter": Field(Number(least=0, most=1), "Share of a delay that is random. Default 0.25."),
-}
-_LONGEST = {"max_delay": Field(Number(least=0), "Seconds of the longest delay. Default 60.")}
-_FACTOR = {"factor": Field(Number(least=1), "How much longer each delay is. Default 2.")}
-RETRY = Either(
-    "none",
-    Variants(
-        "shape",
-        {
-            "exponential": Record({**_TRIES, **_FACTOR, **_LONGEST}),
-            "linear": Record({**_TRIES, **_LONGEST}),
-            "fixed": Record(_TRIES),
-        },
-        about="How delays grow.",
-        default="exponential",
-    ),
-)
-
-_COMMON = {
-    "about": Field(_TEXT, "A remark for people."),
-    "join": Field(Choice(("all", "any")), "Start when all edges have fired, or the first one."),
-    "priority": Field(Choice(("high", "normal", "low")), "Which nodes get free places first."),
-}
-_STEP = {
-    "timeout": Field(Either("none", SECONDS), "Seconds for one attempt."),
-    "retry": Field(RETRY, "How often it is tried, and when."),
-    "at_most_once": Field(Flag(), "Never start it twice, also after a crash."),
-    "shield": Field(Flag(), "Let it finish when the run is cancelled."),
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -94,7 +61,9 @@ class Kind:
     @property
     def record(self) -> Record:
         """All its fields."""
-        return Record({**_COMMON, **self.fields, **(_STEP if self.steps else {})})
+        policies = {**OF_NODES, **(OF_STEPS if self.steps else {})}
+        about = {"about": Field(Text(), "A remark for people.")}
+        return Record({**about, **self.fields, **policies})
 
 
 def _only(fields: Fields, *names: str) -> Fields:
@@ -222,9 +191,7 @@ KINDS: dict[str, Kind] = {
         fields={
             "while": Field(_TEXT, "The condition, in CEL, before each turn.", required=True),
             "start": Field(_ANY, "The output before the first turn."),
-            "max_iterations": Field(
-                Number(whole=True, least=1), f"The most turns there may be. Default {MOST}."
-            ),
+            "max_iterations": Field(COUNT, f"The most turns there may be. Default {MOST}."),
             "body": Field(Later("body"), "The nodes and edges of one turn.", required=True),
         },
         make=None,

@@ -1,11 +1,13 @@
 """Files with flows: they run, and all that is wrong with them is told at once."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import trio
 from trio.testing import MockClock
 
 from keyrun import FailureKind, Graph, NodeInput, Port, Retry, RunFailed, step
@@ -353,3 +355,72 @@ async def test_no_flow_reaches_python_through_what_it_names() -> None:
     text = f"name: a\nnodes: {{x: {{kind: call, function: write, args: {args}}}}}"
     with pytest.raises(RunFailed, match="a template may not use '__class__'"):
         await run_flow(parse(text, functions=[write]), {})
+
+
+GUARDED = """
+name: guarded
+resources: {cpu: 4}
+nodes:
+  risky:
+    kind: call
+    function: risky
+    retry: none
+    breaker: {minimum_calls: 2, failure_rate: 0.5, open_for: 60}
+    fallback: cached
+    resources: {cpu: 2}
+    max_concurrent: 2
+    priority: low
+  cached: {kind: call, function: write, args: {to: cached, text: "{{ input }}"}}
+"""
+
+
+async def risky(given: NodeInput) -> None:
+    raise ValueError("no")
+
+
+async def test_a_node_goes_to_its_fallback_while_its_breaker_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    graph = parse(GUARDED, functions=[write, risky])
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        for _ in range(2):
+            with pytest.raises(RunFailed, match="ValueError: no"):
+                await (await runtime.submit(graph, 1, key="k")).result()
+        run = await runtime.submit(graph, 2, key="k")
+        assert await run.result() == {"cached": "cached: 2"}
+
+
+async def test_a_rate_holds_over_all_runs(autojump_clock: MockClock) -> None:
+    text = "name: slow\nnodes: {tick: {kind: call, function: tick, rate: {count: 2, per: 10}}}"
+    times: list[float] = []
+
+    async def tick(given: NodeInput) -> None:
+        times.append(trio.current_time())
+
+    graph = parse(text, functions=[tick])
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        runs = [await runtime.submit(graph, key=f"k{number}") for number in range(5)]
+        for run in runs:
+            await run.result()
+    assert [after - before for before, after in pairwise(times)] == pytest.approx([5] * 4)
+
+
+def test_policies_that_cannot_be_are_told_with_their_lines() -> None:
+    found = told(
+        "name: a\n"
+        "resources: {cpu: 2}\n"
+        "nodes:\n"
+        "  a: {kind: http, url: u, breaker: {minimum_calls: 9, window_calls: 3}}\n"
+        "  b: {kind: http, url: u, rate: {per: 3}}\n"
+        "  c: {kind: http, url: u, resources: {cpu: 3}}\n"
+        "  d: {kind: http, url: u, fallback: nobody}\n"
+        "  e: {kind: branch, when: 'true', rate: {count: 1}}\n"
+    )
+    for line, message in [
+        (4, "minimum_calls must be at most window_calls"),
+        (5, "nodes.b.rate: needs 'count'"),
+        (6, "needs cpu=3, and the quota is 2"),
+        (7, "'nobody'"),
+        (8, "nodes.e.rate: is not known here"),
+    ]:
+        assert any(at == line and message in said for at, said in found), found
