@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench soak view clean help
+.PHONY: demo test lint types unit bench bench-peers soak view clean help
 
 help:            ## what there is to make
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
 
 demo: $(VENV)/user.stamp  ## see it work, and break it, in about a minute
 	$(BIN)/keyrun demo
@@ -26,6 +26,9 @@ unit: $(VENV)/dev.stamp  ## tests with coverage
 
 bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured in the same run
 	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-peers: $(VENV)/user.stamp  ## Keyrun beside DBOS, Restate, LangGraph and others, and the page that shows it
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests
 	KEYRUN_SOAK=1 $(BIN)/python -m pytest --verbose --capture=no --durations 10 $(TESTS)

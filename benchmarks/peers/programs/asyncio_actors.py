@@ -5,7 +5,7 @@ from time import perf_counter
 
 from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace
-from benchmarks.peers.programs.stage import Facts, perform_tasks
+from benchmarks.peers.programs.stage import Facts, in_asyncio, perform_in
 from benchmarks.peers.programs.tally import Count, Tally
 
 YIELD_EVERY = 256
@@ -33,9 +33,7 @@ class Queues:
         self.tell(key, number, answer)
         return await answer
 
-    async def _serve(
-        self, queue: "asyncio.Queue[tuple[int, asyncio.Future[int] | None]]"
-    ) -> None:
+    async def _serve(self, queue: "asyncio.Queue[tuple[int, asyncio.Future[int] | None]]") -> None:
         tally = Tally(self.count)
         while True:
             number, answer = await queue.get()
@@ -69,4 +67,4 @@ async def ask(order: Order) -> Facts:
 
 
 if __name__ == "__main__":
-    perform_tasks(tell, ask)
+    perform_in(in_asyncio, tell, ask)

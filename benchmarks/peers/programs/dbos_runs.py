@@ -17,7 +17,7 @@ from benchmarks.peers.programs.evidence import Inbox, Steps
 from benchmarks.peers.programs.gauge import disk, family, memory
 from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace, in_tasks
-from benchmarks.peers.programs.stage import Facts, perform_tasks, tell
+from benchmarks.peers.programs.stage import Facts, in_asyncio, perform_in, tell
 
 Workflow: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -175,4 +175,4 @@ async def _start_all(order: Order, workflow: Workflow) -> None:
 
 
 if __name__ == "__main__":
-    perform_tasks(runs, messages, fill, resume, sleep)
+    perform_in(in_asyncio, runs, messages, fill, resume, sleep)

@@ -1,6 +1,5 @@
 """Gauges: the memory of a process with all that it started, and the bytes of a folder."""
 
-import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -44,12 +43,11 @@ def _memory(pid: int) -> int:
 def disk(folder: str) -> int:
     """Bytes that the files of `folder` take on the disk."""
     total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(parent, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
+    for path in Path(folder).rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
     return total
 
 

@@ -7,6 +7,7 @@ looking for it in the database. It knows no keys; one worker keeps everything in
 import logging
 import os
 import time
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
@@ -33,7 +34,7 @@ class Tasks:
     """The tasks, registered with one database."""
 
     def __init__(self, order: Order) -> None:
-        filename = os.path.join(order.folder, "huey.sqlite")
+        filename = str(Path(order.folder) / "huey.sqlite")
         self.huey = SqliteHuey("bench", filename=filename, fsync=True, strict_fifo=True, timeout=60)
         for name in ("nothing", "ring", "first", "second", "third", "take"):
             setattr(self, name, self.huey.task(name=name)(getattr(self, f"_{name}")))

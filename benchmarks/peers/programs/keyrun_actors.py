@@ -1,13 +1,12 @@
 """Keyrun's actors with their defaults."""
 
-from functools import partial
 from time import perf_counter
 
 import trio
 
 from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace
-from benchmarks.peers.programs.stage import Facts, perform
+from benchmarks.peers.programs.stage import Facts, perform_in
 from benchmarks.peers.programs.tally import Count, Tally
 from keyrun.actors import Actor, ActorSystem
 
@@ -52,4 +51,4 @@ async def ask(order: Order) -> Facts:
 
 
 if __name__ == "__main__":
-    perform({act.__name__: partial(trio.run, act) for act in (tell, ask)})
+    perform_in(trio.run, tell, ask)

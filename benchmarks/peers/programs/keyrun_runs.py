@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Awaitable, Callable
-from functools import partial
 from time import perf_counter
 
 import trio
@@ -11,7 +10,7 @@ from benchmarks.peers.programs.evidence import Inbox, Steps
 from benchmarks.peers.programs.gauge import disk, family, memory
 from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace
-from benchmarks.peers.programs.stage import Facts, perform, tell
+from benchmarks.peers.programs.stage import Facts, perform_in, tell
 from benchmarks.workload import three_steps
 from keyrun import Context, RunHandle, State, current_step, open_runtime, step, workflow
 
@@ -164,5 +163,4 @@ async def sleep(order: Order) -> Facts:
 
 
 if __name__ == "__main__":
-    acts = (runs, messages, fill, resume, sleep)
-    perform({act.__name__: partial(trio.run, act) for act in acts})
+    perform_in(trio.run, runs, messages, fill, resume, sleep)

@@ -4,9 +4,9 @@ It has no queue, no timer and no recovery of its own: the application calls each
 keeps the messages of a key in order by calling one after the other, and calls again after a crash.
 """
 
-import os
 import sqlite3
 from itertools import count
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any, TypedDict
@@ -70,7 +70,7 @@ def compiled(order: Order, *nodes: Any) -> Any:
         graph.add_node(name, node)
     for here, there in zip([START, *names], [*names, END], strict=True):
         graph.add_edge(here, there)
-    database = os.path.join(order.folder, "checkpoints.sqlite")
+    database = Path(order.folder) / "checkpoints.sqlite"
     connection = sqlite3.connect(database, check_same_thread=False)
     saver = SqliteSaver(connection)
     saver.setup()

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import aiohttp
 
@@ -21,7 +20,7 @@ from benchmarks.peers.programs.gauge import disk, family, memory
 from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace, in_tasks
 from benchmarks.peers.programs.ports import free_ports
-from benchmarks.peers.programs.stage import Facts, perform_tasks, stay, tell
+from benchmarks.peers.programs.stage import Facts, in_asyncio, perform_in, stay, tell
 
 SERVICE = "benchmarks.peers.programs.restate_service"
 CONFIG = """
@@ -49,12 +48,11 @@ inactivity-timeout = "{inactivity}"
 class House:
     """The server and the service, and a client's session with both."""
 
-    def __init__(self, session: aiohttp.ClientSession, ports: list[int]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, ports: dict[str, int]) -> None:
         self.session = session
-        node, ingress, admin, service = ports
-        self.ingress = f"http://127.0.0.1:{ingress}"
-        self.admin = f"http://127.0.0.1:{admin}"
-        self.service = f"http://127.0.0.1:{service}"
+        self.ingress, self.admin, self.service = (
+            f"http://127.0.0.1:{ports[name]}" for name in ("ingress", "admin", "service")
+        )
 
     async def call(self, key: str, handler: str, value: object = None) -> None:
         """Call a handler and wait for its answer, or with `/send` until it is accepted."""
@@ -88,21 +86,11 @@ async def house(
     """Start what there is to start, and register the service where that was not done before."""
     known = Path(order.folder) / "ports.json"
     first = not known.exists()
-    ports = free_ports(4) if first else json.loads(known.read_text())
-    node, ingress, admin, service = ports
-    config = Path(order.folder) / "restate.toml"
-    config.write_text(
-        CONFIG.format(
-            node=node, ingress=ingress, admin=admin, folder=order.folder, inactivity=inactivity
-        )
-    )
-    arguments = {"port": service, "blocking": blocking, "keys": order.keys}
-    arguments |= {"messages": order.messages}
-    with (Path(order.folder) / "server.log").open("ab") as log:
-        command = [sys.executable, "-m", SERVICE, json.dumps(arguments)]
-        subprocess.Popen(command, stdout=log, stderr=log)
-        command = [order.server, "--config-file", str(config), "--no-logo"]
-        subprocess.Popen(command, stdout=log, stderr=log)
+    if first:
+        names = ("node", "ingress", "admin", "service")
+        known.write_text(json.dumps(dict(zip(names, free_ports(len(names)), strict=True))))
+    ports = json.loads(known.read_text())
+    _start(order, ports, blocking=blocking, inactivity=inactivity)
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -112,8 +100,22 @@ async def house(
         if first:
             await _answers(session, f"{found.admin}/health")
             await _register(found)
-            known.write_text(json.dumps(ports))
         yield found
+
+
+def _start(order: Order, ports: dict[str, int], *, blocking: bool, inactivity: str) -> None:
+    """Start service and server. The service is up first, or the server would have to try again."""
+    folder = Path(order.folder)
+    config = folder / "restate.toml"
+    config.write_text(CONFIG.format(**ports, folder=folder, inactivity=inactivity))
+    arguments = {"port": ports["service"], "blocking": blocking}
+    arguments |= {"keys": order.keys, "messages": order.messages}
+    with (folder / "server.log").open("ab") as log:
+        for command in (
+            [sys.executable, "-m", SERVICE, json.dumps(arguments)],
+            [order.server, "--config-file", str(config), "--no-logo"],
+        ):
+            subprocess.Popen(command, stdout=log, stderr=log)
 
 
 async def _answers(session: aiohttp.ClientSession, url: str) -> None:
@@ -128,14 +130,15 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def _register(found: House) -> None:
-    body: dict[str, Any] = {"uri": found.service, "use_http_11": False}
+    """Tell the server of the service. It may not be ready for that when it begins to answer."""
     while True:
-        async with found.session.post(f"{found.admin}/deployments", json=body) as answer:
+        async with found.session.post(
+            f"{found.admin}/deployments", json={"uri": found.service}
+        ) as answer:
             if answer.status < 300:
                 return
-            problem = await answer.text()
+            print(await answer.text(), file=sys.stderr)
         await asyncio.sleep(0.2)
-        print(problem, file=sys.stderr)
 
 
 async def runs(order: Order) -> Facts:
@@ -202,4 +205,4 @@ async def sleep(order: Order) -> Facts:
 
 
 if __name__ == "__main__":
-    perform_tasks(runs, messages, fill, resume, sleep)
+    perform_in(in_asyncio, runs, messages, fill, resume, sleep)

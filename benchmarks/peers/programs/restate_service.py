@@ -102,7 +102,7 @@ def main() -> None:
     config.bind = [f"127.0.0.1:{ARGUMENTS['port']}"]
     config.loglevel = "ERROR"
     config.errorlog = None
-    # The default closes a connection after 1,000 requests, and what was under way on it is repeated.
+    # By default a connection is closed after 1,000 requests, and what was under way is repeated.
     config.keep_alive_max_requests = 1_000_000_000
     config.h2_max_concurrent_streams = 10_000
     asyncio.run(serve(application, config))

@@ -22,6 +22,7 @@ Facts: TypeAlias = dict[str, float]
 """What was measured, by name."""
 
 Act: TypeAlias = Callable[[Order], Facts]
+AsyncAct: TypeAlias = Callable[[Order], Coroutine[Any, Any, Facts]]
 
 
 def perform(acts: Mapping[str, Act]) -> None:
@@ -37,13 +38,21 @@ def perform(acts: Mapping[str, Act]) -> None:
     end()
 
 
-def perform_tasks(*acts: Callable[[Order], Coroutine[Any, Any, Facts]]) -> None:
-    """The same for acts that are asyncio's."""
+def perform_in(
+    loop: Callable[[AsyncAct, Order], Facts],
+    *acts: AsyncAct,
+) -> None:
+    """The same for acts that need a loop, such as `trio.run`."""
 
-    def in_loop(act: Callable[[Order], Coroutine[Any, Any, Facts]]) -> Act:
-        return lambda order: asyncio.run(act(order))
+    def started(act: AsyncAct) -> Act:
+        return lambda order: loop(act, order)
 
-    perform({act.__name__: in_loop(act) for act in acts})
+    perform({act.__name__: started(act) for act in acts})
+
+
+def in_asyncio(act: AsyncAct, order: Order) -> Facts:
+    """The loop of asyncio, for `perform_in`."""
+    return asyncio.run(act(order))
 
 
 def tell(**facts: object) -> None:
