@@ -12,22 +12,23 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from select import select
-from time import monotonic
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
 from benchmarks.peers.isolation import prefix
-from benchmarks.peers.programs.gauge import family
+from benchmarks.peers.programs.gauge import alive, family
 from benchmarks.peers.programs.order import Order
 
 ROOT = Path(__file__).parent.parent.parent
-PROGRAMS = "benchmarks.peers.programs"
 QUIET = {
     "DO_NOT_TRACK": "1",
     "RESTATE_DISABLE_TELEMETRY": "true",
     "LANGSMITH_TRACING": "false",
 }
 LAST_WORDS = 300
+PATIENCE = 10.0
+"""Seconds for the system to end what was killed."""
 
 
 class Failed(Exception):
@@ -37,12 +38,12 @@ class Failed(Exception):
 class Child:
     """Started at once; leaving the block kills it."""
 
-    def __init__(self, python: str, program: str, order: Order, *, timeout: float) -> None:
+    def __init__(self, python: str, module: str, order: Order, *, timeout: float) -> None:
         self._until = monotonic() + timeout
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         self._process = subprocess.Popen(
-            [*prefix(), python, "-m", f"{PROGRAMS}.{program}", order.dump()],
+            [*prefix(), python, "-m", module, order.dump()],
             cwd=ROOT,
             env=os.environ | QUIET,
             stdin=subprocess.PIPE,
@@ -68,12 +69,16 @@ class Child:
 
     def kill(self) -> None:
         """End it and all that it started, at once."""
-        for pid in family(self._process.pid):
+        household = family(self._process.pid)
+        for pid in household:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        until = monotonic() + PATIENCE
+        while any(map(alive, household)) and monotonic() < until:
+            sleep(0.01)
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 pipe.close()

@@ -29,6 +29,11 @@ class Peer:
     sizes: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     """Smaller sizes for tasks that would take it too long: rates are what is compared."""
 
+    @property
+    def module(self) -> str:
+        """What its interpreter runs."""
+        return f"benchmarks.peers.programs.{self.program}"
+
     def task(self, task: Task) -> Task:
         """The task in the size that is this peer's, which is never above the given one."""
         sizes = self.sizes.get(task.name, {})

@@ -32,18 +32,18 @@ def perform(peer: Peer, environment: Environment, task: Task) -> Facts:
         )
         if sized.kill:
             return _killed(peer, environment, sized, order)
-        with Child(environment.python, peer.program, order, timeout=sized.timeout) as child:
+        with Child(environment.python, peer.module, order, timeout=sized.timeout) as child:
             return child.answer()
 
 
 def _killed(peer: Peer, environment: Environment, task: Task, order: Order) -> Facts:
     """Fill, kill everything, start it again. The time is from the start of the process until all
     have ended, as a user waits for it."""
-    with Child(environment.python, peer.program, order, timeout=task.timeout) as child:
+    with Child(environment.python, peer.module, order, timeout=task.timeout) as child:
         child.answer()
     again = replace(order, act="resume")
     started = perf_counter()
-    with Child(environment.python, peer.program, again, timeout=task.timeout) as child:
+    with Child(environment.python, peer.module, again, timeout=task.timeout) as child:
         facts = child.answer()
         seconds = perf_counter() - started
     finished = facts["finished"]

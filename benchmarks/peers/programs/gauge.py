@@ -26,6 +26,14 @@ def family(pid: int) -> set[int]:
     return found
 
 
+def alive(pid: int) -> bool:
+    """Whether a process still runs; one that only waits for its parent to look does not."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def memory(pids: Iterable[int]) -> int:
     """Bytes of memory that are no file's, what several of them share counted once."""
     return sum(_memory(pid) for pid in pids)
@@ -45,9 +53,11 @@ def disk(folder: str) -> int:
     total = 0
     for path in Path(folder).rglob("*"):
         try:
-            total += path.stat().st_blocks * 512
+            found = path.stat()
         except FileNotFoundError:
             continue
+        # Some reserve more than they have written, some leave holes in it.
+        total += min(found.st_size, found.st_blocks * 512)
     return total
 
 

@@ -23,6 +23,7 @@ from benchmarks.peers.programs.ports import free_ports
 from benchmarks.peers.programs.stage import Facts, in_asyncio, perform_in, stay, tell
 
 SERVICE = "benchmarks.peers.programs.restate_service"
+WARM_UP_CALLS = 200
 CONFIG = """
 listen-mode = "tcp"
 bind-ip = "127.0.0.1"
@@ -100,6 +101,10 @@ async def house(
         if first:
             await _answers(session, f"{found.admin}/health")
             await _register(found)
+            # A server that is new takes seconds to set up its partitions. Each gets some of these.
+            await asyncio.gather(
+                *(found.call(f"warm-up-{number}", "three_steps") for number in range(WARM_UP_CALLS))
+            )
         yield found
 
 
