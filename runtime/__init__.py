@@ -74,6 +74,7 @@ from keyrun.runtime.step import StepFunction, step
 from keyrun.runtime.subscription import Events
 from keyrun.runtime.timetable import Cron, Every, Once
 from keyrun.runtime.turnstile import TurnstileStatus
+from keyrun.runtime.undoing import Compensation
 from keyrun.runtime.values import (
     Failure,
     FailureKind,
@@ -94,6 +95,7 @@ __all__ = [
     "CircuitOpen",
     "CircuitState",
     "CircuitStatus",
+    "Compensation",
     "ConditionError",
     "Context",
     "Continue",

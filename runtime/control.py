@@ -41,6 +41,10 @@ class Control:
             await run.gate()
             return False
         run.standing.cancel_requested = True
+        undoes = run.undoing or bool(run.journal.undoable)
+        if run.number not in engine.live and undoes:
+            await self._cancel_when_driven(run)
+            return True
         if run.number not in engine.live:
             run.line.remove(run.number)
             settle(run, State.CANCELLED)
@@ -51,17 +55,35 @@ class Control:
         run.write(Entry.NOTE, "", "cancel_requested")
         run.store_standing()
         self._tell(EventKind.RUN_CANCELLING, run, run.staged)
-        settled_soon = not run.current
+        settled_soon = not run.current and not undoes
         if run.standing.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
             run.line.dismiss(run)
-        elif not run.shielded:
+        elif not run.shielded and not run.undoing:
             run.unwind(Unwind.CANCEL)
         run.resume()
         await engine.store.durable(run.staged)
         if settled_soon and (run.number in engine.live or run.number in engine.resting):
             await engine.ended(run.number)
         return True
+
+    async def _cancel_when_driven(self, run: Run) -> None:
+        """What a run at rest has done is undone before it is cancelled: its line sees to that."""
+        engine = self._engine
+        run.write(Entry.NOTE, "", "cancel_requested")
+        run.store_standing()
+        group = run.staged
+        assert group is not None
+        self._tell(EventKind.RUN_CANCELLING, run, group)
+        self._keep_at_rest(run, group)
+        await engine.store.durable(group)
+        run.line.wake()
+
+    def _keep_at_rest(self, run: Run, group: "Group") -> None:
+        """A run that nobody drives was changed: the store does not show it before its commit."""
+        run.line.forget_submission(run.number)
+        self._engine.resting[run.number] = run
+        group.when_durable(lambda: self._at_rest_again(run, group))
 
     async def _find(self, run_id: str) -> Run | None:
         """A run to be changed, as it is in memory, or taken from the store."""
@@ -120,9 +142,7 @@ class Control:
         group = run.staged
         assert group is not None
         if run.number not in engine.live:
-            run.line.forget_submission(run.number)
-            engine.resting[run.number] = run
-            group.when_durable(lambda: self._at_rest_again(run, group))
+            self._keep_at_rest(run, group)
         await engine.store.durable(group)
         run.resume()
         return True

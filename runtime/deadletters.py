@@ -1,6 +1,7 @@
 """Dead letters and what is quarantined, and their way back: redrive, forget, release."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +18,7 @@ from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.story import redriven
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -54,6 +56,13 @@ async def stage_redrive(
             key=submission.key,
         )
     ledger = engine.ledger
+    if standing.state is State.FAILED and await _was_undone(engine, number):
+        raise RunEnded(
+            f"what the run {run_id!r} had done was undone, so it cannot go on from there; submit "
+            "it again under another id",
+            run_id=run_id,
+            key=submission.key,
+        )
     journal_key = ledger.entry(number, await _next_entry(engine, number))
     told = ledger.outbox(number, standing.generation)
     in_outbox = await engine.store.get("outbox", told) is not None
@@ -194,6 +203,15 @@ async def _next_entry(engine: "Engine", number: int) -> int:
         "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
     )
     return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+
+
+async def _was_undone(engine: "Engine", number: int) -> bool:
+    """Whether compensations of a run ran."""
+    for key, raw in await engine.store.scan("journal", prefix=engine.ledger.number(number)):
+        with suppress(StoreCorrupt):
+            if unseal("journal", key, raw)[0] == Entry.UNDO:
+                return True
+    return False
 
 
 async def forget(engine: "Engine", run_id: str) -> None:

@@ -14,6 +14,7 @@ from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
+from keyrun.runtime.undoing import decide, undo
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict
 from keyrun.runtime.wording import named, traceback_of, type_of
@@ -30,6 +31,8 @@ def drive(run: Run) -> Awaitable[bool | None]:
     be driven again where the answer is None. The scope may be used up then."""
     if run.standing.started_at is None and run.stopped:
         return _stay(run)
+    if run.journal.undoing is not None:
+        return undo(run)
     _start(run)
     return one_pass(run, run.engine.actors.scope(kept=True))
 
@@ -136,6 +139,21 @@ def _start(run: Run) -> None:
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
 
 
+def _end(
+    run: Run,
+    state: State,
+    *,
+    reason: str | None = None,
+    failure: Failure | None = None,
+    dead: bool = False,
+) -> bool | None:
+    """End a run that has not succeeded, unless there is something to undo first."""
+    if run.journal.undoable and decide(run, state, reason=reason, failure=failure, dead=dead):
+        return None
+    settle(run, state, reason=reason, failure=failure, dead=dead)
+    return True
+
+
 def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     decision, standing = run.decision, run.standing
     plain = decision is None and failure is None and run.unwinding is None
@@ -143,11 +161,9 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         # What most runs come to: nobody else had a say in it.
         return _succeed(run, result)
     if isinstance(decision, CancelVerdict):
-        settle(run, State.CANCELLED, reason=decision.reason)
-        return True
+        return _end(run, State.CANCELLED, reason=decision.reason)
     if standing.cancel_requested:
-        settle(run, State.CANCELLED)
-        return True
+        return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
         quarantine(run, str(decision))
         return False
@@ -159,29 +175,25 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         if run.unwinding is Unwind.LEAVE:
             return False
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
-            settle(run, State.FAILED, failure=_out_of_time(run))
-            return True
+            return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()
     if unread is not None:
         quarantine(run, unasked(unread))
         return False
     if isinstance(decision, Failure):
-        settle(run, State.FAILED, failure=decision)
-        return True
+        return _end(run, State.FAILED, failure=decision)
     if failure is not None:
-        settle(run, State.FAILED, failure=failure, dead=True)
-        return True
+        return _end(run, State.FAILED, failure=failure, dead=True)
     return _succeed(run, result)
 
 
-def _succeed(run: Run, result: Any) -> bool:
+def _succeed(run: Run, result: Any) -> bool | None:
     try:
         payload = run.engine.codec.encode(result, run.workflow.result_type)
     except BaseException as error:
         if not is_crash(error):
             raise
-        settle(run, State.FAILED, failure=workflow_error(error), dead=True)
-        return True
+        return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
     settle(run, _SUCCEEDED, result=payload)
     return True
 

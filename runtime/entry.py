@@ -25,6 +25,8 @@ class Entry(IntEnum):
     """A timer was set: when it is due, how long it is, and what for if not to sleep."""
     TURN = 8
     """The next turn of a machine, always at sequence 0: number, payload, timer."""
+    UNDO = 16
+    """The run will end when all is undone: state, reason, failure, whether dead, and what."""
     NOTE = 7
     """For the history only: what, and details."""
 

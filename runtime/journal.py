@@ -11,11 +11,15 @@ import trio
 
 from keyrun.runtime.entry import Call, Ending, Entry, Memory
 from keyrun.runtime.records import read_failure
+from keyrun.runtime.unhandled import unhandled
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
     from keyrun.runtime.scope import Scope
+
+UNDOABLE = "undoable"
+"""What the note of a step says that has a compensation."""
 
 __all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
 
@@ -43,6 +47,8 @@ class Journal:
         "tasks",
         "turn",
         "turn_entries",
+        "undoable",
+        "undoing",
         "waiters",
     )
 
@@ -73,6 +79,10 @@ class Journal:
         """The next turn of a machine: its number, its payload, and when it is due."""
         self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
+        self.undoable: dict[str, None] = {}
+        """Steps that have a compensation, in the order in which they were done."""
+        self.undoing: list[Any] | None = None
+        """How the run will end when all is undone: see `undoing.decide`."""
         self._order: list[str] = []
         self._cursor = 0
 
@@ -283,6 +293,11 @@ class Journal:
         if ident.startswith("turn-"):
             self.turn_entries += (sequence,)
         if entry is Entry.NOTE:
+            if rest[0] == UNDOABLE:
+                self.undoable[ident] = None
+            return
+        if entry is Entry.UNDO:
+            self.undoing = rest
             return
         if entry is Entry.REDRIVEN:
             self._forget_failures()
@@ -311,13 +326,15 @@ class Journal:
                 memory.interruptions_alone += bool(alone)
         if entry in (Entry.DONE, Entry.GAVE_UP):
             memory.outcome = entry
+            if ident.startswith("undo()/"):
+                return  # no workflow asks for it
             self._order.append(ident)
             self.past += 1
 
     def _forget_failures(self) -> None:
         """What failed is tried again with fresh budgets. What is done stays done, and so do the
         failures that the workflow handled: it went on after them."""
-        again = {ident for at, ident in enumerate(self._order) if self._unhandled(at, ident)}
+        again = unhandled(self.memories, self._order)
         for ident, memory in list(self.memories.items()):
             unfinished = memory.outcome is None and memory.call is not Call.TIMER
             if unfinished or ident in again:
@@ -325,36 +342,3 @@ class Journal:
         self._order = [ident for ident in self._order if ident in self.memories]
         self.retries = 0
         self.last_failure = None
-
-    def _unhandled(self, at: int, ident: str) -> bool:
-        """Whether the outcome at this place of the order is a failure that nothing follows, except
-        in branches beside it."""
-        memory = self.memories[ident]
-        later = self._order[at + 1 :]
-        graph = self.memories.get("graph()")
-        if graph is not None:
-            # It says itself which nodes failed, and what follows elsewhere says nothing.
-            node, _, inside = ident.partition("/")
-            if memory is graph or (node in graph.payload and not inside):
-                return True
-            if node not in graph.payload:
-                return False
-            later = [each for each in later if each.startswith(f"{node}/")]
-        if memory.call is Call.GATHER:
-            ident = f"{ident.removesuffix('()')}.{memory.payload}/"
-        elif memory.call is Call.SCOPE:
-            if memory.payload[0] == Ending.FINISHED or "fail_after()" not in ident:
-                return False
-        elif memory.outcome is Entry.DONE:
-            return False
-        return all(
-            self.memories[each].call is Call.GATHER or _beside(ident, each) for each in later
-        )
-
-
-def _beside(ident: str, other: str) -> bool:
-    """Whether two calls are in different branches of the same `gather`."""
-    for one, two in zip(ident.split("/")[:-1], other.split("/")[:-1], strict=False):
-        if one != two:
-            return one.partition(".")[0] == two.partition(".")[0]
-    return False

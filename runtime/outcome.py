@@ -6,7 +6,7 @@ from keyrun.runtime import telling
 from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
-from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.journal import UNDOABLE, Call, Entry, Memory
 from keyrun.runtime.logs import log
 from keyrun.runtime.records import write_failure
 from keyrun.runtime.retry import Retry
@@ -28,6 +28,15 @@ def succeeded(
     memory.attempts = current.attempt
     memory.interruptions = memory.interruptions_alone = 0
     run.journal.settled(current.step, memory, Entry.DONE)
+    if step.set.compensate is not None:
+        note_undoable(run, step, current.step)
+
+
+def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
+    """Stage that a step which is done has a compensation."""
+    run.compensators[ident] = step
+    run.journal.undoable[ident] = None
+    run.write(Entry.NOTE, ident, UNDOABLE)
 
 
 def stage_value(
@@ -76,6 +85,8 @@ def failed(
     feed, timed_out = run.engine.feed, isinstance(error, Overrun)
     if not again:
         final = gave_up(run, ident, memory, failure, current.begun)
+        if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
+            note_undoable(run, step, ident)
         if feed is not None:
             telling.step_failed(feed, run, failure, current, timed_out=timed_out)
         return final
@@ -176,10 +187,11 @@ def _judge(
         most = 1
     again = again and number < most
     reason = f"step {ident!r}, attempt {number} of {most}, after {elapsed:.3f} s: {what}"
-    if again and limits.retry_budget is not None and run.journal.retries >= limits.retry_budget:
+    budget = None if run.undoing else limits.retry_budget
+    if again and budget is not None and run.journal.retries >= budget:
         again = False
         kind = FailureKind.RETRY_BUDGET
-        reason += f"; the run's retry budget of {limits.retry_budget} is used up"
+        reason += f"; the run's retry budget of {budget} is used up"
     failure = Failure(
         kind=kind,
         reason=reason,

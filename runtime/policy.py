@@ -9,15 +9,14 @@ from keyrun.runtime.resources import Resources
 from keyrun.runtime.values import Priority
 
 
-class Policies(TypedDict, total=False):
-    """What `@step`, `.options` and nodes of graphs take. All but the last two hold for the function
-    over all runs of a runtime.
+class Throttles(TypedDict, total=False):
+    """What is in the way of calls. All but `priority` hold for the function over all runs of a
+    runtime.
 
     `breaker`: when not to call it for a while. `rate`: how many calls in how much time.
     `max_concurrent`: how many calls at once. `max_waiting`: how many may wait for one of these;
     beyond, the nodes before it in a graph are held back. `resources`: what a call reserves.
     `priority`: which calls go first where calls wait; that of the run if it is not given.
-    `compensate`: what undoes it when the run fails or is cancelled.
     """
 
     breaker: CircuitBreaker | None
@@ -26,9 +25,16 @@ class Policies(TypedDict, total=False):
     max_waiting: int | None
     resources: Resources | None
     priority: Priority | None
+
+
+class Policies(Throttles, total=False):
+    """What `@step` and `.options` take. `compensate`: what undoes the step when the run fails or is
+    cancelled; it is called with a `Compensation`."""
+
     compensate: Callable[..., Any] | None
 
 
+_KNOWN = (*Throttles.__annotations__, "compensate")
 _TYPES: dict[str, type] = {
     "breaker": CircuitBreaker,
     "rate": RateLimit,
@@ -40,8 +46,8 @@ _TYPES: dict[str, type] = {
 def check_policies(policies: Policies) -> None:
     """Raise unless each of them is what it should be."""
     for name, value in policies.items():
-        if name not in Policies.__annotations__:
-            known = ", ".join(Policies.__annotations__)
+        if name not in _KNOWN:
+            known = ", ".join(_KNOWN)
             raise TypeError(f"{name!r} is no policy of a step; there are {known}")
         if value is None:
             continue

@@ -177,14 +177,17 @@ def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
         failure.elapsed,
         write_failure(failure.cause),
     )
-    return fields if failure.numbers is None else (*fields, failure.numbers)
+    if failure.numbers is None and not failure.left:
+        return fields
+    return (*fields, failure.numbers, failure.left)
 
 
 def read_failure(fields: list[Any] | None) -> Failure | None:
     """The inverse of `write_failure`."""
     if fields is None:
         return None
-    kind, reason, step, attempt, error_type, traceback, elapsed, cause, *numbers = fields
+    kind, reason, step, attempt, error_type, traceback, elapsed, cause, *more = fields
+    numbers, left = more or (None, ())
     return Failure(
         kind=FailureKind(kind),
         reason=reason,
@@ -194,5 +197,6 @@ def read_failure(fields: list[Any] | None) -> Failure | None:
         traceback=traceback,
         elapsed=elapsed,
         cause=read_failure(cause),
-        numbers=numbers[0] if numbers else None,
+        numbers=numbers,
+        left=tuple(left),
     )

@@ -55,6 +55,7 @@ class Run:
         "allowance",
         "begun_steps",
         "careful",
+        "compensators",
         "current",
         "deadline",
         "decision",
@@ -74,6 +75,7 @@ class Run:
         "standing",
         "submission",
         "timed",
+        "undoing",
         "unwinding",
         "workflow",
     )
@@ -119,6 +121,10 @@ class Run:
         """Whether the scope that it was driven in was cancelled."""
         self.careful = False
         """Whether steps wait for their start marker, since the process was killed last time."""
+        self.undoing = False
+        """Whether its compensations run, which nothing but a drain cuts off."""
+        self.compensators: dict[str, StepFunction[..., Any]] = {}
+        """The steps that are to be undone if the run fails, as far as this process has seen."""
         self.reported: Report | None = None
         self._resumed: trio.Event | None = None
 
@@ -239,7 +245,7 @@ class Run:
     def leave_if_asked(self) -> None:
         """Unwind if the run was cancelled, or if all drains and none of its steps runs any more, or
         if nothing can go on."""
-        if self.standing.cancel_requested:
+        if self.standing.cancel_requested and not self.undoing:
             self.unwind(Unwind.CANCEL)
         elif self.engine.failure is not None or (self.engine.draining and not self.current):
             self.unwind(Unwind.LEAVE)
@@ -274,7 +280,7 @@ class Run:
         """Whether no further step may start for now."""
         return (
             self.standing.paused
-            or self.standing.cancel_requested
+            or (self.standing.cancel_requested and not self.undoing)
             or self.line.paused
             or self.engine.stopped
         )

@@ -29,7 +29,8 @@ def settle(
     standing.waiting_on = None
     if failure is not None:
         standing.failure = failure
-        standing.reason = failure.reason
+        if reason is None and state is State.FAILED:
+            standing.reason = failure.reason
         standing.step = failure.step
     group = run.staged = engine.commits.open_group()
     tables, record = group.tables, run.record

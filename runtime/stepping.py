@@ -178,6 +178,8 @@ def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> No
 async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
     """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
     await given_back(run, ident, memory)
+    if step.set.compensate is not None:
+        run.compensators[ident] = step
     if memory.outcome is Entry.DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)

@@ -176,6 +176,12 @@ def _entry(fields: list[Any]) -> Happening:
             return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
         case Entry.REDRIVEN:
             return Happening(at=at, event="redriven", detail=f"generation {rest[0]}")
+        case Entry.UNDO:
+            state, _, failure, _, idents = rest
+            named = ", ".join(map(repr, reversed(idents)))
+            said = f"before it is {state}, these are undone: {named}"
+            failed = read_failure(failure)
+            return Happening(at=at, event="compensating", failure=failed, detail=said)
         case Entry.NOTE:
             what, *details = rest
             if what == "step_overrun":

@@ -56,7 +56,7 @@ class FailureKind(StrEnum):
 class Failure:
     """How a step or a run failed. `reason` is a sentence for people; `cause` is the failure that
     led to this one, for instance the last error of a step when the run's time was up; `numbers`
-    are those of a circuit breaker."""
+    are those of a circuit breaker, and `left` the steps whose compensation failed."""
 
     kind: FailureKind
     reason: str
@@ -67,6 +67,7 @@ class Failure:
     elapsed: float | None = None
     cause: "Failure | None" = None
     numbers: dict[str, float] | None = None
+    left: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -2,18 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.step import return_type
+from keyrun.runtime.values import Failure
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 WhileWaiting = Literal["hold", "yield"]
+CompensateOn = Literal["completed", "attempted"]
 
 
 class Workflow(Generic[I, T_co]):
@@ -30,11 +32,16 @@ class Workflow(Generic[I, T_co]):
         input_type: Any,
         result_type: Any,
         kind: Literal["function", "machine", "graph"] = "function",
+        compensate_on: CompensateOn = "completed",
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise ValueError(f"version must be a whole number of at least 1, got {version!r}")
+        if compensate_on not in get_args(CompensateOn):
+            raise ValueError(
+                f"compensate_on must be 'completed' or 'attempted', got {compensate_on!r}"
+            )
         if not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {limits!r}")
         self.function = function
@@ -45,8 +52,13 @@ class Workflow(Generic[I, T_co]):
         self.input_type = input_type
         self.result_type = result_type
         self.kind = kind
+        self.compensate_on = compensate_on
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
+
+    def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
+        """Which of the steps that have a compensation are undone when the run ends so."""
+        return idents
 
     def registered(self) -> None:
         """It is given to a runtime: the time to refuse what cannot be run."""
@@ -107,6 +119,7 @@ def workflow(
     version: int = ...,
     limits: Limits = ...,
     retry: Retry | None = ...,
+    compensate_on: CompensateOn = ...,
 ) -> _Decorator: ...
 def workflow(
     function: Any = None,
@@ -116,11 +129,13 @@ def workflow(
     version: int = 1,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     retry: Retry | None = None,
+    compensate_on: CompensateOn = "completed",
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 
     What is between its steps is ordinary code that may be run again: it decides, and has no
-    effects of its own. `retry` is for those of its steps that have no policy of their own.
+    effects of its own. `retry` is for those of its steps that have no policy of their own. With
+    `compensate_on="attempted"` a step that failed is undone, too.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -133,6 +148,7 @@ def workflow(
             version=version,
             limits=limits,
             retry=retry,
+            compensate_on=compensate_on,
             input_type=_input_type(function),
             result_type=return_type(function),
         )

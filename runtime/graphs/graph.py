@@ -11,14 +11,14 @@ from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.execution import Execution
 from keyrun.runtime.graphs.node import Join, Node
-from keyrun.runtime.graphs.plan import Plan, draw
+from keyrun.runtime.graphs.plan import Plan, draw, node_of
 from keyrun.runtime.graphs.validation import faults
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.policy import Policies
+from keyrun.runtime.policy import Throttles
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
-from keyrun.runtime.values import UNSET, Unset
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.values import UNSET, Failure, Unset
+from keyrun.runtime.workflow import CompensateOn, Workflow
 
 Schedule = Literal["eager", "waves"]
 
@@ -31,7 +31,8 @@ class Graph(Workflow[Any, Any]):
     same time; with 1 they run in the order of their declaration. `schedule="waves"` begins a node
     only when all nodes of the levels before it have ended. `max_output` is how many bytes the
     output of a node may have, `max_run_output` those of a run together. `resources` is what its
-    nodes share, over all runs.
+    nodes share, over all runs. `compensation="branch"` undoes only what led to the node that
+    failed, and `compensate_on="attempted"` that node, too.
 
     A run gives the output of the one node that nothing comes after when it completes; if there are
     several such nodes, a mapping of those that completed.
@@ -47,10 +48,14 @@ class Graph(Workflow[Any, Any]):
         max_output: int = OUTPUT,
         max_run_output: int = RUN,
         resources: Resources | None = None,
+        compensation: Literal["all", "branch"] = "all",
+        compensate_on: CompensateOn = "completed",
         version: int = 1,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         retry: Retry | None = None,
     ) -> None:
+        if compensation not in ("all", "branch"):
+            raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
         if schedule not in get_args(Schedule):
             raise ValueError(f"schedule must be 'eager' or 'waves', got {schedule!r}")
 
@@ -66,6 +71,7 @@ class Graph(Workflow[Any, Any]):
             input_type=Any,
             result_type=Any,
             kind="graph",
+            compensate_on=compensate_on,
         )
         self.fail_fast = fail_fast
         self.max_concurrency = max_concurrency
@@ -73,6 +79,7 @@ class Graph(Workflow[Any, Any]):
         self.max_output = max_output
         self.max_run_output = max_run_output
         self.resources = resources
+        self.compensation = compensation
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self._plan: Plan | None = None
@@ -111,19 +118,22 @@ class Graph(Workflow[Any, Any]):
         at_most_once: bool | Unset = UNSET,
         abandon: bool | Unset = UNSET,
         fallback: str | None = None,
-        **policies: Unpack[Policies],
+        compensate: Callable[..., Any] | str | Unset | None = UNSET,
+        **policies: Unpack[Throttles],
     ) -> None:
         """Add a node. `target` is a function, or a step, that takes one `NodeInput`, or the
         arguments in `args`; it returns its output, or `Port(name, output)` for one of its `ports`.
         With `join="any"` the node starts with the first edge that fires. `fallback` is the node to
-        go to while the circuit breaker of this one is open. What else holds for its step overrides
-        what `@step(...)` says."""
+        go to while the circuit breaker of this one is open; `compensate` a function, or a node,
+        that undoes this one when the run fails or is cancelled. What else holds for its step
+        overrides what `@step(...)` says."""
         given: dict[str, Any] = {
             "timeout": timeout,
             "retry": retry,
             "shield": shield,
             "at_most_once": at_most_once,
             "abandon": abandon,
+            "compensate": UNSET if isinstance(compensate, str) else compensate,
             **policies,
         }
         self._open()
@@ -135,6 +145,7 @@ class Graph(Workflow[Any, Any]):
                 join=join,
                 args=args,
                 fallback=fallback,
+                undone_by=compensate if isinstance(compensate, str) else None,
                 options={name: value for name, value in given.items() if value is not UNSET},
             )
         )
@@ -187,11 +198,12 @@ class Graph(Workflow[Any, Any]):
                 "max_run_output": self.max_run_output,
             }
             edges = [*self.edges, *_fallbacks(self.nodes)]
-            found = faults(self.nodes, edges, limits, self.resources)
+            apart = _apart(self.nodes, edges)
+            found = faults(self.nodes, edges, limits, self.resources, apart)
             if found:
                 raise InvalidGraph(self.name, found)
             quota = None if self.resources is None else (self.name, self.resources)
-            return draw(self.nodes, edges, quota=quota)
+            return draw(self.nodes, edges, apart=apart, quota=quota)
         return self._plan
 
     def registered(self) -> None:
@@ -202,6 +214,14 @@ class Graph(Workflow[Any, Any]):
     def plan(self) -> Plan:
         """What is known of it before any run begins."""
         return self._check()
+
+    def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
+        """All nodes that have a compensation, or those that led to the one that failed."""
+        failed = "" if failure is None else node_of(failure.step or "")
+        if self.compensation == "all" or failed not in self.plan.stations:
+            return idents
+        before = self.plan.before(failed)
+        return [ident for ident in idents if node_of(ident) in before]
 
     async def _execute(self, context: Context, input_: Any) -> Any:
         plan = self._plan = self._check()
@@ -221,3 +241,9 @@ def _fallbacks(nodes: Iterable[Node]) -> Iterator[Edge]:
     for node in nodes:
         if node.fallback is not None:
             yield Edge(source=node.id, target=node.fallback, on=On.OPEN)
+
+
+def _apart(nodes: Iterable[Node], edges: Iterable[Edge]) -> frozenset[str]:
+    """Nodes that are there only to undo others."""
+    undo = {node.undone_by for node in nodes if node.undone_by is not None}
+    return frozenset(undo.difference(*((edge.source, edge.target) for edge in edges)))

@@ -67,7 +67,8 @@ class Node:
     join: Join = "all"
     args: Mapping[str, Any] | None = None
     fallback: str | None = None
-    compensate: Callable[..., Any] | str | None = None
+    undone_by: str | None = None
+    """The node whose function is its compensation."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """What else holds for its step: timeout, retry and the like."""
 
@@ -77,9 +78,13 @@ class Node:
         priority: Priority | None = self.options.get("priority")
         return Priority.NORMAL if priority is None else priority
 
-    def step(self, quota: tuple[str, Resources] | None = None) -> StepFunction[..., Any] | None:
+    def step(
+        self,
+        quota: tuple[str, Resources] | None = None,
+        compensate: Callable[..., Any] | None = None,
+    ) -> StepFunction[..., Any] | None:
         """Its step, named after the node; None if it is workflow code. `quota` is whose resources
-        it reserves."""
+        it reserves, and `compensate` the function of the node that undoes it."""
         if is_durable(self.target):
             return None
         base = as_step(self.target)
@@ -93,6 +98,9 @@ class Node:
         if self.fallback is not None and breaker is not None:
             # Where there is another way, nobody waits for this one.
             own = own.options(breaker=attrs.evolve(breaker, when_open="fail"))
+        if compensate is not None:
+            own = own.options(compensate=compensate)
+        own.read = lambda value: read(self, value)[1]
         return own
 
 

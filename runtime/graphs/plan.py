@@ -48,6 +48,14 @@ class Plan:
     loops: Mapping[int, Loop]
     """By the index of their back edge."""
 
+    def before(self, name: str) -> set[str]:
+        """All nodes that lead to one, itself included."""
+        ways = {
+            target: [link.edge.source for link in station.incoming]
+            for target, station in self.stations.items()
+        }
+        return reach(name, ways)
+
 
 def draw(
     nodes: Iterable[Node],
@@ -58,7 +66,9 @@ def draw(
 ) -> Plan:
     """The plan of nodes and edges that fit together. Those `apart` are no part of the way; `quota`
     is what all of them share."""
-    nodes = [node for node in nodes if node.id not in apart]
+    declared = list(nodes)
+    targets: dict[str | None, Any] = {node.id: node.target for node in declared}
+    nodes = [node for node in declared if node.id not in apart]
     edges = list(edges)
     forward = [edge for edge in edges if not edge.back]
     after = _ways((edge.source, edge.target) for edge in forward)
@@ -87,7 +97,7 @@ def draw(
     for link in links:
         by_source[link.edge.source].append(link)
         by_target[link.edge.target].append(link)
-    steps = {node.id: node.step(quota) for node in nodes}
+    steps = {node.id: node.step(quota, targets.get(node.undone_by)) for node in nodes}
     crowded = {name for name, step in steps.items() if step and step.set.max_waiting}
     stations = {
         node.id: Station(
@@ -112,6 +122,11 @@ def draw(
             for index, (body, region) in bodies.items()
         },
     )
+
+
+def node_of(ident: str) -> str:
+    """The node that a step of a run belongs to."""
+    return ident.partition("/")[0].partition("#")[0]
 
 
 def _leads_on(station: Station) -> bool:

@@ -17,7 +17,7 @@ from keyrun.runtime.attempt import Overrun, Raised, Returned, only_cancelled
 from keyrun.runtime.clock import start_clock
 from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.graphs.activation import Activation
-from keyrun.runtime.outcome import stage_value
+from keyrun.runtime.outcome import note_undoable, stage_value
 from keyrun.runtime.turnstile import Pass
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ async def sprint(run: "Run", activation: Activation, seat: Seat, passed: Pass | 
         if not current.marked:
             payload = stage_value(run, step, None, current, value)
             run.journal.fresh.append((current.step, None, payload))
+            if step.set.compensate is not None:
+                note_undoable(run, step, current.step)
             if passed is not None:
                 passed.succeeded()
             return value

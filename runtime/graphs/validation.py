@@ -20,11 +20,12 @@ def faults(
     edges: Sequence[Edge],
     limits: dict[str, int | None],
     quota: Resources | None = None,
+    apart: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """All that is wrong, in words."""
+    """All that is wrong, in words. Those `apart` only undo others."""
     return [
         *_of_limits(limits),
-        *_of_nodes(nodes),
+        *_of_nodes(nodes, apart),
         *_of_needs(nodes, quota),
         *_of_edges(nodes, edges),
         *_of_shape(nodes, edges),
@@ -37,7 +38,7 @@ def _of_limits(limits: dict[str, int | None]) -> Iterator[str]:
             yield f"{name} must be at least 1, got {value!r}"
 
 
-def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
+def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[str]:
     if not nodes:
         yield "it has no nodes; add them with graph.node(...)"
     for name, times in Counter(node.id for node in nodes).items():
@@ -45,14 +46,17 @@ def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
             yield f"{times} nodes are called {name!r}"
     known = {node.id for node in nodes}
     for node in nodes:
-        yield from (f"node {node.id!r}: {said}" for said in _of_node(node))
+        told = "Compensation" if node.id in apart else "NodeInput"
+        yield from (f"node {node.id!r}: {said}" for said in _of_node(node, told))
         if node.fallback is not None and node.fallback not in known:
             yield f"node {node.id!r}: its fallback {node.fallback!r} is no node"
-        if isinstance(node.compensate, str) and node.compensate not in known:
-            yield f"node {node.id!r}: its compensation {node.compensate!r} is no node"
+        if node.undone_by is not None and node.undone_by not in known:
+            yield f"node {node.id!r}: its compensation {node.undone_by!r} is no node"
+        if is_durable(node.target) and (node.undone_by or node.options):
+            yield f"node {node.id!r}: options are for steps; give them to the steps of its code"
 
 
-def _of_node(node: Node) -> Iterator[str]:
+def _of_node(node: Node, told: str) -> Iterator[str]:
     try:
         check_name(node.id)
     except ValueError as error:
@@ -67,7 +71,7 @@ def _of_node(node: Node) -> Iterator[str]:
     if not callable(node.target):
         yield f"it needs a function, got {node.target!r}"
         return
-    yield from _of_call(node)
+    yield from _of_call(node, told)
     try:
         node.step()
     except (TypeError, ValueError, ImportError) as error:
@@ -85,7 +89,7 @@ def _of_needs(nodes: Sequence[Node], quota: Resources | None) -> Iterator[str]:
                 yield f"node {node.id!r}: a fallback is for a node with a breaker, and it has none"
 
 
-def _of_call(node: Node) -> Iterator[str]:
+def _of_call(node: Node, told: str) -> Iterator[str]:
     try:
         render = rendering(node.args)
     except (ValueError, ImportError) as error:
@@ -107,7 +111,7 @@ def _of_call(node: Node) -> Iterator[str]:
     try:
         signature.bind(*given, **({} if node.args is None else dict.fromkeys(node.args)))
     except TypeError as error:
-        takes = "the context and one NodeInput" if len(given) == 2 else "one NodeInput"
+        takes = f"the context and one {told}" if len(given) == 2 else f"one {told}"
         takes = takes if render is None else "the arguments in args"
         yield f"its function is called with {takes}, and takes {signature}: {error}"
 
