@@ -20,6 +20,8 @@ from keyrun.runtime.graphs.errors import OutputTooLarge
 
 TAIL = 4096
 """Bytes that are kept of what a child says on its standard error, from the end."""
+GRACE = 1.0
+"""Seconds for reading what a child has left, once it has ended."""
 _CHUNK = 65_536
 
 
@@ -64,8 +66,9 @@ async def ask(
             nursery.start_soon(_overhear, process.stderr, tail)
             nursery.start_soon(_listen, process, output, max_output)
             await process.wait()
-            # What it has started may hold the other ends of the pipes.
             _kill(process)
+            # What has left the group may hold the other ends of the pipes for ever.
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE
     finally:
         with trio.CancelScope(shield=True):
             if process.returncode is None:

@@ -225,6 +225,21 @@ async def test_what_the_code_leaves_running_is_killed_when_it_is_done(tmp_path: 
     await gone(int((tmp_path / "pid").read_text()))
 
 
+ESCAPING = """
+import subprocess, sys
+def main(data):
+    sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    return subprocess.Popen(sleeper, start_new_session=True).pid
+"""
+
+
+async def test_what_has_left_the_group_of_the_code_holds_up_nobody() -> None:
+    with trio.fail_after(30):
+        pid = await run_node(code(ESCAPING))
+    os.kill(pid, signal.SIGKILL)
+    await gone(pid)
+
+
 KEYRUN = """
 import sys, trio
 from tests.flows.nodes import run_node
