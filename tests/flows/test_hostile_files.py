@@ -54,7 +54,7 @@ VALUES = st.recursive(
 @st.composite
 def nodes(draw: st.DrawFn, depth: int = 0) -> Any:
     name = draw(st.sampled_from(sorted(KINDS)))
-    fields = {"kind": name}
+    fields: dict[str, Any] = {"kind": name}
     for field in draw(st.sets(st.sampled_from(sorted(KINDS[name].record.fields)))):
         fields[field] = draw(VALUES)
     if name == "loop" and depth < 2 and draw(st.booleans()):
