@@ -45,12 +45,12 @@ async def trace(ledger: Ledger, number: int) -> Trace:
 async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
     """What leads to these runs."""
     found = {number: Trace() for number in numbers}
-    async for key, raw in _all(ledger, "ids"):
+    async for key, raw in rows(ledger, "ids"):
         with suppress(*DAMAGE):
             known = found.get(unseal("ids", key, raw)[0])
             if known is not None:
                 known.run_id = key[len(ledger.prefix) :].decode()
-    async for key, raw in _all(ledger, "queue"):
+    async for key, raw in rows(ledger, "queue"):
         with suppress(*DAMAGE):
             ordering_key, place = ledger.split_place(key)
             known = found.get(number_at(key, raw, place))
@@ -58,7 +58,7 @@ async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
                 known.key, known.place = ordering_key, place
                 known.indexed.append(("queue", key))
     for table in ("delayed", "ended"):
-        async for key, _ in _all(ledger, table):
+        async for key, _ in rows(ledger, table):
             time, number = ledger.split_timed(key)
             known = found.get(number)
             if known is not None:
@@ -68,15 +68,16 @@ async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
     return found
 
 
-async def _all(ledger: Ledger, table: str) -> AsyncIterator[tuple[bytes, bytes]]:
+async def rows(ledger: Ledger, table: str) -> AsyncIterator[tuple[bytes, bytes]]:
+    """All records of a table, unread."""
     start = b""
     while True:
-        rows = await ledger.store.scan(table, prefix=ledger.prefix, start=start, limit=PAGE)
-        for row in rows:
+        page = await ledger.store.scan(table, prefix=ledger.prefix, start=start, limit=PAGE)
+        for row in page:
             yield row
-        if len(rows) < PAGE:
+        if len(page) < PAGE:
             return
-        start = rows[-1][0] + b"\0"
+        start = page[-1][0] + b"\0"
         await trio.lowlevel.checkpoint()
 
 

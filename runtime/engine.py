@@ -10,6 +10,7 @@ from keyrun.runtime.admission import Admission
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.awaited import Awaited
 from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.counter import stored_counter
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
@@ -217,9 +218,7 @@ class Engine:
 
     async def read_counter(self) -> None:
         """Go on where the last owner of the store stopped."""
-        fields = await self.ledger.get("counter", self.ledger.name("next"))
-        if fields is not None:
-            self.next_number = self.opened_at = fields[0]
+        self.next_number = self.opened_at = await stored_counter(self.ledger)
 
     def line(self, key: str) -> Line:
         """The line of a key, made if there is none."""

@@ -37,6 +37,9 @@ MEMBER = "keyrun.member"
 ORIGIN = "group:"
 """What the origin of a member begins with."""
 
+UNPLACED = -1
+"""The position of a member whose record is damaged."""
+
 _ID = re.compile(r"[A-Za-z0-9_-]{1,90}")
 _SIMPLE = re.compile(r"[A-Za-z0-9_]+")
 
@@ -176,12 +179,42 @@ async def entries(ledger: "Ledger", group_id: str) -> AsyncIterator[list[Entry]]
     for table in ("members", "former"):
         after = b""
         while True:
-            rows = await ledger.scan(table, prefix, after=after, limit=PAGE)
-            yield [Entry.read(key[len(prefix) :].decode(), fields) for key, fields in rows]
+            start = after + b"\0" if after else b""
+            rows = await ledger.store.scan(table, prefix=prefix, start=start, limit=PAGE)
+            page: list[Entry] = []
+            for key, raw in rows:
+                member_id = key[len(prefix) :].decode(errors="replace")
+                entry = _entry(table, key, raw, member_id)
+                page.append(entry or await _lost(ledger, table, group_id, member_id))
+            yield page
             if len(rows) < PAGE:
                 break
             after = rows[-1][0]
             await trio.lowlevel.checkpoint()
+
+
+def _entry(table: str, key: bytes, raw: bytes, member_id: str) -> Entry | None:
+    """The record of a member; None if it is damaged."""
+    try:
+        return Entry.read(member_id, unseal(table, key, raw))
+    except (*DAMAGE, TypeError, ValueError):
+        return None
+
+
+async def _lost(ledger: "Ledger", table: str, group_id: str, member_id: str) -> Entry:
+    """What stands for a member whose record is damaged: its id leads to its run. If that is not
+    there any more, nobody knows how it ended."""
+    number = None
+    if table == "members":
+        with suppress(*DAMAGE):
+            number = await ledger.find(member_run_id(group_id, member_id))
+    return Entry(
+        member_id=member_id,
+        position=UNPLACED,
+        number=number or 0,
+        digest=b"",
+        gone=State.QUARANTINED if number is None else None,
+    )
 
 
 async def find_member(ledger: "Ledger", number: int) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ is missing. Nothing of a group is in memory unless somebody works on it.
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from keyrun.runtime.group import (
     MEMBER,
     ORIGIN,
     PAGE,
+    UNPLACED,
     Entry,
     Member,
     Roll,
@@ -70,7 +72,9 @@ class Groups:
             missing = [
                 (submission, _entry(position, member_id, submission))
                 for position, (member_id, submission) in enumerate(described.items())
-                if (known := there.get(member_id)) is None or known.gone in _AGAIN
+                if (known := there.get(member_id)) is None
+                or known.gone in _AGAIN
+                or not known.digest  # damaged, and mended by this
             ]
             new = Roll(engine.wall(), len(described), digest) if roll is None else None
             for at in range(0, len(missing), PAGE):
@@ -180,6 +184,12 @@ class Groups:
         found: dict[str, Entry] = {}
         async for page in entries(self._engine.ledger, group_id):
             found.update((entry.member_id, entry) for entry in page)
+        taken = {entry.position for entry in found.values()}
+        free = (position for position in count() if position not in taken)
+        for member_id, entry in found.items():
+            if entry.position == UNPLACED:
+                # Of several that are damaged nobody knows which comes first.
+                found[member_id] = attrs.evolve(entry, position=next(free))
         return found
 
     async def erased(
@@ -255,7 +265,7 @@ def _other(
     changed = [
         member_id
         for member_id, submission in described.items()
-        if member_id in there and there[member_id].digest != _identity(submission)
+        if member_id in there and there[member_id].digest not in (b"", _identity(submission))
     ]
     parts = [_named("another key, workflow or input", changed)]
     parts.append(_named("not given", [each for each in there if each not in described]))

@@ -305,7 +305,7 @@ async def _begin(engine: Engine) -> None:
     ledger = engine.ledger
     await engine.read_counter()
     mark = ledger.name("open")
-    engine.unclean = await ledger.get("counter", mark) is not None
+    engine.unclean = await engine.store.get("counter", mark) is not None
     engine.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
     for key, _ in await engine.store.scan("held", prefix=ledger.prefix):
         name = key[len(ledger.prefix) :].decode()

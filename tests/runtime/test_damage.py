@@ -505,3 +505,56 @@ async def test_filters_show_damage_that_fits_and_count_what_nobody_can_tell(
         assert await ids(since=1.0, state=State.QUARANTINED) == ["r1"]
         assert reader.unreadable == 5
         assert await reader.unfinished() == {}
+
+
+async def test_a_damaged_counter_gives_no_number_twice(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FragileStore()
+    keys: list[str] = []
+
+    @step
+    async def effect() -> None:
+        keys.append(current_step().idempotency_key)
+
+    @workflow
+    async def effects(ctx: Context) -> None:
+        await ctx.step(effect)
+
+    async with open_test_runtime(store, workflows=[effects, job], drain_timeout=0) as rt:
+        for n in range(5):
+            await (await rt.submit(effects, key="k", run_id=f"r{n}")).result()
+        await rt.pause_all()
+        await rt.submit(job, key="k", run_id="later", delay=100)
+        await rt.submit(job, key="k", run_id="held")
+        for n in range(5):
+            await rt.forget(f"r{n}")
+    for key in store.keys("counter"):
+        store.damage("counter", key)
+    async with open_test_runtime(store, workflows=[effects, job]) as rt:
+        assert any("counter of admission numbers" in each.message for each in caplog.records)
+        before = {status.run_id for status in await rt.runs()}
+        await rt.resume_all()
+        for n in range(5):
+            await (await rt.submit(effects, key="k", run_id=f"r{n}")).result()
+        await trio.sleep(200)
+        after = await rt.runs()
+        assert {status.run_id for status in after} == before | {f"r{n}" for n in range(5)}
+        assert {status.state for status in after} == {State.SUCCEEDED}
+    assert len(set(keys)) == len(keys) == 10
+    caplog.clear()
+    async with open_test_runtime(store, workflows=[effects, job]) as rt:
+        await (await rt.submit(effects, key="k")).result()
+    assert not caplog.records
+    assert len(set(keys)) == len(keys)
+
+
+async def test_a_damaged_mark_of_the_last_owner_counts_as_a_crash(
+    autojump_clock: MockClock,
+) -> None:
+    store = await a_store(begun=True)
+    for key in store.keys("counter"):
+        store.damage("counter", key)
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        assert await (await rt.submit(job, key="k", run_id="r3", tags=["t"])).result() == "r3"
+    assert calls.count("r1:a") == 1

@@ -522,6 +522,48 @@ async def test_a_damaged_member_does_not_keep_its_run_from_being_forgotten(
         assert await rt.group("g") is None
 
 
+async def test_a_member_whose_record_is_damaged_is_found_by_its_id_and_mended_by_a_repeat(
+    autojump_clock: MockClock, world: World
+) -> None:
+    store = FragileStore()
+    members = [world.member(name, 100) for name in "abc"]
+    async with open_test_runtime(store, workflows=[world.job], drain_timeout=0) as rt:
+        await rt.submit_group("g", members)
+        await trio.sleep(10)
+    store.damage("members", store.keys("members")[1])
+    async with open_test_runtime(store, workflows=[world.job]) as rt:
+        group = await rt.group("g")
+        assert group is not None
+        assert (await group.status()).accepted == 3
+        outcomes = await group.results()
+        assert [(each.member_id, each.position) for each in outcomes.values()] == [
+            ("a", 0),
+            ("b", 1),
+            ("c", 2),
+        ]
+        assert {each.state for each in outcomes.values()} == {State.SUCCEEDED}
+        again = await rt.submit_group("g", members)
+        assert not again.newly_submitted
+        store.damage("members", store.keys("members")[0])
+        assert [each.member_id async for each in again if each.position == 1] == ["b"]
+    assert sorted(world.finished) == ["a", "b", "c"]
+
+
+async def test_a_member_whose_record_and_run_are_lost_is_shown_as_quarantined(
+    autojump_clock: MockClock, world: World
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[world.job]) as rt:
+        await (await rt.submit_group("g", world.members("a b"))).results()
+        await rt.forget("g-a")
+        store.damage("former", store.keys("former")[0])
+        group = await rt.group("g")
+        assert group is not None
+        assert (await group.status()).counts == {State.QUARANTINED: 1, State.SUCCEEDED: 1}
+        again = await rt.submit_group("g", world.members("a b"))
+        assert await states(again) == {"a": State.SUCCEEDED, "b": State.SUCCEEDED}
+
+
 @pytest.mark.parametrize("table", ["runs", "status"])
 async def test_a_member_whose_run_is_damaged_holds_up_no_other_and_runs_anew_when_forgotten(
     autojump_clock: MockClock, world: World, table: str
