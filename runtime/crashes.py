@@ -103,6 +103,10 @@ async def _restore(line: "Line") -> None:
     # Nobody drives it from here on, so that it can be cancelled like any other at rest.
     engine.live.pop(run.number, None)
     engine.resting[run.number] = run
+    for _ in range(len(run.current)):
+        # A step that was left without its slot being given back.
+        engine.slots.give()
+    run.current.clear()
     while True:
         await engine.store.durable()
         standing = await _stored(run)

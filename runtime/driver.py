@@ -9,6 +9,7 @@ import trio
 from keyrun.actors.errors import is_crash
 from keyrun.runtime import telling
 from keyrun.runtime.branch import Branch
+from keyrun.runtime.bugs import is_bug
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
 from keyrun.runtime.logs import log
@@ -78,7 +79,8 @@ async def one_pass(
                 raise
         except Exception as error:
             # If not of this store, a StoreError is of one that the workflow uses itself.
-            if isinstance(error, StoreError) and run.engine.failure is not None:
+            failed = isinstance(error, StoreError) and run.engine.failure is not None
+            if failed or is_bug(error):
                 raise
             failure = workflow_error(error)
         while conclude is None and run.held:
@@ -110,7 +112,7 @@ async def one_pass(
 def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
     """What is left of an error that is no Exception when that is taken away which ends the pass: a
     nursery of the workflow wraps it."""
-    if not is_crash(error, trio.Cancelled if cancelled else ()):
+    if is_bug(error) or not is_crash(error, trio.Cancelled if cancelled else ()):
         raise error
     if not run.rehearsed:
         # Nothing in between has looked at it, so a step may have left without giving this back.

@@ -11,6 +11,7 @@ import trio
 
 from keyrun.actors.errors import is_crash
 from keyrun.runtime.branch import Branch
+from keyrun.runtime.bugs import is_bug
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal import Call, Entry
 from keyrun.runtime.run import Halt
@@ -56,7 +57,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 # First, so that losers that rest are not taken for all that is left.
                 for sibling in branch.forks:
                     sibling.close()
-                if not (branch.closed or isinstance(error, Halt) or run.engine.failure):
+                ended = branch.closed or isinstance(error, Halt) or run.engine.failure
+                if not (ended or is_bug(error)):
                     _decide(branch, ident, index)
                 # What losers were given after the decision is asked for by nobody.
                 journal.abandon(f"{scope}.")

@@ -25,6 +25,7 @@ from keyrun.runtime.attempt import (
     finish,
     only_cancelled,
 )
+from keyrun.runtime.bugs import is_bug_in_step
 from keyrun.runtime.current import CurrentStep, enter, leave, running
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.guarding import guarded
@@ -314,6 +315,8 @@ async def _attempt(
             current.store_memo()
             telling.step_cancelled(run, current)
             raise Halt from error
+        if is_bug_in_step(error):
+            raise
         if branch.bound and not current.shielded:
             await branch.yield_to_scope(current)
         final = failed(run, step, memory, current, error)

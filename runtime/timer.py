@@ -8,6 +8,8 @@ from keyrun.runtime.stepping import given_back, ready
 async def sleep(branch: Branch, seconds: float) -> None:
     """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
     back does not make the wait longer than it was meant to be."""
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"seconds must be a number, got {seconds!r}")
     if not seconds >= 0:
         raise ValueError(f"seconds must be at least 0, got {seconds!r}")
     run = branch.run
