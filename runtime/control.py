@@ -110,6 +110,8 @@ class Control:
         if submission.delay and number not in engine.delays.waiting:
             # Its place may be staged only.
             await engine.store.durable()
+            if await engine.ledger.submission(number) is None:
+                return None
         standing = await engine.ledger.standing(number)
         if standing is None:
             standing = Standing(place=None if submission.delay else number)

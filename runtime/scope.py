@@ -227,9 +227,13 @@ class FailAfter(Scope):
 
 async def watched(branch: "Branch", call: Coroutine[Any, Any, R]) -> R:
     """Await a durable call in a block: if a time limit cuts it off, that is written down before
-    anything else can happen."""
+    anything else can happen. While the run is paused, its code does not learn of it."""
     try:
         return await call
     except trio.Cancelled:
-        branch.notice()
+        run = branch.run
+        if branch.notice() and run.held:
+            with trio.CancelScope(shield=True, deadline=run.deadline):
+                while run.held:
+                    await run.hold()
         raise

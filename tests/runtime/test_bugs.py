@@ -16,7 +16,6 @@ from keyrun.runtime import (
     StepFailed,
     Workflow,
     step,
-    stepping,
     workflow,
 )
 from keyrun.runtime.journal import Journal

@@ -508,3 +508,28 @@ async def test_what_is_cancelled_before_it_is_driven_again_has_all_its_steps_in_
     assert {outcome.run_id: outcome.steps_done for outcome in hook.outcomes} == dict.fromkeys(
         runs, 3
     )
+
+
+async def test_a_cancel_that_crosses_a_forget_leaves_nothing_behind(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @workflow
+    async def job(ctx: Context) -> None:
+        pass
+
+    store = FragileStore(latency=0.1)
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await (await rt.submit(job, key="k", run_id="r", delay=1)).result()
+        await trio.sleep(1)
+        answers: list[bool] = []
+
+        async def cancel() -> None:
+            answers.append(await rt.cancel("r"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rt.forget, "r")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(cancel)
+        assert answers == [False]
+        assert await rt.status("r") is None
+    assert store.keys("status") == store.keys("ended") == []

@@ -528,3 +528,65 @@ async def test_a_run_that_fails_while_paused_ends_at_resume(
         await resume(rt)
         with pytest.raises(RunFailed):
             await run.result()
+
+
+async def test_code_behind_a_block_whose_time_is_up_does_not_run_while_paused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    went: list[str] = []
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        try:
+            with ctx.move_on_after(5):
+                try:
+                    await ctx.sleep(100)
+                finally:
+                    went.append("cut off")
+            went.append("moved on")
+            with ctx.fail_after(5):
+                await ctx.sleep(100)
+        except TimeoutError:
+            went.append("failed")
+
+    async with open_test_runtime(workflows=[job]) as rt:
+        run = await rt.submit(job, key="k", run_id="r")
+        for expected in ([], ["cut off", "moved on"]):
+            await trio.sleep(1)
+            await rt.pause("r")
+            await trio.sleep(50)
+            assert went == expected
+            status = await rt.status("r")
+            assert status is not None
+            assert status.state is State.PAUSED
+            await rt.resume("r")
+        await run.result()
+    assert went == ["cut off", "moved on", "failed"]
+
+
+async def test_a_time_limit_that_passed_while_paused_is_no_obstacle_to_leaving_or_cancelling(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @workflow
+    async def job(ctx: Context) -> None:
+        with ctx.move_on_after(5):
+            await ctx.sleep(100)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        for run_id in "abc":
+            limits = Limits(run_timeout=30) if run_id == "c" else None
+            await rt.submit(job, key=run_id, run_id=run_id, limits=limits)
+        await trio.sleep(1)
+        await rt.pause_all()
+        await trio.sleep(10)
+        assert await rt.cancel("a")
+        await trio.sleep(40)
+        left = trio.current_time()
+    assert trio.current_time() == left
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await trio.sleep(50)
+        states = {run.run_id: run.state for run in await rt.runs()}
+        assert states == {"a": State.CANCELLED, "b": State.PAUSED, "c": State.FAILED}
+        await rt.resume_all()
+        await (await rt.submit(job, key="b", run_id="b")).result()
