@@ -127,7 +127,7 @@ async def two_more(first: int, second: int) -> int:
         _flow(lambda ctx: ctx.move_on_after("soon")),  # type: ignore[arg-type]
         _flow(lambda ctx: ctx.step(None)),  # type: ignore[call-overload]
         _flow(lambda ctx: ctx.fail(3)),  # type: ignore[arg-type]
-        _flow(lambda ctx: {}["x"]),
+        _flow(lambda ctx: ctx.headers["x"]),
         _flow(lambda ctx: object()),
         _steps(two_more, 1),
         _steps(two_more, 1, "x"),
