@@ -102,7 +102,7 @@ class Clients:
                     self._forget,
                     self._read,
                 ],
-                [8, 1, 2, 2, 3, 3, 1, 1],
+                [8, 1, 2, 2, 3, 3, 2, 1],
             )[0](runtime)
             await trio.sleep(random.choice([0, 0, 0.01, 0.3, 2]))
 
@@ -159,7 +159,7 @@ class Clients:
         there = [
             life for life in self.lives.values() if self.evidence.is_there(life) and wanted(life)
         ]
-        return self.random.choice(there[-8:]) if there else None
+        return self.random.choice(there[-12:]) if there else None
 
     async def _cancel(self, runtime: Runtime) -> None:
         if life := self._any(lambda life: True):

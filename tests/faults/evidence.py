@@ -122,9 +122,9 @@ class Evidence:
     def has_failed(self, life: "Life") -> bool:
         """Whether the latest generation failed, as far as one can see."""
         last = self.sittings[str(life)][-1]
-        return last.last in ("permanent", "transient") or bool(
-            last.told and last.told[0].state is State.FAILED
-        )
+        if last.told:
+            return last.told[0].state is State.FAILED
+        return last.last in ("permanent", "transient")
 
     def redriven(self, life: "Life", generation: int, called: float) -> None:
         """A generation was accepted, between the call and this tick."""

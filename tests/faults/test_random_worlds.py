@@ -67,7 +67,7 @@ def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.Monkey
             seen["redriven"] += len(sittings) - 1
     calls = ("submit", "cancel", "pause", "resume", "redrive", "forget", "redriven")
     ends = [str(state) for state in State if state.terminal]
-    assert all(seen[name] > 5 for name in (*calls, *ends)), seen
+    assert all(seen[name] > 2 for name in (*calls, *ends)), seen
 
 
 def _deaf(run: Run) -> bool:
