@@ -24,7 +24,8 @@ class Entry(IntEnum):
     TIMER = 6
     """A timer was set: when it is due, how long it is, and what for if not to sleep."""
     TURN = 8
-    """The next turn of a machine, always at sequence 0: number, payload, timer."""
+    """The next turn of a machine, always at sequence 0: number, payload, timer, retries of the
+    turns before, and the entry up to which those are counted."""
     UNDO = 16
     """The run will end when all is undone: state, reason, failure, whether dead, and what."""
     NOTE = 7

@@ -75,8 +75,9 @@ class Journal:
         self._cut: frozenset[Branch] = _NOBODY
         """Those that rested until a scope expired, and have not gone on yet."""
         self._missing: str | None = None
-        self.turn: tuple[int, bytes, tuple[float, float] | None] | None = None
-        """The next turn of a machine: its number, its payload, and when it is due."""
+        self.turn: tuple[int, bytes, tuple[float, float] | None, int] | None = None
+        """The next turn of a machine: its number, its payload, when it is due, and up to which
+        entry the retries of the turns before are counted."""
         self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
         self.undoable: dict[str, None] = {}
@@ -287,8 +288,9 @@ class Journal:
         kind, ident, _at, *rest = fields
         entry = Entry(kind)
         if entry is Entry.TURN:
-            number, payload, timer = rest
-            self.turn = (number, payload, timer and (timer[0], timer[1]))
+            number, payload, timer, *counted = rest
+            self.retries, upto = counted or (0, 0)
+            self.turn = (number, payload, timer and (timer[0], timer[1]), upto)
             return
         if ident.startswith("turn-"):
             self.turn_entries += (sequence,)
@@ -300,7 +302,7 @@ class Journal:
             self.undoing = rest
             return
         if entry is Entry.REDRIVEN:
-            self._forget_failures()
+            self._forget_failures(fresh=self.turn is None or sequence >= self.turn[3])
             return
         memory = self.memory(ident)
         match entry:
@@ -331,14 +333,16 @@ class Journal:
             self._order.append(ident)
             self.past += 1
 
-    def _forget_failures(self) -> None:
-        """What failed is tried again with fresh budgets. What is done stays done, and so do the
-        failures that the workflow handled: it went on after them."""
+    def _forget_failures(self, *, fresh: bool) -> None:
+        """What failed is tried again, with budgets that are fresh unless turns since were counted.
+        What is done stays done, and so do the failures that the workflow handled: it went on after
+        them."""
         again = unhandled(self.memories, self._order)
         for ident, memory in list(self.memories.items()):
             unfinished = memory.outcome is None and memory.call is not Call.TIMER
             if unfinished or ident in again:
                 del self.memories[ident]
         self._order = [ident for ident in self._order if ident in self.memories]
-        self.retries = 0
+        if fresh:
+            self.retries = 0
         self.last_failure = None

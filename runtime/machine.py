@@ -182,7 +182,7 @@ async def _latest(run: Run, input_: Any) -> tuple[int, Any, tuple[float, float] 
     turn = run.journal.turn
     if turn is None:
         return 0, input_, None
-    number, payload, timer = turn
+    number, payload, timer, _ = turn
     return number, run.engine.codec.decode(payload), timer and (timer[0], timer[1])
 
 
@@ -228,9 +228,10 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         timer = (engine.wall() + value.after, value.after) if value.after else None
         number = int(current.step.partition("-")[2]) + 1
         key = engine.ledger.entry(run.number, 0)
-        fields = (Entry.TURN, "turn", engine.wall(), number, payload, timer)
+        upto = journal.next
+        fields = (Entry.TURN, "turn", engine.wall(), number, payload, timer, journal.retries, upto)
         run.put("journal", key, *fields)
-        journal.turn = (number, payload, timer)
+        journal.turn = (number, payload, timer, upto)
     elif run.held or run.unwinding is not None:
         _keep(run, current, value)
     for sequence in journal.turn_entries:

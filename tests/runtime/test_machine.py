@@ -17,6 +17,7 @@ from keyrun.runtime import (
     RunFailed,
     State,
     Succeed,
+    TransientError,
     Turn,
     machine,
 )
@@ -234,3 +235,35 @@ async def test_a_last_turn_that_is_done_before_its_run_may_end_never_runs_again(
         assert status.result == getattr(verdict, "result", None)
         assert status.reason == getattr(verdict, "reason", None)
     assert done == [0]
+
+
+async def test_a_retry_budget_counts_the_turns_before_a_restart(autojump_clock: MockClock) -> None:
+    """Their failures are forgotten with them, and their number is not."""
+
+    @machine(name="flaky", retry=Retry.fixed(delay=1), limits=Limits(retry_budget=2))
+    async def flaky(t: Turn) -> Verdict:
+        if t.attempt == 1:
+            raise TransientError("not yet")
+        return Continue(after=10)
+
+    store = MemoryStore()
+    for _ in range(2):
+        async with open_test_runtime(store, workflows=[flaky]) as runtime:
+            run = await runtime.submit(flaky, key="k", run_id="r")
+            await trio.sleep(5)
+            assert (await run.status()) is not None
+            await trio.sleep(5)
+    async with open_test_runtime(store, workflows=[flaky]) as runtime:
+        run = await runtime.submit(flaky, key="k", run_id="r")
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert failed.value.failure.kind is FailureKind.RETRY_BUDGET
+        assert failed.value.failure.step == "turn-2"
+        # A redrive has a fresh one, which restarts do not make larger.
+        assert await runtime.redrive("r") == 2
+        await trio.sleep(5)
+    async with open_test_runtime(store, workflows=[flaky]) as runtime:
+        run = await runtime.submit(flaky, key="k", run_id="r")
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert failed.value.failure.step == "turn-4"
