@@ -19,6 +19,7 @@ from keyrun.runtime.ledger import MAX_KEY, placed, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.records import SALVAGED, Submission
 from keyrun.runtime.values import UNSET, Priority
+from keyrun.runtime.wording import brief
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.payload import PayloadError, PayloadTypeError
@@ -34,11 +35,11 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def check_key(key: object) -> str:
     """`key` if it can be an ordering key."""
     if not isinstance(key, str):
-        raise InvalidKey(f"key must be a string, got {key!r}")
+        raise InvalidKey(f"key must be a string, got {brief(key)}")
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidKey(f"key must be valid Unicode, got {key!r}") from None
+        raise InvalidKey(f"key must be valid Unicode, got {brief(key)}") from None
     if not 0 < size <= MAX_KEY:
         raise InvalidKey(f"key must have 1 to {MAX_KEY} bytes as UTF-8, got {size}", key=key)
     return key
@@ -47,7 +48,9 @@ def check_key(key: object) -> str:
 def check_run_id(run_id: object) -> str:
     """`run_id` if it can be one."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-        raise InvalidRunId(f"run_id must be 1 to 128 of A-Z, a-z, 0-9, '_' and '-', got {run_id!r}")
+        raise InvalidRunId(
+            f"run_id must be 1 to 128 of A-Z, a-z, 0-9, '_' and '-', got {brief(run_id)}"
+        )
     return run_id
 
 
@@ -55,12 +58,16 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of `headers` if they may be carried along."""
     taken: dict[str, str] = {}
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must map strings to strings, got {headers!r}")
+        raise TypeError(f"headers must map strings to strings, got {brief(headers)}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"headers must map strings to strings, got {name!r}: {value!r}")
+            raise TypeError(
+                f"headers must map strings to strings, got {brief(name)}: {brief(value)}"
+            )
         if name.startswith("keyrun."):
-            raise ReservedHeader(f"header names starting with 'keyrun.' are reserved: {name!r}")
+            raise ReservedHeader(
+                f"header names starting with 'keyrun.' are reserved: {brief(name)}"
+            )
         taken[name] = value
     return taken
 
@@ -68,11 +75,11 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """`tags` as a tuple of strings."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise TypeError(f"tags must be several strings, such as a tuple of them, got {tags!r}")
+        raise TypeError(f"tags must be several strings, such as a tuple of them, got {brief(tags)}")
     taken = tuple(tags)
     for tag in taken:
         if not isinstance(tag, str) or not tag:
-            raise TypeError(f"tags must be non-empty strings, got {tag!r}")
+            raise TypeError(f"tags must be non-empty strings, got {brief(tag)}")
     return taken
 
 
@@ -113,11 +120,11 @@ class Admission:
         if run_id is not None:
             check_run_id(run_id)
         if delay and not _is_delay(delay):
-            raise ValueError(f"delay must be 0 to 1e10 seconds, got {delay!r}")
+            raise ValueError(f"delay must be 0 to 1e10 seconds, got {brief(delay)}")
         if not isinstance(priority, Priority):
-            raise TypeError(f"priority must be a Priority, got {priority!r}")
+            raise TypeError(f"priority must be a Priority, got {brief(priority)}")
         if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits must be Limits, got {limits!r}")
+            raise TypeError(f"limits must be Limits, got {brief(limits)}")
         return Submission(
             run_id=run_id or "",
             key=key,
@@ -162,8 +169,8 @@ class Admission:
             return None
         if stored.origin == SALVAGED:
             raise StoreCorrupt(
-                f"the run {run_id!r} is damaged, and what was submitted with it is lost; "
-                f"forget({run_id!r}), then submit it again, or use another run_id"
+                f"the run {brief(run_id)} is damaged, and what was submitted with it is lost; "
+                f"forget({brief(run_id)}), then submit it again, or use another run_id"
             )
         self._same(submission, stored)
         return Admitted(stored, None)

@@ -17,6 +17,7 @@ from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.story import redriven
 from keyrun.runtime.values import State
+from keyrun.runtime.wording import brief
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
@@ -179,7 +180,7 @@ async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standin
         except StoreCorrupt as error:
             submission, standing = await remains(engine, number, error)
     if number is None or submission is None:
-        raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
     return number, submission, standing or Standing(place=number)
 
 

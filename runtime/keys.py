@@ -3,6 +3,7 @@
 import attrs
 import trio
 
+from keyrun.runtime.admission import check_key
 from keyrun.runtime.damage import DAMAGE
 from keyrun.runtime.ledger import number_at
 from keyrun.runtime.reading import Reading
@@ -47,6 +48,9 @@ async def keys(
     """Keys that have runs which have not ended, or are quarantined, in the order of the index; or
     `key` alone."""
     ledger = reading.ledger
+    for given in (key, after):
+        if given is not None:
+            check_key(given)
     found: list[KeyStatus] = []
     start = b"" if after is None else _end(ledger.line(after))
     while len(found) < limit:

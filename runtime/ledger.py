@@ -32,9 +32,11 @@ from typing import Any
 
 import trio
 
+from keyrun.runtime.errors import InvalidRunId
 from keyrun.runtime.ids import lost_id, number_in
 from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.values import Priority
+from keyrun.runtime.wording import brief
 from keyrun.storage import Namespace, Store, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
@@ -47,6 +49,7 @@ _TIMED = struct.Struct(">QQ")
 _NORMAL = Priority.NORMAL
 
 MAX_KEY = 255
+MAX_RUN_ID = 128
 MAX_STEP = 350
 
 
@@ -159,7 +162,11 @@ class Ledger:
             raise _no_such_record("status", key) from error
 
     async def find(self, run_id: str) -> int | None:
-        """The number of a run id."""
+        """The number of a run id; None also for what can be no id."""
+        if not isinstance(run_id, str):
+            raise InvalidRunId(f"run_id must be a string, got {brief(run_id)}")
+        if len(run_id) > MAX_RUN_ID or not run_id.isascii():
+            return None
         try:
             fields = await self.get("ids", self.run_id(run_id))
         except StoreCorrupt:

@@ -15,6 +15,7 @@ from keyrun.runtime.damage import DAMAGE
 from keyrun.runtime.reading import Heads, Reading
 from keyrun.runtime.records import SUBMITTED_AT, Submission
 from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.wording import brief
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
@@ -53,6 +54,9 @@ class Wanted:
         origin: str | None = None,
     ) -> "Wanted":
         """From the arguments of `runs`."""
+        for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{name} must be a string, got {brief(text)}")
         states: frozenset[State] | None = None
         if isinstance(state, str):
             states = frozenset([State(state)])

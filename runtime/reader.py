@@ -18,6 +18,7 @@ from keyrun.runtime.reading import Reading
 from keyrun.runtime.schedule import ScheduleStatus
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.watching import Watch
+from keyrun.runtime.wording import brief
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -159,7 +160,9 @@ class Reader:
             return 0
         number = await self._ledger.find(run_id)
         if number is None:
-            raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
+            raise UnknownRun(
+                f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id
+            )
         return number
 
 

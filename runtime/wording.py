@@ -12,6 +12,8 @@ from keyrun.actors.errors import is_crash, shown
 MENTIONED = 3
 """Errors of a group that are named in a reason."""
 
+GIVEN_LIMIT = 200
+"""Characters of a value that are repeated in an error."""
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback that are stored; the end says most."""
 
@@ -19,6 +21,14 @@ TRACEBACK_LIMIT = 4000
 def clean(text: str) -> str:
     """`text` as a record can hold it."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def brief(value: object) -> str:
+    """What to say of a value that somebody gave, which may be anything, and huge."""
+    text = clean(shown(value))
+    if len(text) <= GIVEN_LIMIT:
+        return text
+    return f"{text[:GIVEN_LIMIT]}... ({len(text)} characters)"
 
 
 def a_reason(reason: object) -> str:

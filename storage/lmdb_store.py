@@ -152,7 +152,7 @@ class LmdbStore(Store):
 
     def _cannot_open(self, error: Exception) -> StoreError:
         places = (self.path, *self.path.absolute().parents)
-        there = next(place for place in places if place.exists())
+        there = next(place for place in places if os.path.exists(place))  # noqa: PTH110 (never raises)
         kind, sentence = writer.explain(error, str(there))
         if kind == writer.FULL:
             return StoreFull(sentence)

@@ -118,6 +118,9 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
                 # flushes once more at its end, and must find somebody who listens.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise click.exceptions.Exit(PIPE_CLOSED) from None
+            if isinstance(error, UnicodeEncodeError):
+                # Bytes that are no text come as surrogates, and a store holds text.
+                raise Refusal(f"{error.object!r} has bytes that are no text", USAGE) from None
             if isinstance(error, KeyrunError | lmdb.Error | OSError):
                 raise explain(error, path) from error
             raise

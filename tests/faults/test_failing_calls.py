@@ -30,7 +30,7 @@ class Struck(Simulation):
     def __init__(self, seed: int, seam: Seam, number: int, *, once: bool) -> None:
         self.failing = FailingStore()
         super().__init__(seed, self.failing)
-        self.roles = cast(Random(seed), runs=RUNS, keys=2, span=1.0)
+        self.take(cast(Random(seed), runs=RUNS, keys=2, span=1.0))
         self.jumps = []
         self.world.steady = True
         self.errors: list[BaseException] = []

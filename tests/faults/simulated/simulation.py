@@ -83,6 +83,12 @@ class Simulation:
         self.redriven: set[str] = set()
         self.asked: set[str] = set()
         """Runs whose cancel was asked for, answered or not."""
+        self.take(self.roles)
+
+    def take(self, roles: list[Role]) -> None:
+        """Play these runs."""
+        self.roles = roles
+        self._hands = {role.key: trio.Lock() for role in roles}
 
     @staticmethod
     def _life(random: Random, span: float) -> Life:
@@ -206,12 +212,15 @@ class Simulation:
         world, run_id = self.world, role.run_id
         await trio.sleep_until(role.pause_at)
         if role.pause_key:
-            await runtime.pause_key(role.key)
-            world.note(f"paused {role.key}")
-            world.held_keys.add(role.key)
+            # Of a pause and a resume at the same time nobody knows which comes first.
+            async with self._hands[role.key]:
+                await runtime.pause_key(role.key)
+                world.note(f"paused {role.key}")
+                world.held_keys.add(role.key)
             await trio.sleep_until(role.pause_at + role.pause_for)
-            world.held_keys.discard(role.key)
-            await runtime.resume_key(role.key)
+            async with self._hands[role.key]:
+                world.held_keys.discard(role.key)
+                await runtime.resume_key(role.key)
         elif run_id in world.runs and world.runs[run_id].acknowledged:
             if await runtime.pause(run_id):
                 world.note(f"paused {run_id}")
