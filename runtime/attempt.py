@@ -50,7 +50,7 @@ class Overrun(Exception):
 
 def finish(run: "Run", current: CurrentStep, done: Raised | Returned) -> Any:
     """What came of an attempt on the main line."""
-    if current.marked:
+    if current.until is not None:
         run.scope.deadline = run.deadline
     if isinstance(done, Raised):
         raise done.error

@@ -132,6 +132,9 @@ class CurrentStep:
         """An attempt on the main line begins to wait: from here on a crash can interrupt it, and
         its time is counted, by the scope of the run."""
         run = self._run
+        if self.marked and self.progress is not None:
+            # It was announced before it had anything to say.
+            reports.store(run, self)
         self.mark()
         if run.engine.feed is not None:
             telling.step_started(run.engine.feed, run, self)

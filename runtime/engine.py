@@ -279,6 +279,7 @@ class Engine:
         workflow = self.registry.find(submission.workflow, submission.version)
         run = Run(self, line, submission, standing or Standing(), workflow)
         run.standing.place = place
+        run.seen = run.standing.state is State.RUNNING
         await self.recall(run)
         return run
 

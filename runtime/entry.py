@@ -70,6 +70,11 @@ class Memory:
     delivered = False
 
     @property
+    def unsuspected(self) -> bool:
+        """Whether it never failed, and was interrupted at most once."""
+        return not (self.attempts or self.interruptions > 1 or self.interruptions_alone)
+
+    @property
     def known(self) -> bool:
         """Whether anything happened to it yet."""
         return self.attempts > 0 or self.interruptions > 0

@@ -1,25 +1,20 @@
-"""The journal: what a run remembers, in memory as it is in the store.
+"""The journal: gives back what a run remembers, in the order in which it came about.
 
 Entries have sequence numbers, and outcomes are given back in that order when a run is driven
 again: code that runs branches side by side then takes the same turns as before.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from keyrun.runtime.entry import Call, Ending, Entry, Memory
-from keyrun.runtime.records import read_failure
-from keyrun.runtime.unhandled import unhandled
-from keyrun.runtime.values import Failure
+from keyrun.runtime.memories import Memories
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
     from keyrun.runtime.scope import Scope
-
-UNDOABLE = "undoable"
-"""What the note of a step says that has a compensation."""
 
 __all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
 
@@ -28,42 +23,21 @@ __all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
 _NOBODY: "frozenset[Branch]" = frozenset()
 
 
-class Journal:
-    """The memories of a run by what they are about, and the order in which to give them back."""
+class Journal(Memories):
+    """The memories of a run, and who asks for them in this pass."""
 
     __slots__ = (
         "_cursor",
         "_cut",
         "_missing",
-        "_order",
-        "fresh",
-        "last_failure",
-        "memories",
-        "next",
-        "past",
         "resting",
-        "retries",
         "scopes",
         "tasks",
-        "turn",
-        "turn_entries",
-        "undoable",
-        "undoing",
         "waiters",
     )
 
     def __init__(self) -> None:
-        self.memories: dict[str, Memory] = {}
-        self.fresh: list[tuple[str, int | None, bytes]] = []
-        """Steps that were done at their first attempt since others were last settled: what they
-        are called, their fingerprint and their payload. Nobody asks for them in this pass, and
-        most runs need no other, so that is all that is kept of them."""
-        self.next = 1
-        self.past = 0
-        """How many outcomes are there to be asked for again in this pass."""
-        self.retries = 0
-        self.last_failure: Failure | None = None
-        """What the latest attempt that failed did."""
+        super().__init__()
         self.waiters: dict[str, Callable[[], None]] = {}
         """Branches that ask for an outcome before its turn, and how to wake them."""
         self.tasks = 1
@@ -75,41 +49,7 @@ class Journal:
         self._cut: frozenset[Branch] = _NOBODY
         """Those that rested until a scope expired, and have not gone on yet."""
         self._missing: str | None = None
-        self.turn: tuple[int, bytes, tuple[float, float] | None, int] | None = None
-        """The next turn of a machine: its number, its payload, when it is due, and up to which
-        entry the retries of the turns before are counted."""
-        self.turn_entries: tuple[int, ...] = ()
-        """Entries about the turn that is under way, which go when it is done."""
-        self.undoable: dict[str, None] = {}
-        """Steps that have a compensation, in the order in which they were done."""
-        self.undoing: list[Any] | None = None
-        """How the run will end when all is undone: see `undoing.decide`."""
-        self._order: list[str] = []
         self._cursor = 0
-
-    def memory(self, ident: str) -> Memory:
-        """What is known of `ident`, from now on remembered."""
-        known = self.memories.get(ident)
-        if known is None:
-            known = self.memories[ident] = Memory()
-        return known
-
-    def remember(self, ident: str, fingerprint: int | None) -> Memory:
-        """What is known of a step, from now on remembered."""
-        memory = self.memory(ident)
-        memory.fingerprint = fingerprint
-        return memory
-
-    def _absorb(self) -> None:
-        """Remember what is fresh like all the rest."""
-        for ident, fingerprint, payload in self.fresh:
-            memory = self.remember(ident, fingerprint)
-            memory.attempts = 1
-            memory.payload = payload
-            memory.outcome = Entry.DONE
-            memory.delivered = True
-            self._order.append(ident)
-        self.fresh.clear()
 
     def rewind(self) -> None:
         """Begin another pass: every outcome will be asked for again, in order."""
@@ -124,14 +64,6 @@ class Journal:
         self.resting.clear()
         self.scopes.clear()
         self._cut = _NOBODY
-
-    def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
-        """`ident` has its outcome, and whoever asked for it has it at once."""
-        if self.fresh:
-            self._absorb()
-        memory.outcome = outcome
-        memory.delivered = True
-        self._order.append(ident)
 
     def may_deliver(self, ident: str) -> bool:
         """Whether the outcome of `ident` is the next to be given back."""
@@ -265,84 +197,3 @@ class Journal:
                 if wake := self.waiters.pop(ident, None):
                     wake()
         self.advance()
-
-    def steps_done(self) -> int:
-        """How many steps, or turns, have succeeded."""
-        before = 0 if self.turn is None else self.turn[0]
-        done = (memory for memory in self.memories.values() if memory.outcome is Entry.DONE)
-        return before + sum(memory.call is Call.STEP for memory in done)
-
-    def outcomes(self) -> int:
-        """How many calls have their outcome."""
-        return len(self._order)
-
-    def unread(self) -> str | None:
-        """An outcome that was not asked for in this pass."""
-        if not self.past:
-            return None
-        return next((ident for ident in self._order if not self.memories[ident].delivered), None)
-
-    def fold(self, sequence: int, fields: list[Any]) -> None:
-        """Take in one stored entry; they come in order."""
-        self.next = sequence + 1
-        kind, ident, _at, *rest = fields
-        entry = Entry(kind)
-        if entry is Entry.TURN:
-            number, payload, timer, *counted = rest
-            self.retries, upto = counted or (0, 0)
-            self.turn = (number, payload, timer and (timer[0], timer[1]), upto)
-            return
-        if ident.startswith("turn-"):
-            self.turn_entries += (sequence,)
-        if entry is Entry.NOTE:
-            if rest[0] == UNDOABLE:
-                self.undoable[ident] = None
-            return
-        if entry is Entry.UNDO:
-            self.undoing = rest
-            return
-        if entry is Entry.REDRIVEN:
-            self._forget_failures(fresh=self.turn is None or sequence >= self.turn[3])
-            return
-        memory = self.memory(ident)
-        match entry:
-            case Entry.DONE:
-                call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
-                memory.call = Call(call)
-            case Entry.FAILED:
-                memory.fingerprint, memory.attempts, _begun, failure, retry = rest
-                memory.failure = self.last_failure = read_failure(failure)
-                memory.retry = (retry[0], retry[1])
-                memory.interruptions = memory.interruptions_alone = 0
-                self.retries += 1
-            case Entry.GAVE_UP:
-                memory.fingerprint, memory.attempts, _begun, failure = rest
-                memory.failure = self.last_failure = read_failure(failure)
-            case Entry.TIMER:
-                due, length, *call = rest
-                memory.call = Call(*call) if call else Call.TIMER
-                memory.retry = (due, length)
-            case Entry.INTERRUPTED:
-                _attempt, alone, *_begun = rest
-                memory.interruptions += 1
-                memory.interruptions_alone += bool(alone)
-        if entry in (Entry.DONE, Entry.GAVE_UP):
-            memory.outcome = entry
-            if ident.startswith("undo()/"):
-                return  # no workflow asks for it
-            self._order.append(ident)
-            self.past += 1
-
-    def _forget_failures(self, *, fresh: bool) -> None:
-        """What failed is tried again, with budgets that are fresh unless turns since were counted.
-        What is done stays done, and so do the failures that the workflow handled: it went on after
-        them."""
-        again = unhandled(self.memories, self._order)
-        for ident, memory in list(self.memories.items()):
-            unfinished = memory.outcome is None and memory.call is not Call.TIMER
-            if unfinished or ident in again:
-                del self.memories[ident]
-        self._order = [ident for ident in self._order if ident in self.memories]
-        if fresh:
-            self.retries = 0
-        self.last_failure = None

@@ -18,7 +18,8 @@ from keyrun.runtime.outcome import step_failed
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.run import Run
 from keyrun.runtime.step import StepFunction, StepOptions
-from keyrun.runtime.stepping import attempts, halt, ready
+from keyrun.runtime.stepping import halt
+from keyrun.runtime.trying import attempts, ready
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
 from keyrun.runtime.wording import a_reason

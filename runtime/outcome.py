@@ -6,8 +6,9 @@ from keyrun.runtime import telling
 from keyrun.runtime.attempt import Overrun
 from keyrun.runtime.current import CurrentStep
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
-from keyrun.runtime.journal import UNDOABLE, Call, Entry, Memory
+from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.logs import log
+from keyrun.runtime.memories import UNDOABLE
 from keyrun.runtime.records import write_failure
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.run import Run

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import at_place, sealed
+from keyrun.runtime.ledger import at_place
 from keyrun.runtime.logs import logger
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.record import unseal
+from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -23,34 +23,41 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 
+PASSES = 16
+"""Passes of the loop between two pages of the index."""
+
 
 async def note_interruptions(engine: "Engine") -> None:
     """Write down which steps a crash cut off."""
     ledger, store = engine.ledger, engine.store
+    reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
     while True:
         rows = await store.scan("begun", prefix=ledger.prefix, limit=PAGE)
         if not rows:
             return
         following: dict[int, int] = {}
-        for key, raw in rows:
-            number, step = ledger.split_number(key)
-            try:
-                ident, attempt, begun, alone = unseal("begun", key, raw)
-            except StoreCorrupt:
-                # What matters stands in the key.
-                ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
-            if number not in following:
-                last = await store.scan(
-                    "journal", prefix=ledger.number(number), limit=1, reverse=True
-                )
-                following[number] = 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
-            entry = ledger.entry(number, following[number])
-            following[number] += 1
-            fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone, begun)
-            group = store.open_group()
-            group.put("journal", entry, sealed("journal", entry, *fields))
-            group.delete("begun", key)
-            group.delete("reports", key)
+        # One snapshot for all: to take one for each read costs more than the reads.
+        with store.view():
+            for key, raw in rows:
+                number, step = ledger.split_number(key)
+                try:
+                    ident, attempt, begun, alone = unseal("begun", key, raw)
+                except StoreCorrupt:
+                    # What matters stands in the key.
+                    ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
+                if number not in following:
+                    last = await store.scan(
+                        "journal", prefix=ledger.number(number), limit=1, reverse=True
+                    )
+                    following[number] = 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+                entry = ledger.entry(number, following[number])
+                following[number] += 1
+                fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone, begun)
+                tables = store.open_group().tables
+                tables["journal"][entry] = seal("journal", entry, fields)
+                tables["begun"][key] = None
+                if reported:
+                    tables["reports"][key] = None
         await store.durable()
 
 
@@ -88,4 +95,6 @@ async def wake_lines(engine: "Engine") -> None:
             engine.counted.set()
             return
         start = rows[-1][0] + b"\0"
-        await trio.lowlevel.checkpoint()
+        # Who was woken gets on meanwhile, and its worker serves the next.
+        for _ in range(PASSES):
+            await trio.lowlevel.checkpoint()

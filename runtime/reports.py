@@ -66,7 +66,7 @@ def _take(run: "Run", current: "CurrentStep") -> None:
         return
     report.at = run.engine.wall()
     # While an attempt has waited for nothing, nobody could see its report anyway.
-    if current.marked:
+    if current.until is not None:
         store(run, current)
         if run.engine.feed is not None:
             telling.step_progress(run.engine.feed, run, current, report)

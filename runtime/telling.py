@@ -133,7 +133,7 @@ def step_started(
 
 def step_completed(feed: "Feed", run: "Run", current: "CurrentStep", at: float) -> None:
     """The outcome of a step is staged."""
-    if not current.marked:
+    if current.until is None:
         if current.progress is None:
             # The way of every step: no call that is not needed, and `about` is made already.
             if run.staged is not feed.group:
@@ -158,7 +158,7 @@ def step_failed(
 ) -> None:
     """A failed attempt is staged; with a `delay` another follows. Without `current` there was
     no attempt."""
-    if current is not None and not current.marked:
+    if current is not None and current.until is None:
         step_started(feed, run, current)
     kinds = [EventKind.STEP_FAILED if delay is None else EventKind.STEP_RETRYING]
     if timed_out:
@@ -185,7 +185,7 @@ def step_stopped(
 ) -> None:
     """An attempt was cut off, or ought to have been: that rides in the next commit."""
     group = feed.commits.open_group()
-    if not current.marked:
+    if current.until is None:
         step_started(feed, run, current, group)
     about, where = run.submission.about, (current.step, current.attempt, current.elapsed())
     feed.tell(group, SetbackEvent(kind, feed.wall(), *about, *where, why))

@@ -2,7 +2,8 @@
 
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.stepping import given_back, ready
+from keyrun.runtime.stepping import given_back
+from keyrun.runtime.trying import ready
 
 
 async def sleep(branch: Branch, seconds: float) -> None:

@@ -28,7 +28,7 @@ from keyrun.runtime.records import read_failure, write_failure
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.step import StepFunction, as_step
-from keyrun.runtime.stepping import attempts
+from keyrun.runtime.trying import attempts
 from keyrun.runtime.values import Failure, State
 
 if TYPE_CHECKING:

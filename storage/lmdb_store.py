@@ -215,7 +215,9 @@ class LmdbStore(Store):
         if database is None:
             return None
         try:
-            with self._reading() as transaction:
+            if self._view is not None:
+                return self._view.get(key, db=database)
+            with self._snapshot() as transaction:
                 return transaction.get(key, db=database)
         except lmdb.Error as error:
             raise self._unreadable(table, error) from error

@@ -12,7 +12,8 @@ from keyrun.runtime.graphs.node import read, stored
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, sprint
 from keyrun.runtime.journal import Memory
-from keyrun.runtime.stepping import attempts, halt, replayed
+from keyrun.runtime.stepping import halt, replayed
+from keyrun.runtime.trying import attempts
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named, traceback_of, type_of
 
