@@ -41,7 +41,7 @@ PREFIX = "undo()/"
 @attrs.frozen(kw_only=True)
 class Compensation:
     """What a compensation is told: why it runs, which step failed and how if one did, the step that
-    it undoes with its output, and what else is to be undone after it."""
+    it undoes with its output, what else is to be undone after it, and the input of the run."""
 
     why: Literal["failed", "cancelled"]
     failed: str | None
@@ -49,6 +49,7 @@ class Compensation:
     step: str
     output: Any
     left: tuple[str, ...]
+    run_input: Any
 
 
 def decide(
@@ -101,6 +102,7 @@ async def undo(run: Run) -> bool:
                 step=ident,
                 output=_output(run, step, journal.memories[ident]),
                 left=tuple(reversed(idents[:at])),
+                run_input=engine.codec.decode(run.submission.input, run.workflow.input_type),
             )
             if not await _compensate(branch, step, ident, given):
                 left.append(ident)

@@ -27,6 +27,8 @@ _OF_GRAPHS = (
     "fail_fast",
     "max_concurrency",
     "schedule",
+    "compensation",
+    "compensate_on",
     "max_output",
     "max_run_output",
 )

@@ -100,6 +100,10 @@ _OPTIONS = {
     "fail_fast": Field(Flag(), "The first failure cancels what else is running."),
     "max_concurrency": Field(COUNT, "Nodes that are under way at the same time."),
     "schedule": Field(Choice(("eager", "waves")), "Whether levels wait for each other."),
+    "compensation": Field(Choice(("all", "branch")), "Undo all, or what led to the failure."),
+    "compensate_on": Field(
+        Choice(("completed", "attempted")), "Undo what completed, or also what failed."
+    ),
     "resources": Field(RESOURCES, "What its nodes share, over all runs."),
 }
 DOCUMENT = Record(

@@ -67,6 +67,7 @@ OF_STEPS = {
     "shield": Field(Flag(), "Let it finish when the run is cancelled."),
     "breaker": Field(_BREAKER, "When not to call it for a while."),
     "fallback": Field(Text(), "The node to go to while its breaker is open."),
+    "compensate": Field(Text(), "The node that undoes it when the run fails or is cancelled."),
     "rate": Field(_RATE, "How many calls in how much time, over all runs."),
     "max_concurrent": Field(COUNT, "How many calls at once, over all runs."),
     "max_waiting": Field(COUNT, "How many may wait for that before nodes ahead are held back."),

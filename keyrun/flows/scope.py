@@ -9,6 +9,7 @@ from keyrun.runtime.context import Context
 from keyrun.runtime.current import running
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.errors import ConditionError
+from keyrun.runtime.undoing import Compensation
 
 
 class Given(Protocol):
@@ -28,8 +29,19 @@ class Given(Protocol):
     def iteration(self) -> int: ...
 
 
-def names(given: Given) -> dict[str, Any]:
-    """What a node can know: the input of the run, what triggered it, and what was done before."""
+def names(given: Given | Compensation) -> dict[str, Any]:
+    """What a node can know: the input of the run, what triggered it, and what was done before; or
+    if it undoes another, what that gave, and why it is undone."""
+    if isinstance(given, Compensation):
+        return {
+            "input": given.run_input,
+            "output": given.output,
+            "error": given.error,
+            "why": given.why,
+            "failed": given.failed,
+            "undoes": given.step,
+            "left": list(given.left),
+        }
     return {
         "input": given.run_input,
         "output": given.output,
@@ -40,7 +52,9 @@ def names(given: Given) -> dict[str, Any]:
     }
 
 
-def scope(given: Given, env: Iterable[str] = (), *, ctx: Context | None = None) -> dict[str, Any]:
+def scope(
+    given: Given | Compensation, env: Iterable[str] = (), *, ctx: Context | None = None
+) -> dict[str, Any]:
     """The names of templates: those above, `run` with its id and key, and `env` with the variables
     of the environment that the node has asked for by name."""
     current = running.get() if ctx is None else ctx

@@ -67,7 +67,11 @@ def draw(
     """The plan of nodes and edges that fit together. Those `apart` are no part of the way; `quota`
     is what all of them share."""
     declared = list(nodes)
-    targets: dict[str | None, Any] = {node.id: node.target for node in declared}
+    undoing = {node.undone_by for node in declared}
+    # A node that undoes another does so with what is said of it: its arguments, timeout and retry.
+    targets: dict[str | None, Any] = {
+        node.id: node.step() or node.target for node in declared if node.id in undoing
+    }
     nodes = [node for node in declared if node.id not in apart]
     edges = list(edges)
     forward = [edge for edge in edges if not edge.back]

@@ -9,6 +9,13 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 PRINTED = {
+    "order": [
+        "200 ['/reservations', '/charges', '/shipments']",
+        "permanent_error in ship",
+        "['/reservations', '/charges', '/shipments', '/charges/2/refund', '/charges/2/refund', "
+        "'/reservations/1/release']",
+        "['ship did not work']",
+    ],
     "report": [
         "report 1 says 143",
         "south sold the most; 143 in all",
