@@ -16,6 +16,7 @@ SUITES = {
     "events": "the cost of a step while nobody listens to the events, and while one does",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
+    "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 

@@ -50,8 +50,8 @@ class Memories:
         entry the retries of the turns before are counted."""
         self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
-        self.undoable: dict[str, None] = {}
-        """Steps that have a compensation, in the order in which they were done."""
+        self.undoable: list[str] | None = None
+        """Steps that have a compensation, in the order in which they were done, if there are."""
         self.undoing: list[Any] | None = None
         """How the run will end when all is undone: see `undoing.decide`."""
         self._order: list[str] = []
@@ -68,6 +68,12 @@ class Memories:
         memory = self.memory(ident)
         memory.fingerprint = fingerprint
         return memory
+
+    def note_undoable(self, ident: str) -> None:
+        """A step that is done has a compensation."""
+        if self.undoable is None:
+            self.undoable = []
+        self.undoable.append(ident)
 
     def _absorb(self) -> None:
         """Remember what is fresh like all the rest."""
@@ -126,7 +132,7 @@ class Memories:
             self.turn_entries += (sequence,)
         if entry is Entry.NOTE:
             if rest[0] == UNDOABLE:
-                self.undoable[ident] = None
+                self.note_undoable(ident)
             return
         if entry is Entry.UNDO:
             self.undoing = rest

@@ -35,8 +35,8 @@ def succeeded(
 
 def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
     """Stage that a step which is done has a compensation."""
-    run.compensators[ident] = step
-    run.journal.undoable[ident] = None
+    run.compensated_by(ident, step)
+    run.journal.note_undoable(ident)
     run.write(Entry.NOTE, ident, UNDOABLE)
 
 

@@ -123,7 +123,7 @@ class Run:
         """Whether steps wait for their start marker, since the process was killed last time."""
         self.undoing = False
         """Whether its compensations run, which nothing but a drain cuts off."""
-        self.compensators: dict[str, StepFunction[..., Any]] = {}
+        self.compensators: dict[str, StepFunction[..., Any]] | None = None
         """The steps that are to be undone if the run fails, as far as this process has seen."""
         self.reported: Report | None = None
         self._resumed: trio.Event | None = None
@@ -177,6 +177,12 @@ class Run:
         self.engine.memoless = False
         self.memos[step] = encoded
         self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
+
+    def compensated_by(self, ident: str, step: "StepFunction[..., Any]") -> None:
+        """Remember how a step is to be undone."""
+        if self.compensators is None:
+            self.compensators = {}
+        self.compensators[ident] = step
 
     async def rehearse(self, step: "StepFunction[..., Any]", ident: str) -> Any:
         """What becomes of a step without an outcome if this is a rehearsal."""

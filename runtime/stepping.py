@@ -141,7 +141,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
     """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
     await given_back(run, ident, memory)
     if step.set.compensate is not None:
-        run.compensators[ident] = step
+        run.compensated_by(ident, step)
     if memory.outcome is Entry.DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)

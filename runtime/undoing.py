@@ -63,7 +63,7 @@ def decide(
     """Write down that the run will end so when all is undone. Says whether there is anything to
     undo."""
     journal = run.journal
-    idents = run.workflow.to_undo(list(journal.undoable), failure)
+    idents = run.workflow.to_undo(journal.undoable or [], failure)
     if not idents:
         return False
     fields = (str(state), reason, write_failure(failure), dead, idents)
@@ -86,11 +86,12 @@ async def undo(run: Run) -> bool:
     branch = Branch(run, PREFIX, apart=True)
     left: list[str] = []
     try:
-        if not all(ident in run.compensators for ident in idents):
-            await _collect(run)
+        compensators = run.compensators or {}
+        if not compensators.keys() >= set(idents):
+            compensators = await _collect(run)
         for at in range(len(idents) - 1, -1, -1):
             ident = idents[at]
-            step = run.compensators.get(ident)
+            step = compensators.get(ident)
             if step is None:
                 said = f"nothing in the code says any more how to undo the step {ident!r}"
                 quarantine(run, said)
@@ -164,7 +165,7 @@ def _output(run: Run, step: StepFunction[..., Any], memory: "Memory") -> Any:
     return value if read is None else read(value)
 
 
-async def _collect(run: Run) -> None:
+async def _collect(run: Run) -> dict[str, StepFunction[..., Any]]:
     """Find out from the code which function undoes which step."""
     # They stand above the driver, which needs this module.
     from keyrun.runtime.driver import one_pass
@@ -178,4 +179,4 @@ async def _collect(run: Run) -> None:
     rehearsal = Rehearsal(records, run.workflow, run.engine.codec, {})
     with trio.CancelScope() as scope:
         await one_pass(rehearsal, scope, lambda *_: None)
-    run.compensators.update(rehearsal.compensators)
+    return rehearsal.compensators or {}

@@ -5,7 +5,9 @@ and is never part of the expression, so no payload can change what a condition m
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -45,20 +47,21 @@ class Unreadable(ValueError):
 
 
 class Condition:
-    """One expression, compiled."""
+    """One expression, compiled. `names` are what it is about."""
 
-    __slots__ = ("_execute", "_names", "source")
+    __slots__ = ("execute", "names", "source")
 
-    def __init__(self, source: str, execute: Callable[[dict[str, Any]], Any], names: set[str]):
+    def __init__(self, source: str, execute: Callable[[Any], Any], names: set[str]) -> None:
         self.source = source
-        self._execute = execute
-        self._names = tuple(name for name in NAMES if name in names)
+        self.execute = execute
+        """What it comes to in a context."""
+        self.names = frozenset(names.intersection(NAMES))
 
     @classmethod
     def compile(cls, source: str) -> "Condition":
         """Raises `Unreadable` with every fault that was found."""
         try:
-            import cel
+            cel = import_module("cel")
         except ImportError:
             raise MissingExtra(
                 "conditions need the package common-expression-language: pip install keyrun[flows]"
@@ -73,25 +76,48 @@ class Condition:
             raise Unreadable([_unknown(source, name) for name in sorted(strange)])
         return cls(source, program.execute, names)
 
-    def holds(self, about: Mapping[str, Any]) -> bool:
-        """Whether it is true of `about`, which has a value for each of the NAMES."""
-        values = {name: about[name] for name in self._names}
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether it is true where its names have these values."""
+        return self.judge(context(self.names, values))
+
+    def judge(self, made: Any) -> bool:
+        """Whether it is true in a context."""
+        answer: Any
         try:
-            try:
-                answer = self._execute(values)
-            except ValueError:
-                # It holds something that is no plain data, which its parts may be.
-                answer = self._execute({name: plain(value) for name, value in values.items()})
-        except KeyError as error:
-            raise ConditionError(
-                f"there is no {error.args[0]!r} in {self.source!r}; guard it with has(...)"
-            ) from error
+            answer = self.execute(made)
         except Exception as error:
-            said = str(error).partition(". CEL does not")[0]
-            raise ConditionError(f"{self.source!r} cannot be answered: {said}") from error
+            raise self._doubt(error) from error
         if answer is True or answer is False:
             return answer
-        raise ConditionError(f"{self.source!r} came to {shown(answer)}, and not to true or false")
+        raise self._doubt(answer)
+
+    def _doubt(self, answer: object) -> ConditionError:
+        """What is wrong with an answer that is neither true nor false."""
+        if isinstance(answer, KeyError):
+            said = f"there is no {answer.args[0]!r} in {self.source!r}; guard it with has(...)"
+        elif isinstance(answer, Exception):
+            said = f"{self.source!r} cannot be answered: {answer}".partition(". CEL does not")[0]
+        else:
+            said = f"{self.source!r} came to {shown(answer)}, and not to true or false"
+        return ConditionError(said)
+
+
+@cache
+def _cel() -> Any:
+    return import_module("cel")
+
+
+def context(names: Iterable[str], values: Mapping[str, Any]) -> Any:
+    """What conditions with these names are about, made ready for CEL."""
+    made = _cel().Context()
+    for name in names:
+        value = values[name]
+        try:
+            made.add_variable(name, value)
+        except ValueError:
+            # It holds something that is no plain data, which its parts may be.
+            made.add_variable(name, plain(value))
+    return made
 
 
 def plain(value: Any) -> Any:

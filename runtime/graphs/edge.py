@@ -1,7 +1,6 @@
 """Edges: which node comes after which, and when."""
 
 from enum import StrEnum
-from typing import Any
 
 import attrs
 
@@ -47,17 +46,8 @@ class Link:
 
     index: int
     edge: Edge
+    on: On
+    port: str | None
     condition: Condition | None
     loops: tuple[int, ...] = ()
     """The back edges of the loops that it leads out of."""
-
-    def fits(self, on: On, port: str | None) -> bool:
-        """Whether it is about this end of its source, as far as kind and port go."""
-        edge = self.edge
-        if edge.on is not on and not (edge.on is On.ALL and on is not On.OPEN):
-            return False
-        return edge.port is None or edge.port == port
-
-    def takes(self, about: dict[str, Any]) -> bool:
-        """Whether its condition holds."""
-        return self.condition is None or self.condition.holds(about)

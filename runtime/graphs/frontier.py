@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from keyrun.runtime.graphs.activation import Activation, End
-from keyrun.runtime.graphs.condition import plain
+from keyrun.runtime.graphs.condition import context
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node import NodeInput
@@ -126,36 +126,21 @@ class Frontier:
 
     def _leave(self, station: Station, end: End, activation: Activation | None) -> list[Station]:
         """Decide the edges out of a node: the targets of those that are."""
-        about: dict[str, Any] | None = None
-        fired: list[Link] = []
-        for link in (*station.outgoing, *station.returning):
-            if end.on is None or not link.fits(end.on, end.port):
-                continue
-            if link.condition is not None:
-                if about is None:
-                    about = self._about(end)
-                try:
-                    if not link.condition.holds(about):
-                        continue
-                except ConditionError as error:
-                    said = f"the condition of edge {link.edge} of the graph: {error}"
-                    raise ConditionError(said, step=station.node.id) from error
-            fired.append(link)
+        fired = () if end.on is None else self._fired(station, end)
         broken = end.broken
         if end.failure is not None and not fired:
             assert activation is not None
             self.failed.append((activation, end))
             broken = True
+        self.taken.update(fired)
         for link in station.returning:
-            if link in fired:
+            if link.index in fired:
                 self._returns.append((link, end))
-                self.taken.add(link.index)
             else:
                 self._over.add(link.index)
         touched = []
         for link in station.outgoing:
-            if link in fired:
-                self.taken.add(link.index)
+            if link.index in fired:
                 self._tokens[link.index] = end
                 touched.append(self._decide(link, Way.FIRED))
             elif self._over.issuperset(link.loops):
@@ -171,13 +156,34 @@ class Frontier:
                     self._held.append((link, way))
         return touched
 
-    def _about(self, end: End) -> dict[str, Any]:
-        error = None if end.failure is None else plain(end.failure)
+    def _fired(self, station: Station, end: End) -> set[int]:
+        """The edges that are taken when a node ends so."""
+        on, port, made = end.on, end.port, None
+        fired: set[int] = set()
+        for link in station.leaving:
+            if link.on is not on and (link.on is not On.ALL or on is On.OPEN):
+                continue
+            if link.port is not None and link.port != port:
+                continue
+            condition = link.condition
+            if condition is not None:
+                if made is None:
+                    made = context(station.asks, self._values(end))
+                try:
+                    if not condition.judge(made):
+                        continue
+                except ConditionError as error:
+                    said = f"the condition of edge {link.edge} of the graph: {error}"
+                    raise ConditionError(said, step=station.node.id) from error
+            fired.add(link.index)
+        return fired
+
+    def _values(self, end: End) -> dict[str, Any]:
         return {
             "output": end.output,
             "input": self.run_input,
             "outputs": self.outputs,
-            "error": error,
+            "error": end.failure,
         }
 
     def _decide(self, link: Link, way: Way) -> Station:

@@ -33,6 +33,10 @@ class Station:
     incoming: tuple[Link, ...]
     outgoing: tuple[Link, ...]
     returning: tuple[Link, ...]
+    leaving: tuple[Link, ...]
+    """Outgoing and returning ones."""
+    asks: frozenset[str]
+    """What the conditions of those are about."""
     crowded: tuple[str, ...]
     """The nodes right after it that only so many may wait for."""
 
@@ -86,6 +90,8 @@ def draw(
         Link(
             index=index,
             edge=edge,
+            on=edge.on,
+            port=edge.port,
             condition=None if edge.when is None else Condition.compile(edge.when),
             loops=tuple(
                 at
@@ -112,6 +118,10 @@ def draw(
             incoming=tuple(link for link in by_target[node.id] if not link.edge.back),
             outgoing=tuple(link for link in by_source[node.id] if not link.edge.back),
             returning=tuple(link for link in by_source[node.id] if link.edge.back),
+            leaving=(*by_source[node.id],),
+            asks=frozenset[str]().union(
+                *(link.condition.names for link in by_source[node.id] if link.condition)
+            ),
             crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
         )
         for index, node in enumerate(nodes)
