@@ -16,7 +16,7 @@ from rich.console import Console
 
 from keyrun.demo.display import WIDTH, Display
 from keyrun.demo.orders import Orders
-from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign
+from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppable
 from keyrun.stress.record import Record
 from keyrun.stress.report import pronounce
 from keyrun.stress.verdict import Verdict, judge
@@ -164,7 +164,7 @@ def _opening(folder: Path, begun: Begun, record: Record, before: bool) -> str:
 def _work(console: Console, campaign: Campaign, folder: Path) -> Verdict:
     broken: Broken | None = None
     try:
-        with Display(console) as display:
+        with stoppable(), Display(console) as display:
             try:
                 campaign.run(display.show)
             except Broken as error:

@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from subprocess import PIPE, Popen, TimeoutExpired
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -23,6 +24,8 @@ from keyrun.stress.record import Record
 
 CHILD = (sys.executable, "-m", "keyrun.stress.child")
 LOOK = 0.05
+DRAIN = 15.0
+"""Seconds that a child has to leave in good order."""
 EARLY = 0.1
 """Share of the lives that are cut off while the child still opens its store."""
 
@@ -45,7 +48,34 @@ class Assignment:
     committer: str = "inline"
     child: Sequence[str] = CHILD
     patience: float = 30.0
+    committers: float = 0.0
+    """The share of kills that hit the committer process alone, where there is one."""
     most_kills: float = float("inf")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """A block that SIGTERM stops as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, where the system tells."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                found.append(int(stat.parent.name))
+    return found
 
 
 class Broken(Exception):
@@ -59,6 +89,8 @@ class Campaign:
         self.assignment = assignment
         self.record = record
         self.kills = 0
+        self.orphaned = 0
+        """Kills of the committer alone."""
         self._tail = Tail(self._evidence)
         self._chance = Random(f"{assignment.seed}/kills")
         self._look()
@@ -104,13 +136,28 @@ class Campaign:
                     return
                 now = monotonic()
                 if now >= kill_at and life < 0 and not record.done:
-                    child.kill()
-                    child.wait()
+                    self._kill(child)
                     self.kills += 1
                     self._look()
                     return
                 if now - max(began, record.last_at) > assignment.patience:
                     raise Broken(f"nothing happened for {assignment.patience:g} s; {self._left()}")
+
+    def _kill(self, child: Popen[bytes]) -> None:
+        """Kill it, or only the process that commits for it, which it cannot survive."""
+        alone = self._chance.random() < self.assignment.committers
+        committers = _children(child.pid) if alone else []
+        if not committers:
+            child.kill()
+            child.wait()
+            return
+        self.orphaned += 1
+        for each in committers:
+            os.kill(each, signal.SIGKILL)
+        try:
+            child.wait(self.assignment.patience)
+        except TimeoutExpired:
+            raise Broken("the child goes on though its committer was killed") from None
 
     def _kill_time(self, now: float) -> float:
         every = self.assignment.crash_every
@@ -154,6 +201,12 @@ class Campaign:
                 except BrokenPipeError:
                     pass
                 yield child
+            except KeyboardInterrupt:
+                # Whoever stops this means no harm: what is running may finish.
+                child.terminate()
+                with suppress(TimeoutExpired):
+                    child.wait(DRAIN)
+                raise
             finally:
                 if child.poll() is None:
                     child.send_signal(signal.SIGKILL)

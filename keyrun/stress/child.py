@@ -104,6 +104,7 @@ class Child:
         self._owed: set[int] = set()
         """Ends that the hook refused to be told, and will be told again."""
         self._paid = trio.Event()
+        self._done = False
 
     async def live(self) -> None:
         """Do all that is left to do."""
@@ -122,6 +123,7 @@ class Child:
             self._log.write(Mark.READY)
             async with trio.open_nursery() as ticking:
                 ticking.start_soon(self._tick, runtime)
+                ticking.start_soon(self._obey, ticking.cancel_scope)
                 async with trio.open_nursery() as nursery:
                     for number in setup.cancels:
                         nursery.start_soon(self._cancel, runtime, number, 0.0)
@@ -131,8 +133,16 @@ class Child:
                 while self._owed:
                     self._paid = trio.Event()
                     await self._paid.wait()
+                self._done = True
                 ticking.cancel_scope.cancel()
-        self._log.write(Mark.DONE)
+        if self._done:
+            self._log.write(Mark.DONE)
+
+    async def _obey(self, scope: trio.CancelScope) -> None:
+        """Leave in good order when asked to."""
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                scope.cancel()
 
     async def _submit(self, runtime: Runtime, nursery: trio.Nursery, key: int, end: float) -> None:
         """Submit the runs of a key, one after the other, and look at its state after the last."""

@@ -12,7 +12,7 @@ import attrs
 import click
 from rich.console import Console
 
-from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign
+from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppable
 from keyrun.stress.display import Display
 from keyrun.stress.options import Options
 from keyrun.stress.record import Record
@@ -109,7 +109,8 @@ def command(seed: int | None, store: Path | None, report: Path | None, **given: 
     console = Console(highlight=False)
     keep = True
     try:
-        verdict = stress(options, folder, console)
+        with stoppable():
+            verdict = stress(options, folder, console)
         keep = store is not None or not verdict.ok
     except KeyboardInterrupt:
         keep = store is not None

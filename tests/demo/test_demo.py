@@ -24,6 +24,7 @@ from keyrun.demo import command
 from keyrun.demo.display import Display
 from keyrun.demo.entry import Begun, begin, campaign_of
 from keyrun.runtime.journal import Entry
+from keyrun.runtime.ledger import Ledger
 from keyrun.storage import Batch, LmdbStore, unseal
 from keyrun.stress.violation import Promise
 
@@ -100,12 +101,23 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_that_was_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+async def left_in_good_order(store: Path) -> bool:
+    """Whether the last runtime has removed its mark."""
+    async with LmdbStore(store) as opened:
+        ledger = Ledger(opened.namespace("default"))
+        return await ledger.get("counter", ledger.name("open")) is None
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_was_stopped_has_drained_and_says_how_to_go_on(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     folder = tmp_path / "orders"
-    stopped = end_when(folder, 100, signal.SIGINT, 600)
+    stopped = end_when(folder, 100, how, 600)
     assert stopped.returncode == 130
     assert "Stopped. The same command goes on" in stopped.stdout.replace("\n", " ")
     assert (folder / "demo.json").exists()
+    assert trio.run(left_in_good_order, folder / "store")
 
 
 def test_on_a_terminal_it_is_drawn_within_60_columns(tmp_path: Path) -> None:
