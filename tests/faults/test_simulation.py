@@ -27,7 +27,7 @@ from tests.faults.soaking import amount, shown
 from tests.stress import sabotage
 
 SEED = os.environ.get("KEYRUN_SEED")
-WORLDS = amount(200, 8000)
+WORLDS = amount(160, 8000)
 PARTS = 8
 """The worlds are played in parts, so that several processes can share them."""
 
@@ -62,7 +62,7 @@ def test_a_seed_plays_the_same_world_in_another_process() -> None:
     """Else a seed that fails could not be looked into."""
     code = (
         "from hashlib import sha256; from tests.faults.simulated.simulation import play;"
-        "print([sha256(repr(play(seed).world.trace).encode()).hexdigest() for seed in range(3)])"
+        "print([sha256(repr(play(seed).world.trace).encode()).hexdigest() for seed in range(2)])"
     )
     told = {
         subprocess.run(
@@ -124,7 +124,7 @@ def seen_in(simulation: Simulation, seen: Counter[str]) -> None:
 
 def test_the_worlds_are_rich_enough_to_mean_something() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(40):
         seen_in(play(seed), seen)
     expected = [
         *("killed", "drained", "redriven", "clock set", "cancelled", "delayed", "paused"),
@@ -134,8 +134,8 @@ def test_the_worlds_are_rich_enough_to_mean_something() -> None:
         *KINDS,
         *PIECES,
     ]
-    assert not [what for what in expected if seen[what] < 3], seen
-    assert seen["attempts"] > 1000
+    assert not [what for what in expected if seen[what] < 2], seen
+    assert seen["attempts"] > 700
 
 
 def order() -> None:
