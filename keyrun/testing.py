@@ -85,6 +85,7 @@ class RuntimeOptions(TypedDict, total=False):
     backpressure_timeout: float
     drain_timeout: float
     on_terminal: Callable[[RunOutcome], Awaitable[object]] | None
+    hook_timeout: float
     retention: Retention
     transform: Transform | None
     wall: Callable[[], float]

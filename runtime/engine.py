@@ -109,6 +109,7 @@ class Engine:
         max_pending_per_key: int,
         backpressure_timeout: float,
         hook: Hook | None,
+        hook_timeout: float,
         retention: Retention,
         codec: PayloadCodec,
         wall: Callable[[], float],
@@ -156,7 +157,7 @@ class Engine:
         )
         self.token = trio.lowlevel.current_trio_token()
         self.hook = hook
-        self.outbox = Outbox(self)
+        self.outbox = Outbox(self, hook_timeout)
         self.delays = Delays(self)
         self.admission = Admission(self)
         self.groups = Groups(self)

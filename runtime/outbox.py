@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from keyrun.runtime.logs import logger
+from keyrun.runtime.logs import log_key, logger
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import RunOutcome
+from keyrun.runtime.wording import named
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PATIENCE = Retry.exponential(base=0.5, max_delay=60.0)
 AT_ONCE = 16
 """How many hooks may run side by side."""
+AGAIN_AT_ONCE = AT_ONCE // 2
+"""How many of them may be for ends that were not taken before, so that others get through."""
 
 
 @attrs.frozen
@@ -50,10 +53,15 @@ class Pile:
 class Outbox:
     """Tells the hook, and remembers whom it has told."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Engine", timeout: float) -> None:
         self._engine = engine
+        self._timeout = timeout
+        """Seconds that the hook has for one end: one that hangs holds up the other keys."""
         self._piles: dict[str, Pile] = {}
         self._ready: deque[Pile] = deque()
+        self._again: deque[Pile] = deque()
+        """Those of the ready whose first letter was not taken before."""
+        self._telling_again = 0
         self._resting: list[tuple[float, int, Pile]] = []
         """Piles whose first letter was not taken: when it is told again."""
         self._rests = 0
@@ -113,8 +121,9 @@ class Outbox:
             while True:
                 self._changed = trio.Event()
                 while self._resting and self._resting[0][0] <= trio.current_time():
-                    self._ready.append(heappop(self._resting)[2])
-                for _ in range(min(len(self._ready), AT_ONCE - self._tellers)):
+                    self._again.append(heappop(self._resting)[2])
+                again = min(len(self._again), AGAIN_AT_ONCE - self._telling_again)
+                for _ in range(min(len(self._ready) + again, AT_ONCE - self._tellers)):
                     self._tellers += 1
                     nursery.start_soon(self._tell)
                 due = self._resting[0][0] if self._resting else float("inf")
@@ -124,9 +133,12 @@ class Outbox:
     async def _tell(self) -> None:
         """Tell one end of each key that is ready, as long as there are any."""
         try:
-            while self._ready:
-                pile = self._ready.popleft()
-                if await self._deliver(pile.letters[0], pile.attempts):
+            while (pile := self._next()) is not None:
+                again = pile.attempts > 0
+                self._telling_again += again
+                taken = await self._deliver(pile.letters[0], pile.attempts)
+                self._telling_again -= again
+                if taken:
                     self._taken(pile)
                 else:
                     self._not_taken(pile)
@@ -138,6 +150,11 @@ class Outbox:
         finally:
             self._tellers -= 1
             self._changed.set()
+
+    def _next(self) -> Pile | None:
+        if self._again and self._telling_again < AGAIN_AT_ONCE:
+            return self._again.popleft()
+        return self._ready.popleft() if self._ready else None
 
     def _taken(self, pile: Pile) -> None:
         pile.letters.popleft()
@@ -167,20 +184,26 @@ class Outbox:
         except StoreCorrupt as error:
             _give_up(letter, error)
             return True
-        try:
-            if end is not None:
-                await engine.hook(self._outcome(*end))
-        except Exception as error:
-            logger.exception(
-                "on_terminal raised %s for run number %d; it is told again in %.1f s",
-                type(error).__name__,
-                letter.number,
-                _delay(letter.number, attempts + 1),
-                extra={"number": letter.number, "event": "hook_failed"},
-            )
-            return False
+        if end is not None:
+            failure: Exception | None = None
+            try:
+                with trio.move_on_after(self._timeout) as scope:
+                    await engine.hook(self._outcome(*end))
+            except Exception as error:
+                failure = error
+            if failure is not None or scope.cancelled_caught:
+                self._not_heard(end[0], failure, _delay(letter.number, attempts + 1))
+                return False
         self._done(letter)
         return True
+
+    def _not_heard(self, run: Submission, error: Exception | None, delay: float) -> None:
+        """Log that the hook did not take an end, in time if it raised nothing."""
+        what = f"did not return within its hook_timeout of {self._timeout:g} s"
+        if error is not None:
+            what = f"raised {named(error)}"
+        said = f"on_terminal {what} for run {run.run_id} (key {run.key}); it is told again in"
+        log_key(run.key, "hook_failed", f"{said} {delay:.1f} s", run_id=run.run_id, error=error)
 
     def _done(self, letter: Letter) -> None:
         record = self._engine.ledger.outbox(letter.number, letter.generation)

@@ -209,6 +209,7 @@ async def open_runtime(
     backpressure_timeout: float = 30.0,
     drain_timeout: float = 10.0,
     on_terminal: Hook | None = None,
+    hook_timeout: float = 60.0,
     retention: Retention = Retention(),  # noqa: B008 (frozen)
     transform: Transform | None = None,
     wall: Callable[[], float] = time.time,
@@ -218,8 +219,10 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
-    `drain_timeout` seconds, and what is unfinished goes on at the next open. A key that fails to be
-    served, again after `max_restarts` restarts within `restart_window` seconds, is quarantined."""
+    `drain_timeout` seconds, and what is unfinished goes on at the next open. An `on_terminal` that
+    does not return within `hook_timeout` seconds is cancelled and called again later. A key that
+    fails to be served, again after `max_restarts` restarts within `restart_window` seconds, is
+    quarantined."""
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
@@ -227,6 +230,7 @@ async def open_runtime(
     _check("drain_timeout", drain_timeout, 0)
     checks.count("max_restarts", max_restarts, 0)
     checks.positive("restart_window", restart_window)
+    checks.positive("hook_timeout", hook_timeout)
     if not isinstance(store, Store):
         store = LmdbStore(store)
     registry = Registry(workflows)
@@ -241,6 +245,7 @@ async def open_runtime(
             max_pending_per_key=max_pending_per_key,
             backpressure_timeout=backpressure_timeout,
             hook=on_terminal,
+            hook_timeout=hook_timeout,
             retention=retention,
             codec=PayloadCodec(transform),
             wall=wall,

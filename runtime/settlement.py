@@ -6,7 +6,7 @@ from keyrun.runtime.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
-from keyrun.runtime.values import Failure, State
+from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.wording import clean
 from keyrun.storage.record import seal, seal_empty
 
@@ -47,13 +47,29 @@ def settle(
         told = ledger.outbox(run.number, standing.generation)
         group.put("outbox", told, sealed("outbox", told))
     if failure is not None:
-        log(run, f"run_{state}", failure.reason, failure)
+        log(run, f"run_{state}", _what_failed(failure, dead=dead), failure)
     if engine.feed is not None:
         telling.run_ended(engine.feed, run)
     group.when_durable(engine.run_ended, run)
     group.hasten()
     if run.pending:
         run.begin()
+
+
+_NOT_LOGGED = {
+    FailureKind.VERDICT,
+    FailureKind.WORKFLOW_ERROR,
+    FailureKind.ITERATION_LIMIT,
+    FailureKind.CHILD_FAILED,
+}
+"""What nobody has logged when a run ends with it; the others were, where they happened."""
+
+
+def _what_failed(failure: Failure, *, dead: bool) -> str:
+    """What the log says of a run that failed: why, unless the line before it says so."""
+    at = "" if failure.step is None else f" at step {failure.step!r}"
+    why = failure.reason if failure.kind in _NOT_LOGGED else f"{failure.kind}{at}"
+    return f"the run failed{' and is a dead letter' if dead else ''}: {why}"
 
 
 def quarantine(run: Run, reason: str) -> None:

@@ -247,7 +247,9 @@ async def test_a_slow_hook_holds_up_no_other_key_and_only_so_many_run_at_once(
         running.remove(outcome.key)
         told.append(outcome.run_id)
 
-    async with open_test_runtime(workflows=[doubling], on_terminal=hook, drain_timeout=9) as rt:
+    async with open_test_runtime(
+        workflows=[doubling], on_terminal=hook, drain_timeout=9, hook_timeout=4000
+    ) as rt:
         await rt.submit(doubling, 1, key="slow", run_id="slow")
         for number in range(40):
             for key in "abcdefghijklmnopqrstuvwxyz":
@@ -373,3 +375,44 @@ async def test_an_end_that_cannot_be_read_with_todays_code_waits_until_it_can_be
     async with open_test_runtime(store, workflows=[mended], on_terminal=hook):
         await trio.sleep(1)
     assert [outcome.run_id for outcome in hook.outcomes] == ["new", "old", "behind"]
+
+
+async def test_hooks_that_hang_hold_up_the_others_for_their_timeout_only(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, float]] = []
+    hanging = True
+
+    async def hook(outcome: RunOutcome) -> None:
+        if outcome.key.startswith("bad") and hanging:
+            await trio.sleep_forever()
+        told.append((outcome.run_id, trio.current_time()))
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook, hook_timeout=5) as rt:
+        for number in range(2 * AT_ONCE):
+            for place in range(2):
+                await rt.submit(doubling, 1, key=f"bad-{number}", run_id=f"bad-{number}-{place}")
+        began = trio.current_time()
+        await trio.sleep(0.1)
+        await (await rt.submit(doubling, 1, key="good", run_id="good")).result()
+        await trio.sleep(30)
+        assert [run_id for run_id, _ in told] == ["good"]
+        assert told[0][1] - began <= 2 * 5 + 1
+        (said, *_) = [each for each in caplog.records if each.__dict__["event"] == "hook_failed"]
+        assert said.__dict__["run"].startswith("bad-")
+        assert "did not return within its hook_timeout of 5 s" in said.getMessage()
+        began = trio.current_time()
+        await rt.submit(doubling, 1, key="good", run_id="good-too")
+        await trio.sleep(1)
+        assert told[-1][1] == began
+        hanging = False
+        await trio.sleep(200)
+    order = [run_id for run_id, _ in told if run_id.startswith("bad-7-")]
+    assert order == ["bad-7-0", "bad-7-1"]
+    assert len(told) == 2 + 4 * AT_ONCE
+
+
+async def test_a_hook_timeout_must_be_positive(autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(ValueError, match="hook_timeout must be positive, got 0"):
+        async with open_test_runtime(hook_timeout=0):
+            pass

@@ -341,3 +341,35 @@ async def test_an_error_can_say_how_long_to_wait_at_least_and_a_crash_does_not_s
         await (await runtime.submit(flow, key="k", run_id="r")).result()
     (_, first), (_, second) = tries
     assert second - first == pytest.approx(waited, abs=0.1)
+
+
+async def test_why_a_run_failed_is_logged_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @step(retry=Retry.none())
+    async def refuse() -> None:
+        raise PermanentError("out of stock")
+
+    @workflow
+    async def refused(ctx: Context) -> None:
+        await ctx.step(refuse)
+
+    @workflow
+    async def judged(ctx: Context) -> None:
+        ctx.fail("too dear")
+
+    async with open_test_runtime(workflows=[refused, judged]) as rt:
+        for flow in (refused, judged):
+            with pytest.raises(RunFailed):
+                await (await rt.submit(flow, key="k", run_id=flow.name)).result()
+    said = {(each.__dict__["event"], each.__dict__["run"]): each.message for each in caplog.records}
+    assert said.keys() == {
+        ("step_failed", "refused"),
+        ("run_failed", "refused"),
+        ("run_failed", "judged"),
+    }
+    assert "out of stock" in said["step_failed", "refused"]
+    assert said["run_failed", "refused"] == (
+        "run refused (key k): the run failed and is a dead letter: permanent_error at step 'refuse'"
+    )
+    assert said["run_failed", "judged"] == "run judged (key k): the run failed: too dear"
