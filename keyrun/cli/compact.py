@@ -6,7 +6,6 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import find_store, plainly
-from keyrun.cli.screen import say
 
 
 @click.command("compact", short_help="Give back unused space")
@@ -42,4 +41,4 @@ def command(*, store: Path, to: Path | None, as_json: bool) -> None:
         sizes = {"path": str(to or store), "bytes_before": before, "bytes_after": after}
         print(documents.line(sizes))
     else:
-        say(f"{to or store} has {after:,} bytes, {before:,} before")
+        print(f"{to or store} has {after:,} bytes, {before:,} before")

@@ -7,8 +7,9 @@ import click
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
 from keyrun.cli.history import why
-from keyrun.cli.lookup import look, paged, printer
-from keyrun.cli.screen import Column, say, table
+from keyrun.cli.listing import Listing
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.table import Column
 from keyrun.cli.times import local
 from keyrun.runtime import Reader, RunStatus
 
@@ -69,32 +70,14 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        await paged(fetch, lambda run: run.run_id, each, limit=limit, after=after)
+        await paged(fetch, listing, limit=limit, after=after)
 
-    each, kept = printer(documents.run, as_json)
+    listing = Listing(COLUMNS, _row, documents.run, name=lambda each: each.run_id, as_json=as_json)
     look(store, namespace, ask)
-    if not as_json:
-        show(kept, limit)
+    listing.end(limit=limit, nothing="no dead letters")
 
 
-def show(runs: list[RunStatus], limit: int) -> None:
-    """A table of dead letters."""
-    if not runs:
-        say("no dead letters")
-        return
-    table(
-        COLUMNS,
-        (
-            (
-                run.run_id,
-                run.key,
-                run.workflow,
-                local(run.ended_at),
-                run.failure and run.failure.step,
-                run.failure and why(run.failure),
-            )
-            for run in runs
-        ),
-    )
-    if len(runs) == limit:
-        say(f"these are {limit}; go on with --after {runs[-1].run_id}")
+def _row(run: RunStatus) -> tuple[object, ...]:
+    failure = run.failure
+    step, reason = (None, None) if failure is None else (failure.step, why(failure))
+    return run.run_id, run.key, run.workflow, local(run.ended_at), step, reason

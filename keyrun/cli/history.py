@@ -9,7 +9,7 @@ import click
 from keyrun.cli import documents, options
 from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
 from keyrun.cli.lookup import look
-from keyrun.cli.screen import Column, table
+from keyrun.cli.table import Column, table
 from keyrun.cli.times import duration, local
 from keyrun.runtime import Failure, Happening
 

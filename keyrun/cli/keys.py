@@ -7,8 +7,9 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged, printer
-from keyrun.cli.screen import Column, say, table
+from keyrun.cli.listing import Listing
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.table import Column
 from keyrun.runtime import KeyStatus, Reader, State
 
 COLUMNS = [
@@ -58,25 +59,12 @@ def command(
             return await reader.keys(key=key, quarantined=quarantined, limit=size, after=last)
 
         fits = (lambda key: key.state in wanted) if wanted else None
-        await paged(fetch, lambda key: key.key, each, limit=limit, after=after, fits=fits)
+        await paged(fetch, listing, limit=limit, after=after, fits=fits)
 
-    each, kept = printer(documents.key, as_json)
+    listing = Listing(COLUMNS, _row, documents.key, name=lambda each: each.key, as_json=as_json)
     look(store, namespace, ask)
-    if not as_json:
-        show(kept, limit)
+    listing.end(limit=limit, nothing="no key has unfinished runs that fit")
 
 
-def show(keys: list[KeyStatus], limit: int) -> None:
-    """A table of keys."""
-    if not keys:
-        say("no key has unfinished runs that fit")
-        return
-    table(
-        COLUMNS,
-        (
-            (each.key, each.runs, each.state, "paused" if each.paused else "", each.head)
-            for each in keys
-        ),
-    )
-    if len(keys) == limit:
-        say(f"these are {limit}; go on with --after {keys[-1].key}")
+def _row(key: KeyStatus) -> tuple[object, ...]:
+    return key.key, key.runs, key.state, "paused" if key.paused else "", key.head

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import trio
 
-from keyrun.cli import documents
 from keyrun.cli.exits import USAGE, Refusal, find_store
+from keyrun.cli.listing import Listing
 from keyrun.cli.screen import say
 from keyrun.runtime import Reader, open_reader
 from keyrun.storage import MemoryStore
@@ -51,14 +51,13 @@ def check_namespace(namespace: str) -> None:
 
 async def paged(
     fetch: Callable[[int, str | None], Awaitable[list[T]]],
-    name: Callable[[T], str],
-    each: Callable[[T], object],
+    listing: Listing[T],
     *,
     limit: int,
     after: str | None,
     fits: Callable[[T], bool] | None = None,
 ) -> None:
-    """Call `each` with at most `limit` items, 0 for all. They are fetched page by page, so that no
+    """List at most `limit` items, 0 for all. They are fetched page by page, so that no
     answer is ever large; `fits` leaves out some that the store cannot tell apart."""
     left = limit or float("inf")
     while left > 0:
@@ -66,18 +65,8 @@ async def paged(
         page = await fetch(size, after)
         for item in page:
             if left > 0 and (fits is None or fits(item)):
-                each(item)
+                listing.take(item)
                 left -= 1
         if len(page) < size:
             return
-        after = name(page[-1])
-
-
-def printer(
-    document: Callable[[T], documents.Document], as_json: bool
-) -> tuple[Callable[[T], object], list[T]]:
-    """What to do with each item: print it at once as JSON, or keep it for a table."""
-    kept: list[T] = []
-    if not as_json:
-        return kept.append, kept
-    return lambda item: print(documents.line(document(item))), kept
+        after = listing.name(page[-1])

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import time
 
 import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged, printer
-from keyrun.cli.screen import Column, say, table
+from keyrun.cli.listing import Listing
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local
 from keyrun.runtime import Reader, RunStatus, State
 
@@ -62,7 +64,8 @@ def command(
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
     "took" is the time from start to end, or until now. "at" is the step that runs, or what the
-    run waits for. Filters that are given together must all fit.
+    run waits for. Filters that are given together must all fit. A table is as wide as its first
+    500 rows need, and the rest is printed as it is read.
     """
 
     async def ask(reader: Reader) -> None:
@@ -80,39 +83,24 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        await paged(fetch, lambda run: run.run_id, each, limit=limit, after=after)
+        await paged(fetch, listing, limit=limit, after=after)
 
-    each, kept = printer(documents.run, as_json)
+    listing = Listing(COLUMNS, _row, documents.run, name=lambda each: each.run_id, as_json=as_json)
     look(store, namespace, ask)
-    if not as_json:
-        show(kept, limit)
+    listing.end(limit=limit, nothing="no run fits")
 
 
-def show(runs: list[RunStatus], limit: int) -> None:
-    """A table of runs."""
-    if not runs:
-        say("no run fits")
-        return
-    from time import time
-
+def _row(run: RunStatus) -> tuple[object, ...]:
     now = time()
-    table(
-        COLUMNS,
-        (
-            (
-                run.run_id,
-                run.key,
-                run.workflow,
-                run.state,
-                local(run.submitted_at or None, now),
-                duration(_took(run, now)),
-                _at(run),
-            )
-            for run in runs
-        ),
+    return (
+        run.run_id,
+        run.key,
+        run.workflow,
+        run.state,
+        local(run.submitted_at or None, now),
+        duration(_took(run, now)),
+        _at(run),
     )
-    if len(runs) == limit:
-        say(f"these are {limit}; go on with --after {runs[-1].run_id}")
 
 
 def _took(run: RunStatus, now: float) -> float | None:

@@ -7,8 +7,9 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import plainly
-from keyrun.cli.lookup import look, paged, printer
-from keyrun.cli.screen import Column, say, table
+from keyrun.cli.listing import Listing
+from keyrun.cli.lookup import look, paged
+from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local, local_exactly
 from keyrun.runtime import Cron, Every, Once, Reader, ScheduleStatus
 
@@ -48,38 +49,27 @@ def command(*, store: Path, limit: int, after: str | None, namespace: str, as_js
         async def fetch(size: int, last: str | None) -> list[ScheduleStatus]:
             return await reader.schedules(limit=size, after=last)
 
-        await paged(fetch, lambda each: each.schedule_id, each, limit=limit, after=after)
+        await paged(fetch, listing, limit=limit, after=after)
 
-    each, kept = printer(documents.schedule, as_json)
-    look(store, namespace, ask)
-    if not as_json:
-        show(kept, limit)
-
-
-def show(schedules: list[ScheduleStatus], limit: int) -> None:
-    """A table of schedules."""
-    if not schedules:
-        say("no schedule is there")
-        return
-    now = time()
-    table(
-        COLUMNS,
-        (
-            (
-                each.schedule_id,
-                each.workflow,
-                _when(each),
-                local(each.next_at, now),
-                local(each.last_at, now),
-                each.last_state,
-                each.last_run_id,
-                _note(each),
-            )
-            for each in schedules
-        ),
+    listing = Listing(
+        COLUMNS, _row, documents.schedule, name=lambda each: each.schedule_id, as_json=as_json
     )
-    if len(schedules) == limit:
-        say(f"these are {limit}; go on with --after {schedules[-1].schedule_id}")
+    look(store, namespace, ask)
+    listing.end(limit=limit, nothing="no schedule is there")
+
+
+def _row(schedule: ScheduleStatus) -> tuple[object, ...]:
+    now = time()
+    return (
+        schedule.schedule_id,
+        schedule.workflow,
+        _when(schedule),
+        local(schedule.next_at, now),
+        local(schedule.last_at, now),
+        schedule.last_state,
+        schedule.last_run_id,
+        _note(schedule),
+    )
 
 
 def _when(schedule: ScheduleStatus) -> str:

@@ -1,4 +1,4 @@
-"""The screen: tables that fit it, colours only if it is a terminal.
+"""The screen: how wide it is, and colours only if it is a terminal.
 
 Where the output is no terminal and COLUMNS is not set nothing is cut, so that what comes after
 the pipe gets all of it.
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
-import attrs
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
 
 GAP = 2
 UNLIMITED = 10_000
-WHOLE = 24
-"""So much of a column that is to be whole stands on one line, also on a narrow screen: a run id
-that Keyrun made has 22 letters."""
-
 _STYLES = {
     "succeeded": "green",
     "failed": "red",
@@ -33,18 +27,6 @@ _STYLES = {
     "running": "cyan",
     "waiting": "blue",
 }
-
-
-@attrs.frozen
-class Column:
-    """A column. It is at least `least` wide and gets more if there is room; on a narrow screen
-    those with the lowest `worth` are left out."""
-
-    title: str
-    least: int
-    worth: int = 9
-    whole: bool = False
-    """Wrapped rather than cut: what somebody will want to copy."""
 
 
 def console(stream: TextIO | None = None) -> "Console":
@@ -75,7 +57,10 @@ def width(terminal: bool) -> int:
 
 def visible(text: object) -> str:
     """Text on one line, in which nothing can move the cursor or change a colour."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
 
 
 def cell(value: object) -> "Text":
@@ -84,47 +69,6 @@ def cell(value: object) -> "Text":
 
     text = "" if value is None else visible(value)
     return Text(text, style=_STYLES.get(text, "") if type(value) is not str else "")
-
-
-def table(columns: list[Column], rows: Iterable[Iterable[object]]) -> None:
-    """Print a table, with a line of titles."""
-    from rich.table import Table
-
-    screen = console()
-    body = [[cell(value) for value in row] for row in rows]
-    needs = [max((row[at].cell_len for row in body), default=0) for at in range(len(columns))]
-    widths = _fit(columns, needs, screen.width)
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for at, size in widths.items():
-        drawn.add_column(
-            columns[at].title,
-            width=size,
-            no_wrap=not columns[at].whole,
-            overflow="fold" if columns[at].whole else "ellipsis",
-        )
-    for row in body:
-        drawn.add_row(*(row[at] for at in widths))
-    _print(screen, drawn)
-
-
-def _fit(columns: list[Column], needs: list[int], room: int) -> dict[int, int]:
-    """How wide each column is that has something in it and that there is room for: first the
-    least, then what is left goes to those that need more, the most modest first."""
-    needs = [need and max(need, len(columns[at].title)) for at, need in enumerate(needs)]
-    widths = {
-        at: min(needs[at], WHOLE if column.whole else max(column.least, len(column.title)))
-        for at, column in enumerate(columns)
-        if needs[at]
-    }
-    while len(widths) > 1 and sum(widths.values()) + GAP * (len(widths) - 1) > room:
-        del widths[min(widths, key=lambda at: (columns[at].worth, -at))]
-    left = max(0, room - sum(widths.values()) - GAP * (len(widths) - 1))
-    wanting = sorted((needs[at] - size, at) for at, size in widths.items())
-    for place, (more, at) in enumerate(wanting):
-        given = min(more, left // (len(wanting) - place))
-        widths[at] += given
-        left -= given
-    return widths
 
 
 def _print(screen: "Console", drawn: "Table") -> None:

@@ -6,7 +6,7 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.exits import DAMAGED, find_store, plainly
-from keyrun.cli.screen import say, visible
+from keyrun.cli.screen import visible
 
 
 @click.command("verify", short_help="Look for damaged records")
@@ -35,7 +35,7 @@ def command(ctx: click.Context, *, store: Path, as_json: bool) -> None:
     else:
         for damage in found.damage:
             print(visible(damage.problem))
-        say(
+        print(
             f"{found.records} records in {len(found.tables)} tables, {len(found.damage)} damaged"
             + ("" if found.structure_checked else "; the structure was not checked")
         )
