@@ -57,7 +57,10 @@ PEERS = (
             "It has no queue and no recovery: the application calls each run in a thread, keeps "
             "the messages of a key in order itself, and calls every run again after the restart.",
         ),
-        sizes={"messages": {"keys": 300, "at_once": 64}, "killed": {"at_once": 64}},
+        sizes={
+            "messages": {"keys": 100, "at_once": 64},
+            "killed": {"runs": 500, "at_once": 64},
+        },
     ),
     Peer(
         name="dbos",
@@ -72,8 +75,8 @@ PEERS = (
             "messages go through a queue with partition_concurrency=1 that looks every 50 ms.",
         ),
         sizes={
-            "messages": {"keys": 50, "at_once": 64},
-            "killed": {"runs": 500, "at_once": 64},
+            "messages": {"keys": 25, "at_once": 64},
+            "killed": {"runs": 250, "at_once": 64},
             "asleep": {"runs": 1000, "at_once": 64},
         },
     ),
@@ -110,7 +113,7 @@ PEERS = (
             "in order, and nothing runs beside them.",
             "A task that runs when the process is killed is not run again.",
         ),
-        sizes={"messages": {"keys": 300}, "killed": {"runs": 64}},
+        sizes={"messages": {"keys": 200}, "killed": {"runs": 64}, "asleep": {"runs": 2000}},
     ),
     Peer(
         name="dramatiq",

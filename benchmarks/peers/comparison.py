@@ -139,4 +139,9 @@ def _blemishes(record: Record, line: Line, peer: Peer) -> str:
     for fact, text in BLEMISHES.items():
         if line.fact != fact and (count := record.fact(line.task, peer.name, fact)):
             said.append(text.format(count=round(count)))
+    # Rates do not depend on the size, but memory does: the figure is then the least that it can be.
+    asleep = record.fact(line.task, peer.name, "asleep")
+    own = record.fact(line.task, keyrun_for(line.task).name, "asleep")
+    if asleep and own and asleep < own:
+        said.append(f"with {asleep:,.0f} asleep instead of {own:,.0f}")
     return ", ".join(said)

@@ -34,9 +34,10 @@ def recorded() -> Record:
     record.add("killed", "keyrun", _killed(finished=2000, seconds=1.0))
     record.add("killed", "restate", _killed(finished=2000, seconds=4.0))
     record.add("killed", "huey", _killed(finished=0, seconds=5.0))
-    record.add("asleep", "keyrun", {"memory": 30e6})
-    record.add("asleep", "restate", {"memory": 60e6})
-    record.add("asleep", "huey", {"memory": 10e6})
+    record.add("asleep", "keyrun", {"memory": 30e6, "asleep": 10_000})
+    record.add("asleep", "restate", {"memory": 60e6, "asleep": 10_000})
+    record.add("asleep", "dbos", {"memory": 70e6, "asleep": 1000})
+    record.add("asleep", "huey", {"memory": 10e6, "asleep": 1000})
     record.add("tell", "keyrun-actors", {"messages_per_second": 1000.0})
     record.add("tell", "pykka", {"messages_per_second": 100.0})
     return record

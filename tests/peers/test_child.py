@@ -83,11 +83,14 @@ def test_a_program_that_takes_too_long_is_given_up(order: Order) -> None:
     assert_released(order)
 
 
-def test_programs_end_when_those_who_started_them_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_programs_end_with_those_who_started_them(number: int, tmp_path: Path) -> None:
     order = Order(act="linger", folder=str(tmp_path))
     command = [sys.executable, "-m", "tests.peers.guardian", order.dump()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as guardian:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    ) as guardian:
         assert guardian.stdout is not None
         assert guardian.stdout.readline().strip() == "{'ready': True}"
-        guardian.send_signal(signal.SIGKILL)
+        guardian.send_signal(number)
     assert_released(order)

@@ -50,6 +50,11 @@ def test_a_figure_that_was_come_by_wrongly_says_so() -> None:
     assert cell(recorded(), "W3", "restate").why == ""
 
 
+def test_memory_with_fewer_runs_asleep_says_so() -> None:
+    assert cell(recorded(), "W5", "dbos").why == "with 1,000 asleep instead of 10,000"
+    assert cell(recorded(), "W5", "restate").why == ""
+
+
 def test_actors_and_durable_peers_are_in_tables_of_their_own() -> None:
     durable = {found.peer for found in cells(recorded(), BY_NAME["W1-256"])}
     actors = {found.peer for found in cells(recorded(), BY_NAME["A1"])}
