@@ -13,6 +13,7 @@ import attrs
 from benchmarks.peers import trial
 from benchmarks.peers.catalogue import KEYRUN, KEYRUN_ACTORS, keyrun_for
 from benchmarks.peers.child import Failed
+from benchmarks.peers.drive import sync_ms
 from benchmarks.peers.environment import Environment, Missing, prepare
 from benchmarks.peers.isolation import prefix
 from benchmarks.peers.peer import Peer
@@ -46,6 +47,7 @@ class Campaign:
         record = Record(machine=machine(), isolated=bool(prefix()), quick=self.quick)
         started = monotonic()
         self._install(record)
+        record.sync_ms.append(sync_ms())
         trials = list(self._trials())
         for at, (peer, task) in enumerate(trials):
             self.progress.show(f"{task.name}: {peer.title}", at, len(trials))
@@ -57,6 +59,7 @@ class Campaign:
             else:
                 record.add(task.name, peer.name, facts)
         self.progress.end()
+        record.sync_ms.append(sync_ms())
         record.seconds = monotonic() - started
         return record
 

@@ -35,6 +35,9 @@ def _measured_on(record: Record) -> str:
         f"Measured on {machine['date'][:10]} on {machine['cores']} cores, {machine['system']}, "
         f"Python {machine['python']}, in {record.seconds / 60:.0f} minutes, each peer {where}."
     )
+    if record.sync_ms:
+        least, most = min(record.sync_ms), max(record.sync_ms)
+        told += f" A write of 4 kB with its fsync took {number(least)} to {number(most)} ms there."
     return f"{told} **It was a quick run: its figures mean nothing.**" if record.quick else told
 
 

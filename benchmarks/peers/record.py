@@ -24,6 +24,8 @@ class Record:
     isolated: bool = False
     quick: bool = False
     seconds: float = 0.0
+    sync_ms: list[float] = attrs.field(factory=list)
+    """What a small synced write took, before and after."""
     versions: dict[str, dict[str, str]] = attrs.field(factory=dict)
     missing: dict[str, str] = attrs.field(factory=dict)
     """Peers that could not be measured at all."""

@@ -15,7 +15,7 @@ MACHINE = {
 def recorded() -> Record:
     """Keyrun at 100 of everything; Restate at a tenth of the speed with twice the memory; Huey
     lost what was killed; LangGraph failed at one task; Redis was not there."""
-    record = Record(machine=MACHINE, isolated=True, seconds=540.0)
+    record = Record(machine=MACHINE, isolated=True, seconds=540.0, sync_ms=[0.25, 0.5])
     record.versions = {"keyrun": {"keyrun": "0.1.0"}, "keyrun-actors": {"keyrun": "0.1.0"}}
     record.versions |= {peer.name: {peer.package: "1.0"} for peer in PEERS if peer.package}
     record.versions["asyncio"] = {}

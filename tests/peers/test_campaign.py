@@ -3,6 +3,8 @@
 import io
 from pathlib import Path
 
+import pytest
+
 from benchmarks.peers.campaign import Campaign
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.child import Failed
@@ -13,6 +15,11 @@ from benchmarks.peers.record import Record
 from benchmarks.peers.work import TASKS, Task, tasks_of
 
 Done = list[tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def campaign(done: Done, *, missing: str = "", failing: str = "", quick: bool = False) -> Record:
@@ -80,6 +87,12 @@ def test_a_quick_campaign_asks_for_less() -> None:
     full, quick = campaign(done), campaign(done, quick=True)
     assert full.facts["asleep"]["keyrun"][0]["runs"] == 10_000
     assert quick.facts["asleep"]["keyrun"][0]["runs"] == 200
+
+
+def test_the_drive_is_measured_before_and_after() -> None:
+    record = campaign([])
+    assert len(record.sync_ms) == 2
+    assert min(record.sync_ms) > 0
 
 
 def test_a_smaller_size_of_a_peer_never_makes_a_task_larger() -> None:

@@ -30,6 +30,7 @@ def test_the_table_has_figures_ratios_reasons_and_bars() -> None:
 def test_the_page_shows_the_latest_with_machine_versions_and_date() -> None:
     text = page(recorded())
     assert "Measured on 2026-01-02 on 2 cores, Linux 6, Python 3.11.0, in 9 minutes" in text
+    assert "A write of 4 kB with its fsync took 0.25 to 0.5 ms there." in text
     assert "| Restate | restate-sdk 1.0 | its server's log on RocksDB" in text
     assert "| **300** | 30 (0.10) |" in text
     assert "- Dramatiq, Redis is missing: Redis is not installed." in text
