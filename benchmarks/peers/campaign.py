@@ -4,6 +4,7 @@ What the machine does beside it hits Keyrun as well as the others that way. One 
 is missing, keeps nobody else from being measured.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
@@ -44,7 +45,9 @@ class Campaign:
 
     def run(self) -> Record:
         """Measure."""
-        record = Record(machine=machine(), isolated=bool(prefix()), quick=self.quick)
+        record = Record(
+            machine=machine(), isolated=bool(prefix()), quick=self.quick, load=os.getloadavg()[0]
+        )
         started = monotonic()
         self._install(record)
         record.sync_ms.append(sync_ms())

@@ -24,6 +24,8 @@ class Record:
     isolated: bool = False
     quick: bool = False
     seconds: float = 0.0
+    load: float = 0.0
+    """How many processes wanted to run in the minute before: what else the machine did."""
     sync_ms: list[float] = attrs.field(factory=list)
     """What a small synced write took, before and after."""
     versions: dict[str, dict[str, str]] = attrs.field(factory=dict)

@@ -47,6 +47,12 @@ def test_rows_of_the_page_have_as_many_columns_as_their_heads() -> None:
             assert row.count("|") == above.count("|"), row
 
 
+def test_a_machine_that_was_busy_is_called_busy() -> None:
+    assert "did other things as well" not in page(recorded())
+    busy = page(attrs.evolve(recorded(), load=5.25))
+    assert "did other things as well (load 5.2 before it began)" in busy
+
+
 def test_a_quick_run_is_called_what_it_is() -> None:
     assert "its figures mean nothing" in page(attrs.evolve(recorded(), quick=True))
 
