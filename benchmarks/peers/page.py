@@ -40,8 +40,8 @@ def _measured_on(record: Record) -> str:
         told += f" A write of 4 kB with its fsync took {number(least)} to {number(most)} ms there."
     if record.load > record.machine["cores"] / 2:
         told += (
-            f" The machine did other things as well (load {record.load:.1f} before it began), which "
-            "slows down whoever waits for the disk often."
+            f" The machine did other things as well (load {record.load:.1f} before it began), "
+            "which slows down whoever waits for the disk often."
         )
     return f"{told} **It was a quick run: its figures mean nothing.**" if record.quick else told
 
