@@ -14,6 +14,7 @@ from benchmarks.peers.environment import cache_folder
 from benchmarks.peers.page import CHART, RECORD, page
 from benchmarks.peers.record import Record
 from benchmarks.peers.table import table
+from benchmarks.peers.turns import shorten
 from benchmarks.peers.work import WORKS, tasks_of
 
 PAGE = "benchmarks.md"
@@ -33,6 +34,7 @@ def main() -> int:
             tasks=tasks_of(works),
             cache=cache_folder(),
             quick=options.quick,
+            short_turns=shorten(),
         ).run()
     print(table(record))
     if options.json:

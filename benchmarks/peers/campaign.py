@@ -38,6 +38,8 @@ class Campaign:
     tasks: Sequence[Task]
     cache: Path
     quick: bool = False
+    short_turns: bool = False
+    """Whether this process, and what it starts, was given them."""
     progress: Progress = attrs.field(factory=Progress)
     prepare: Prepare = prepare
     perform: Perform = trial.perform
@@ -46,7 +48,11 @@ class Campaign:
     def run(self) -> Record:
         """Measure."""
         record = Record(
-            machine=machine(), isolated=bool(prefix()), quick=self.quick, load=os.getloadavg()[0]
+            machine=machine(),
+            isolated=bool(prefix()),
+            quick=self.quick,
+            short_turns=self.short_turns,
+            load=os.getloadavg()[0],
         )
         started = monotonic()
         self._install(record)

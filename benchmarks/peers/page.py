@@ -43,6 +43,11 @@ def _measured_on(record: Record) -> str:
             f" The machine did other things as well (load {record.load:.1f} before it began), "
             "which slows down whoever waits for the disk often."
         )
+    if record.short_turns:
+        told += (
+            " Every process had asked for short turns of the processor, so that what else runs "
+            "there delays it less."
+        )
     return f"{told} **It was a quick run: its figures mean nothing.**" if record.quick else told
 
 

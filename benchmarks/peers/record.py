@@ -23,6 +23,7 @@ class Record:
     machine: dict[str, Any] = attrs.field(factory=dict)
     isolated: bool = False
     quick: bool = False
+    short_turns: bool = False
     seconds: float = 0.0
     load: float = 0.0
     """How many processes wanted to run in the minute before: what else the machine did."""

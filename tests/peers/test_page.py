@@ -53,6 +53,11 @@ def test_a_machine_that_was_busy_is_called_busy() -> None:
     assert "did other things as well (load 5.2 before it began)" in busy
 
 
+def test_short_turns_are_told_where_they_were_given() -> None:
+    assert "short turns" not in page(recorded())
+    assert "short turns" in page(attrs.evolve(recorded(), short_turns=True))
+
+
 def test_a_quick_run_is_called_what_it_is() -> None:
     assert "its figures mean nothing" in page(attrs.evolve(recorded(), quick=True))
 
