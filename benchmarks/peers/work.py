@@ -40,9 +40,9 @@ class Line:
 
 
 TASKS = (
-    Task(name="runs-256", act="runs", at_once=256, seconds=4),
-    Task(name="runs-64", act="runs", at_once=64, seconds=4),
-    Task(name="runs-1", act="runs", at_once=1, seconds=4),
+    Task(name="runs-256", act="runs", at_once=256, seconds=5),
+    Task(name="runs-64", act="runs", at_once=64, seconds=5),
+    Task(name="runs-1", act="runs", at_once=1, seconds=5),
     Task(name="messages", act="messages", keys=1000, messages=10),
     Task(name="killed", act="fill", runs=2000, kill=True),
     Task(name="asleep", act="sleep", runs=10_000, seconds=10),

@@ -41,17 +41,30 @@ def test_an_actor_notices_a_message_that_is_not_the_next() -> None:
     assert (count.handled, count.disordered) == (3, 1)
 
 
-def test_runs_of_the_warm_up_are_done_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([100.0, 100.5, 101.0, 102.5, 104.0])
+def paced(monkeypatch: pytest.MonkeyPatch, *runs: tuple[float, float]) -> dict[str, float]:
+    """Two seconds after one of warm-up, with runs that began and ended at these moments."""
+    moments = iter([0.0, *(ended for _, ended in runs)])
     monkeypatch.setattr(pace, "perf_counter", lambda: next(moments))
     measured = Pace(Order(act="runs", folder="", warm_up=1.0, seconds=2.0))
-    for started in (100.0, 100.9, 102.0, 102.0):
+    for started, _ in runs:
         measured.ran(started)
-    facts = measured.facts()
-    assert measured.total == 4
+    assert measured.total == len(runs)
+    return measured.facts()
+
+
+def test_runs_of_the_warm_up_are_done_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = paced(monkeypatch, (0.0, 0.5), (0.9, 1.0), (2.0, 2.5), (2.0, 4.0))
     assert facts["runs"] == 2
-    assert facts["runs_per_second"] == 1.0
+    assert facts["mean_runs_per_second"] == 1.0
     assert facts["p99_ms"] == pytest.approx(500)
+
+
+def test_rate_and_median_are_those_of_the_best_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = paced(monkeypatch, (1.0, 1.8), (2.0, 2.1), (2.1, 2.2), (2.2, 2.5))
+    assert facts["runs_per_second"] == 3
+    assert facts["mean_runs_per_second"] == 2
+    assert facts["p50_ms"] == pytest.approx(100)
+    assert facts["p99_ms"] == pytest.approx(800)
 
 
 def test_a_loop_in_which_nothing_ended_gives_no_figure() -> None:

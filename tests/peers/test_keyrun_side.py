@@ -44,7 +44,8 @@ def measured(peer: Peer, name: str) -> dict[str, float]:
 def test_runs_of_three_steps(name: str) -> None:
     facts = measured(KEYRUN, name)
     assert facts["runs_per_second"] > 0
-    assert 0 < facts["p50_ms"] <= facts["p95_ms"] <= facts["p99_ms"]
+    assert 0 < facts["p50_ms"] <= facts["p99_ms"]
+    assert 0 < facts["mean_runs_per_second"] <= facts["runs_per_second"]
     assert facts["bytes_per_run"] > 0
 
 
