@@ -92,6 +92,7 @@ class RuntimeOptions(TypedDict, total=False):
     max_restarts: int
     restart_window: float
     resources: Resources | None
+    evict_after: float
 
 
 def open_test_runtime(

@@ -8,8 +8,10 @@ from keyrun.runtime.breaker import CircuitBreaker, CircuitState, CircuitStatus
 from keyrun.runtime.context import Context, DurableCall
 from keyrun.runtime.current import CurrentStep, current_step
 from keyrun.runtime.errors import (
+    ApprovalRejected,
     Backpressure,
     CircuitOpen,
+    GateNotWaiting,
     InputMismatch,
     InvalidGroup,
     InvalidHistory,
@@ -23,6 +25,7 @@ from keyrun.runtime.errors import (
     RunEnded,
     RunFailed,
     ScopeTimeout,
+    SignalTimeout,
     StepFailed,
     StepTimeout,
     TransientError,
@@ -60,15 +63,17 @@ from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.history import Happening, History
 from keyrun.runtime.keys import KeyStatus
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, machine
+from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
 from keyrun.runtime.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.rate import RateLimit
 from keyrun.runtime.reader import Reader, open_reader
+from keyrun.runtime.receiving import Approval
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.runtime import Runtime, open_runtime
 from keyrun.runtime.schedule import ScheduleStatus
+from keyrun.runtime.signals import Delivery
 from keyrun.runtime.statistics import RuntimeStatistics
 from keyrun.runtime.step import StepFunction, step
 from keyrun.runtime.subscription import Events
@@ -87,6 +92,8 @@ from keyrun.runtime.watching import Watch
 from keyrun.runtime.workflow import Workflow, workflow
 
 __all__ = [
+    "Approval",
+    "ApprovalRejected",
     "Backpressure",
     "BackpressureEvent",
     "Cancel",
@@ -101,6 +108,7 @@ __all__ = [
     "Continue",
     "Cron",
     "CurrentStep",
+    "Delivery",
     "DurableCall",
     "Event",
     "EventKind",
@@ -109,6 +117,7 @@ __all__ = [
     "Fail",
     "Failure",
     "FailureKind",
+    "GateNotWaiting",
     "Graph",
     "GroupHandle",
     "GroupStatus",
@@ -155,6 +164,7 @@ __all__ = [
     "ScheduleStatus",
     "ScopeTimeout",
     "SetbackEvent",
+    "SignalTimeout",
     "State",
     "StepCounts",
     "StepEvent",
@@ -165,6 +175,7 @@ __all__ = [
     "Succeed",
     "TransientError",
     "Turn",
+    "TurnSignal",
     "TurnstileStatus",
     "UnknownGroup",
     "UnknownRun",

@@ -3,7 +3,7 @@
 A run has started when its first step has a slot, or when it waits for something else than that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,6 +47,7 @@ class Backlog:
         self,
         lines: "dict[str, Line]",
         entrance: "Entrance",
+        asleep: "Mapping[str, tuple[int, int]]",
         most: int,
         most_per_key: int,
         timeout: float,
@@ -54,6 +55,7 @@ class Backlog:
     ) -> None:
         self._lines = lines
         self._entrance = entrance
+        self._asleep = asleep
         self._most = most
         self._most_per_key = most_per_key
         self._timeout = timeout
@@ -70,7 +72,9 @@ class Backlog:
 
     def _pending_of(self, key: str) -> int:
         line = self._lines.get(key)
-        return self._entrance.dormant.get(key, 0) if line is None else line.pending
+        if line is not None:
+            return line.pending
+        return self._entrance.dormant.get(key, 0) or self._asleep.get(key, (0, 0))[1]
 
     def full(self, key: str) -> bool:
         """Whether one more run of this key would be too much."""

@@ -11,6 +11,7 @@ from keyrun.runtime import reports
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.gathering import gather
 from keyrun.runtime.journal import Call, Entry
+from keyrun.runtime.receiving import Approval, wait_approval, wait_signal
 from keyrun.runtime.run import Run
 from keyrun.runtime.scope import FailAfter, MoveOnAfter, watched
 from keyrun.runtime.step import StepFunction, as_step
@@ -134,6 +135,17 @@ class Context:
     async def sleep(self, seconds: float) -> None:
         """Wait. The time is counted from the first time that this is reached, crashes or not."""
         await watched(self.branch, sleep(self.branch, seconds))
+
+    async def wait_signal(self, name: str, timeout: float | None = None) -> Any:
+        """Wait until somebody calls `runtime.signal(run_id, name, payload)`, now or before this was
+        reached; the payload. Raises `SignalTimeout` after `timeout` seconds."""
+        return await watched(self.branch, wait_signal(self.branch, name, timeout))
+
+    async def approval(self, gate: str, timeout: float | None = None) -> Approval:
+        """Wait until a person calls `runtime.approve(run_id, gate, by=...)`. Raises
+        `ApprovalRejected` if they reject, and `SignalTimeout` after `timeout` seconds. The second
+        time, the gate is called `gate#2`."""
+        return await watched(self.branch, wait_approval(self.branch, gate, timeout))
 
     def move_on_after(self, seconds: float) -> MoveOnAfter:
         """A block that is cut off `seconds` after it was first entered, crashes or not:

@@ -47,6 +47,7 @@ class Control:
             return True
         if run.number not in engine.live:
             run.line.remove(run.number)
+            engine.parking.waking.discard(run.number)
             settle(run, State.CANCELLED)
             engine.resting[run.number] = run
             run.line.wake()
@@ -119,8 +120,10 @@ class Control:
             return None
         workflow = engine.registry.find(submission.workflow, submission.version)
         run = Run(engine, engine.line(submission.key), submission, standing, workflow)
-        # What was set aside has no place, and is not counted.
-        run.pending = standing.place is not None or standing.state is not State.QUARANTINED
+        # What was set aside has no place, and is not counted; nor is what sleeps.
+        aside = standing.place is None and standing.state is State.QUARANTINED
+        sleeps = await engine.parking.sleeps(number, submission.key, standing.place)
+        run.pending = not aside and not sleeps
         # How far it is: the status is not stored with every step. What is damaged can be ended.
         with suppress(StoreCorrupt):
             await engine.recall(run)
@@ -147,6 +150,10 @@ class Control:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
         run.resume()
+        berth = run.standing.berth
+        if berth is not None and not paused:
+            woken = await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
+            await engine.store.durable(woken)
         return True
 
     def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:

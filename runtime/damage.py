@@ -57,7 +57,7 @@ async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
             if known is not None:
                 known.key, known.place = ordering_key, place
                 known.indexed.append(("queue", key))
-    for table in ("delayed", "ended"):
+    for table in ("delayed", "timers", "ended"):
         async for key, _ in rows(ledger, table):
             time, number = ledger.split_timed(key)
             known = found.get(number)

@@ -128,14 +128,14 @@ def _start(run: Run) -> None:
     if standing.started_at is None:
         standing.started_at = engine.wall()
         limit = run.submission.limits.run_timeout
-        standing.deadline = None if limit is None else standing.started_at + limit
+        standing.deadline = None if limit is None else engine.steady() + limit
         standing.state = _RUNNING
         if limit is not None:
             run.store_standing()
         if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):
             telling.started(engine.feed, run)
     if standing.deadline is not None:
-        rest = standing.deadline - engine.wall()
+        rest = standing.deadline - engine.steady()
         limit = run.submission.limits.run_timeout
         # A clock that was set back does not make it longer.
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
@@ -176,6 +176,8 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
             return None
         if run.unwinding is Unwind.LEAVE:
             return False
+        if run.unwinding is Unwind.EVICT:
+            return run.engine.parking.left(run)
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()

@@ -22,16 +22,21 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.overruns import Overruns
+from keyrun.runtime.parking import Parking
 from keyrun.runtime.reading import Reading
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.resources import Resources
+from keyrun.runtime.resting import Resting
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
 from keyrun.runtime.schedules import Schedules
+from keyrun.runtime.signals import Signals
 from keyrun.runtime.slots import Slots
+from keyrun.runtime.timers import Timers
 from keyrun.runtime.turnstile import Turnstiles
 from keyrun.runtime.values import RunOutcome, State
+from keyrun.runtime.wallclock import SteadyClock
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
@@ -114,6 +119,7 @@ class Engine:
         codec: PayloadCodec,
         wall: Callable[[], float],
         supervision: Supervision,
+        evict_after: float,
         resources: Resources | None = None,
     ) -> None:
         self.store = store
@@ -134,6 +140,7 @@ class Engine:
         self.retry = DEFAULT_RETRY
         self.codec = codec
         self.wall = wall
+        self.steady = SteadyClock(wall)
         self.slots = Slots(max_concurrent_steps)
         self.turnstiles = Turnstiles(self, resources)
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
@@ -143,6 +150,9 @@ class Engine:
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
         self._spare: dict[str, Line] = {}
+        self.asleep: dict[str, tuple[int, int]] = {}
+        """Keys that are known by name only since a run sleeps that holds them: its number, and how
+        many of their runs wait to be started."""
         self.feed: Feed | None = None
         """Where to tell what happens; None while nobody listens."""
         self.listeners = Feed(self.commits, wall, self._listen)
@@ -150,6 +160,7 @@ class Engine:
         self.backlog = Backlog(
             self.lines,
             self.entrance,
+            self.asleep,
             max_pending,
             max_pending_per_key,
             backpressure_timeout,
@@ -162,9 +173,11 @@ class Engine:
         self.admission = Admission(self)
         self.groups = Groups(self)
         self.schedules = Schedules(self, retention.age)
-        self.resting: dict[int, Run] = {}
-        """Runs that nobody drives and that were changed: the store does not show it yet."""
         self.awaited = Awaited()
+        self.resting = Resting()
+        self.parking = Parking(self, evict_after)
+        self.timers = Timers(self)
+        self.signals = Signals(self)
         self.watched: dict[int, list[Callable[[News], None]]] = {}
         """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()
@@ -220,19 +233,40 @@ class Engine:
     async def read_counter(self) -> None:
         """Go on where the last owner of the store stopped."""
         self.next_number = self.opened_at = await stored_counter(self.ledger)
+        clock = await self.ledger.get("counter", self.ledger.name("clock"))
+        if clock is not None:
+            self.steady.at_least(clock[0])
+
+    def keep_time(self) -> None:
+        """Have it stored how late it is, with what is staged."""
+        key = self.ledger.name("clock")
+        group = self.commits.open_group()
+        group.put("counter", key, sealed("counter", key, self.steady()))
 
     def line(self, key: str) -> Line:
         """The line of a key, made if there is none."""
         line = self.lines.get(key)
         if line is None:
+            asleep = self.asleep.pop(key, None)
             dormant = self.entrance.dormant.pop(key, 0)
             line = self._spare.pop(key, None)
-            if line is None or dormant:
-                line = Line(self, key, known=self.recovered and not dormant)
+            known = self.recovered and not dormant and asleep is None
+            if line is None or not known:
+                line = Line(self, key, known=known)
             self.lines[key] = line
             if dormant:
                 line.revive(dormant)
+            if asleep is not None:
+                line.rouse(*asleep)
         return line
+
+    def sleeps(self, key: str, number: int) -> None:
+        """A run was found that sleeps and holds its key."""
+        line = self.lines.get(key)
+        if line is None and key not in self.entrance.dormant:
+            self.asleep[key] = number, 0
+        elif number not in self.live:
+            self.line(key).sleeper = number
 
     def enter(self, key: str) -> None:
         """One more run of a key waits to be started."""
@@ -242,6 +276,11 @@ class Engine:
                 self.entrance.dormant[key] += 1
                 self.backlog.pending += 1
                 return
+            if key in self.asleep:
+                sleeper, pending = self.asleep[key]
+                self.asleep[key] = sleeper, pending + 1
+                self.backlog.pending += 1
+                return
             line = self.line(key)
         self.backlog.enter(line)
 
@@ -249,6 +288,8 @@ class Engine:
         """A run has its place, durably. A key that is known by name only stays so."""
         line = self.lines.get(submission.key)
         if line is None and submission.key not in self.entrance.dormant:
+            if submission.key in self.asleep:
+                return
             line = self.line(submission.key)
         if line is not None:
             line.admit(submission)
@@ -256,7 +297,8 @@ class Engine:
     def forget_line(self, line: Line) -> None:
         """A line with nothing in it costs nothing."""
         # A run at rest may have woken a line that was forgotten before.
-        if self.lines.get(line.key) is line and not line.pending and not line.paused:
+        kept = line.pending or line.paused or line.sleeper is not None
+        if self.lines.get(line.key) is line and not kept:
             del self.lines[line.key]
             if self.recovered and line.reusable:
                 if len(self._spare) >= SPARE:
@@ -295,6 +337,8 @@ class Engine:
         if not self.memoless:
             for _, (step, payload) in await ledger.scan("memo", prefix):
                 run.memos[step] = payload
+        if self.signals.used:
+            await self.signals.recall(run)
 
     def ended(self, number: int) -> Awaitable[Standing]:
         """To be awaited at once: how a run stands that has not ended yet, when its end is

@@ -2,9 +2,12 @@
 list of fields that starts with its kind, what it is about, and when it was made."""
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from keyrun.runtime.values import Failure
+
+GATE = "keyrun.approval:"
+"""What the channel of an approval gate begins with."""
 
 
 class Entry(IntEnum):
@@ -25,11 +28,16 @@ class Entry(IntEnum):
     """A timer was set: when it is due, how long it is, and what for if not to sleep."""
     TURN = 8
     """The next turn of a machine, always at sequence 0: number, payload, timer, retries of the
-    turns before, and the entry up to which those are counted."""
+    turns before, the entry up to which those are counted, and if it waits for a signal the channel
+    and what came."""
     UNDO = 16
     """The run will end when all is undone: state, reason, failure, whether dead, and what."""
     NOTE = 7
     """For the history only: what, and details."""
+    WAIT = 9
+    """A wait to be sent something began: kind of call, channel, and when it is over, if ever."""
+    CONTINUED = 10
+    """The run goes on with another input, always at sequence 0: how often, input, steps done."""
 
 
 class Call(IntEnum):
@@ -40,6 +48,9 @@ class Call(IntEnum):
     GATHER = 3
     TIMER = 4
     SCOPE = 5
+    SIGNAL = 6
+    APPROVAL = 7
+    CHILD = 8
     GRAPH = 16
 
 
@@ -51,6 +62,21 @@ class Ending(IntEnum):
     """A durable call in it was cut off."""
     IN_PASSING = 2
     """It was cut off where it asked for nothing durable, or was being cut off already."""
+
+
+class NextTurn(NamedTuple):
+    """What is known of the next turn of a machine: when it is due, what it waits for, and what it
+    was sent."""
+
+    number: int
+    payload: bytes
+    timer: tuple[float, float] | None = None
+    retries: int = 0
+    """Of the turns before."""
+    upto: int = 0
+    """The entry up to which those are counted."""
+    channel: str | None = None
+    signal: bytes | None = None
 
 
 class Memory:
@@ -68,6 +94,10 @@ class Memory:
     outcome: Entry | None = None
     payload: Any = None
     delivered = False
+    channel: str | None = None
+    """What it waits on, if it can be sent something."""
+    rank = 0
+    """The sequence number of the entry that says since when it waits; 0 if it does not."""
 
     @property
     def unsuspected(self) -> bool:

@@ -112,6 +112,25 @@ class ScopeTimeout(RuntimeFault, TimeoutError):
     """A block took longer than its `fail_after`. Catch it to go on without what was in it."""
 
 
+class SignalTimeout(RuntimeFault, TimeoutError):
+    """What the workflow waited for did not come in time. Catch it to go on without."""
+
+
+class ApprovalRejected(RuntimeFault, RuntimeError):
+    """Somebody rejected at an approval gate: `by` whom, and with which `comment`."""
+
+    def __init__(
+        self, message: str, *, by: str, comment: str, run_id: str, key: str, step: str
+    ) -> None:
+        super().__init__(message, run_id=run_id, key=key, step=step)
+        self.by = by
+        self.comment = comment
+
+
+class GateNotWaiting(RuntimeFault, RuntimeError):
+    """The run does not wait at this approval gate, or somebody has decided already."""
+
+
 class NonDeterminism(RuntimeFault, RuntimeError):
     """The workflow asks for something else than its journal says it did."""
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.entry import Call, Ending, Entry, Memory
+from keyrun.runtime.entry import GATE, Call, Ending, Entry, Memory, NextTurn
 from keyrun.runtime.memories import Memories
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
     from keyrun.runtime.scope import Scope
 
-__all__ = ["Call", "Ending", "Entry", "Journal", "Memory"]
+__all__ = ["GATE", "Call", "Ending", "Entry", "Journal", "Memory", "NextTurn"]
 
 
 # Of what most runs never need there is one for all.

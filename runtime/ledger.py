@@ -9,7 +9,11 @@ that is used again leads to a new run.
 | runs    | number               | what was submitted; never changes                         |
 | status  | number               | how the run stands; none while it was never touched       |
 | ids     | run id               | the number, for ids that were given; others tell it       |
-| queue   | ordering key, place  | the number: the order of runs that have not ended         |
+| queue   | ordering key, place  | the number: the order of runs that have not ended, with   |
+|         |                      | the priority if it is not the usual, and whether it sleeps |
+| timers  | due time, number     | key and place of runs that have left memory until then    |
+| signals | number, sequence     | what a run was sent and has not taken                     |
+| sent    | number, signal id    | ids of what a run was sent, so that a repeat is harmless  |
 | journal | number, sequence     | what a run remembers                                      |
 | begun   | number, step         | steps that were started and have no outcome               |
 | memo    | number, step         | what a step keeps from attempt to attempt                 |
@@ -27,8 +31,9 @@ that is used again leads to a new run.
 
 import struct
 from contextlib import suppress
+from enum import IntEnum
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -90,6 +95,10 @@ class Ledger:
     def timed(self, time: float, number: int) -> bytes:
         """The key of a run in an index by time, to the microsecond."""
         return self.prefix + _TIMED.pack(int(time * 1e6) if time > 0 else 0, number)
+
+    def sequenced(self, number: int, sequence: int) -> bytes:
+        """The key of something that a run was sent."""
+        return self.prefix + _TIMED.pack(number, sequence)
 
     def outbox(self, number: int, generation: int) -> bytes:
         return self.prefix + _ENTRY.pack(number, generation)
@@ -202,23 +211,45 @@ class Ledger:
         return None
 
 
-def at_place(key: bytes, raw: bytes, place: int) -> tuple[int, Priority]:
-    """The number of the run that a record of `queue` gives this place to, and its priority."""
+class Sleep(IntEnum):
+    """Whether a run has left memory to wait, and if so whether it lets others of its key go ahead;
+    the numbers are stored."""
+
+    NO = 0
+    HOLDS = 1
+    YIELDS = 2
+
+
+class Placed(NamedTuple):
+    """What a record of `queue` says of the run that has this place."""
+
+    number: int
+    priority: Priority = Priority.NORMAL
+    sleep: Sleep = Sleep.NO
+
+
+def at_place(key: bytes, raw: bytes, place: int) -> Placed:
+    """Who a record of `queue` gives this place to."""
     try:
-        number, *priority = unseal("queue", key, raw)
+        number, *rest = unseal("queue", key, raw)
     except StoreCorrupt:
         # Most runs have the place that is their number.
-        return place, Priority.NORMAL
-    return int(number), Priority(priority[0]) if priority else Priority.NORMAL
+        return Placed(place)
+    if not rest:
+        return Placed(number)
+    priority, *sleep = rest
+    return Placed(number, Priority(priority), Sleep(sleep[0]) if sleep else Sleep.NO)
 
 
 def number_at(key: bytes, raw: bytes, place: int) -> int:
     """The number of the run that a record of `queue` gives this place to."""
-    return at_place(key, raw, place)[0]
+    return at_place(key, raw, place).number
 
 
-def placed(submission: Submission) -> tuple[int, ...]:
-    """What a record of `queue` says: the number, and the priority if it is not the usual one."""
+def placed(submission: Submission, sleep: Sleep = Sleep.NO) -> tuple[int, ...]:
+    """What a record of `queue` says: the number, and what else is not usual."""
+    if sleep is not Sleep.NO:
+        return submission.number, int(submission.priority), int(sleep)
     if submission.priority is _NORMAL:
         return (submission.number,)
     return submission.number, int(submission.priority)

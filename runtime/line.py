@@ -4,12 +4,13 @@ The order is that of the places in the store. In memory there is a small window 
 beyond stays in the store until its turn comes.
 """
 
+from bisect import bisect
 from typing import TYPE_CHECKING
 
 from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft
 from keyrun.runtime.events import EventKind
-from keyrun.runtime.ledger import NUMBER, at_place
+from keyrun.runtime.ledger import NUMBER, Sleep, at_place
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
@@ -49,6 +50,7 @@ class Line:
         "paused",
         "pending",
         "queued",
+        "sleeper",
         "window",
     )
 
@@ -82,6 +84,8 @@ class Line:
         self._state: bytes | None = None
         """The key's mapping as it is stored, empty if there is none; None if it was not read."""
         self.holder: CurrentStep | None = None
+        self.sleeper: int | None = None
+        """The run that has left memory to wait, and lets nobody go ahead of it."""
 
     def place(self, place: int) -> bytes:
         """The record key of a place in this line."""
@@ -119,6 +123,8 @@ class Line:
             self.window.append((place, number, submission))
             if submission is not None:
                 submission.at_hand = True
+        if self.head is not None and self.head.parked:
+            self.engine.parking.overtake(self.head)
         self.wake()
 
     def reload(self, number: int) -> None:
@@ -141,6 +147,37 @@ class Line:
         self._last = 0
         self._more = self._overtaken = True
 
+    @property
+    def others(self) -> bool:
+        """Whether there are other runs than the first that could go ahead of it."""
+        return len(self.window) > 1 or self._more
+
+    def lie_down(self, run: Run) -> None:
+        """The first run has left memory to wait, and holds the line."""
+        self.leave(run)
+        self.sleeper = run.number
+
+    def doze(self) -> None:
+        """Be known by name only, while the run that holds the line sleeps."""
+        engine = self.engine
+        if self.sleeper is not None and not self.awake and self.forget():
+            engine.asleep[self.key] = (self.sleeper, self.pending)
+            engine.lines.pop(self.key, None)
+
+    def wake_up(self, place: int, number: int) -> None:
+        """A run that had left memory has something to do, durably. The one that holds the line
+        comes first, others where their place is."""
+        known = any(other == number for _, other, _ in self.window)
+        if self.sleeper == number:
+            self.sleeper = None
+            if not known:
+                self.window.insert(0, (place, number, None))
+        elif not known and not (self._more and place > self._last):
+            at = bisect(self.window, place, key=lambda item: item[0])
+            self.window.insert(at, (place, number, None))
+            self._last = max(self._last, place)
+        self.wake()
+
     def drop(self, number: int) -> None:
         """A run that held the line is gone."""
         if self.head is not None and self.head.number == number:
@@ -152,6 +189,9 @@ class Line:
         """Have the line looked at by its actor, unless all ends, when its turn comes."""
         engine = self.engine
         if self.awake or self.queued or engine.draining:
+            return
+        if self.sleeper is not None:
+            self.doze()
             return
         if self.head is None:
             entrance = engine.entrance
@@ -180,7 +220,7 @@ class Line:
         engine = self.engine
         if self.head is not None or self.paused or not (self.group is None or self.group.durable):
             return False
-        if any(run.line is self for run in engine.resting.values()):
+        if engine.resting.has(self.key):
             return False
         self.rewind()
         return True
@@ -191,6 +231,14 @@ class Line:
         self.pending = pending
         self.queued = True
         self._overtaken = True
+
+    def rouse(self, sleeper: int, pending: int) -> None:
+        """It was known by name only, since this run of it sleeps."""
+        self.sleeper = sleeper
+        self.pending = pending
+        self._overtaken = True
+        # What was driven when the process was killed did not sleep.
+        self._untouched = False
 
     def entered(self) -> None:
         """Its first run has begun, or there is none to begin."""
@@ -203,6 +251,8 @@ class Line:
         self.awake = False
         if self.entering:
             self.entered()
+        if self.sleeper is not None:
+            self.doze()
         if self.engine.draining and self.head is not None:
             self.engine.live.pop(self.head.number, None)
             self.head = None
@@ -211,11 +261,17 @@ class Line:
         """The first run has ended."""
         self.group = run.staged
         self.head = None
-        del self.window[0]
+        if self.window[0][1] == run.number:
+            del self.window[0]
+        else:
+            # Others that were there before it have been woken meanwhile.
+            self.remove(run.number)
 
     def remove(self, number: int) -> None:
         """A run has no place here any more."""
         self.forget_submission(number)
+        if self.sleeper == number:
+            self.sleeper = None
         self.window = [item for item in self.window if item[1] != number]
 
     def forget_submission(self, number: int) -> None:
@@ -255,7 +311,7 @@ class Line:
         while True:
             if not self.window and self._more:
                 await self._read_window()
-            if not self.window:
+            if not self.window or self.sleeper is not None:
                 return None
             place, number, _ = self.window[0]
             try:
@@ -270,17 +326,20 @@ class Line:
             self.forget_submission(number)
             self.head = self.engine.live[number] = run
             run.staged = self.group
+            woken, run.standing.berth = run.standing.berth is not None, None
             # Only the first run can have been driven when the process was killed, if it was.
             run.careful = self._untouched and self.engine.unclean
             if self._untouched and self.engine.feed is not None:
                 _recovered(run)
+            elif woken and self.engine.feed is not None:
+                telling.run_goes_on(self.engine.feed, EventKind.RUN_RESUMED, run)
             self._untouched = False
             if self._state is None:
                 if self.engine.stateless:
                     self._state = b""
                 else:
                     await self._read_state()
-            if run.standing.started_at is not None:
+            if run.standing.started_at is not None and not woken:
                 run.begin()
             if run.workflow is None and run.standing.state is not State.QUARANTINED:
                 quarantine(
@@ -304,16 +363,27 @@ class Line:
         if self.group is not None:
             # The index must not show runs whose end is only staged.
             await self.group.wait()
-        rows = await store.scan("queue", prefix=self._prefix, limit=WINDOW)
-        self._more = self._told or len(rows) == WINDOW
-        for key, raw in rows:
-            place = self._last = ledger.split_place(key)[1]
-            if not engine.recovered and place < engine.opened_at:
-                engine.backlog.meet(self, key)
-            number, priority = at_place(key, raw, place)
-            if not self.window:
-                self._rank = priority
-            self.window.append((place, number, None))
+        if self.engine.resting.has(self.key):
+            # Nor runs that slept, and were ended or woken.
+            await store.durable()
+        while not self.window:
+            start = self.place(self._last + 1) if self._last else b""
+            rows = await store.scan("queue", prefix=self._prefix, start=start, limit=WINDOW)
+            self._more = self._told or len(rows) == WINDOW
+            for key, raw in rows:
+                place = self._last = ledger.split_place(key)[1]
+                number, priority, sleep = at_place(key, raw, place)
+                if sleep is not Sleep.NO:
+                    if sleep is Sleep.HOLDS:
+                        self.sleeper = number
+                    continue
+                if not engine.recovered and place < engine.opened_at:
+                    engine.backlog.meet(self, key)
+                if not self.window:
+                    self._rank = priority
+                self.window.append((place, number, None))
+            if len(rows) < WINDOW:
+                return
 
     async def _read_state(self) -> None:
         fields = await self.engine.ledger.get("state", self._prefix)

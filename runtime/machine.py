@@ -12,9 +12,10 @@ import attrs
 
 from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft, current_step
-from keyrun.runtime.journal import Call, Entry, Memory
+from keyrun.runtime.journal import Call, Entry, Memory, NextTurn
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.outcome import step_failed
+from keyrun.runtime.receiving import check_channel, check_timeout
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.run import Run
 from keyrun.runtime.step import StepFunction, StepOptions
@@ -22,8 +23,9 @@ from keyrun.runtime.stepping import halt
 from keyrun.runtime.trying import attempts, ready
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.wait import TIMER, Wait
 from keyrun.runtime.wording import a_reason
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.workflow import WhileWaiting, Workflow
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
@@ -34,15 +36,33 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Continue:
-    """Turn again with `payload`, at once or `after` so many seconds."""
+    """Turn again with `payload`, at once, or `after` so many seconds, or when the run is sent the
+    signal `on_signal`, or `timeout` seconds after that began: then the turn has no signal."""
 
     payload: Any = None
     after: float = attrs.field(default=0.0, kw_only=True)
+    on_signal: str | None = attrs.field(default=None, kw_only=True)
+    timeout: float | None = attrs.field(default=None, kw_only=True)
 
     @after.validator
     def _check(self, attribute: object, value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"after must be at least 0 seconds, got {value!r}")
+
+    def __attrs_post_init__(self) -> None:
+        check_timeout(self.timeout)
+        if self.on_signal is None:
+            if self.timeout is not None:
+                raise ValueError("timeout is for on_signal; use after to wait for a while")
+            return
+        check_channel(self.on_signal, "on_signal")
+        if self.after:
+            raise ValueError("a turn waits for a time or for a signal: after, or on_signal")
+
+    def timer(self, now: float) -> tuple[float, float] | None:
+        """When the next turn is due, and how long a wait that is."""
+        length = self.timeout if self.on_signal is not None else self.after or None
+        return None if length is None else (now + length, float(length))
 
 
 @attrs.frozen
@@ -71,14 +91,24 @@ _LAST = {"succeed": Succeed, "fail": Fail, "cancel": Cancel}
 """What ends a machine, as it is stored."""
 
 
+@attrs.frozen
+class TurnSignal:
+    """What a turn waited for and was sent."""
+
+    name: str
+    payload: Any
+
+
 class Turn:
-    """What a machine knows when it is called: the number of the turn from 0, and its payload."""
+    """What a machine knows when it is called: the number of the turn from 0, its payload, and the
+    signal that it waited for, or None if it waited for none, or in vain."""
 
-    __slots__ = ("number", "payload")
+    __slots__ = ("number", "payload", "signal")
 
-    def __init__(self, number: int, payload: Any) -> None:
+    def __init__(self, number: int, payload: Any, signal: TurnSignal | None = None) -> None:
         self.number = number
         self.payload = payload
+        self.signal = signal
 
     @property
     def run_id(self) -> str:
@@ -123,6 +153,7 @@ def machine(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     retry: Retry | None = None,
     shield: bool = False,
+    while_waiting: WhileWaiting = "hold",
 ) -> Callable[[Callable[[Turn], Coroutine[Any, Any, Verdict]]], Workflow[Any, Any]]:
     """Make a workflow of `async def turn(t: Turn)` that returns `Continue`, `Succeed`, `Fail` or
     `Cancel`. `max_iterations` limits its turns."""
@@ -148,6 +179,7 @@ def machine(
             input_type=Any,
             result_type=Any,
             kind="machine",
+            while_waiting=while_waiting,
         )
 
     return decorate
@@ -156,21 +188,21 @@ def machine(
 async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> Any:
     run = branch.run
     branch.check()
-    number, payload, timer = await _latest(run, input_)
+    codec = run.engine.codec
     while True:
-        if timer is not None:
-            due, length = timer
-            await run.wait(min(due - run.engine.wall(), length), "timer")
-            await ready(run)
+        turn = run.journal.turn
+        if turn is not None and (turn.timer or turn.channel):
+            turn = await _wait(run, turn)
+        number = 0 if turn is None else turn.number
         most = run.submission.limits.max_iterations
         if most is not None and number >= most:
             reason = f"the machine asked for turn {number + 1}, and max_iterations is {most}"
             raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason))
-        verdict = await _turn(branch, step, number, payload)
-        match verdict:
-            case Continue(payload=payload, after=after):
-                number += 1
-                timer = (run.engine.wall() + after, after) if after else None
+        payload = input_ if turn is None else codec.decode(turn.payload)
+        signal = None
+        if turn is not None and turn.signal is not None:
+            signal = TurnSignal(turn.channel or "", codec.decode(turn.signal))
+        match await _turn(branch, step, Turn(number, payload, signal)):
             case Succeed(result=result):
                 return result
             case Fail(reason=reason):
@@ -179,19 +211,46 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
                 raise halt(run, CancelVerdict(reason))
 
 
-async def _latest(run: Run, input_: Any) -> tuple[int, Any, tuple[float, float] | None]:
-    turn = run.journal.turn
-    if turn is None:
-        return 0, input_, None
-    number, payload, timer, _ = turn
-    return number, run.engine.codec.decode(payload), timer and (timer[0], timer[1])
+async def _wait(run: Run, turn: NextTurn) -> NextTurn:
+    """Wait for what the next turn waits for. What it was sent goes into its entry, in one commit
+    with being taken."""
+    if turn.signal is not None:
+        return turn
+    label = TIMER if turn.channel is None else f"signal {turn.channel}"
+    now = run.engine.steady()
+    wait = Wait(label, timer=turn.timer, now=now, channel=turn.channel, rank=1)
+    inbox = run.letters
+    if turn.channel is not None:
+        inbox.enter("turn", wait, run.journal)
+    try:
+        if wait.signal is None:
+            await run.wait(wait)
+        if turn.channel is None or run.stopped:
+            await ready(run)
+        signal, wait.signal = wait.signal, None
+    finally:
+        inbox.leave("turn", run.journal)
+    if signal is not None:
+        turn = turn._replace(timer=None, signal=signal.payload)
+        run.engine.signals.take(run, signal)
+        _keep_next(run, turn)
+    elif turn.channel is not None:
+        turn = turn._replace(timer=None, channel=None)
+        _keep_next(run, turn)
+    return turn
 
 
-async def _turn(
-    branch: "Branch", step: StepFunction[..., Any], number: int, payload: Any
-) -> Verdict:
+def _keep_next(run: Run, turn: NextTurn) -> None:
+    """Stage what is known of the next turn, in the place of the one before."""
+    engine = run.engine
+    run.journal.turn = turn
+    key = engine.ledger.entry(run.number, 0)
+    run.put("journal", key, int(Entry.TURN), "turn", engine.wall(), *turn)
+
+
+async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> Verdict:
     run = branch.run
-    ident = f"turn-{number}"
+    ident = f"turn-{turn.number}"
     memory = run.journal.memory(ident)
     if memory.outcome is not None:
         run.journal.deliver(memory)
@@ -202,7 +261,7 @@ async def _turn(
         assert memory.failure is not None
         raise step_failed(run, memory.failure)
     memory.fingerprint = 0
-    verdict: Verdict = await attempts(branch, step, ident, memory, (Turn(number, payload),), {})
+    verdict: Verdict = await attempts(branch, step, ident, memory, (turn,), {})
     return verdict
 
 
@@ -226,13 +285,10 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         current.seal_state()
     if isinstance(value, Continue):
         payload = engine.codec.encode(value.payload)
-        timer = (engine.wall() + value.after, value.after) if value.after else None
         number = int(current.step.partition("-")[2]) + 1
-        key = engine.ledger.entry(run.number, 0)
-        upto = journal.next
-        fields = (Entry.TURN, "turn", engine.wall(), number, payload, timer, journal.retries, upto)
-        run.put("journal", key, *fields)
-        journal.turn = (number, payload, timer, upto)
+        timer = value.timer(engine.steady())
+        counted = journal.retries, journal.next
+        _keep_next(run, NextTurn(number, payload, timer, *counted, value.on_signal))
     elif run.held or run.unwinding is not None:
         _keep(run, current, value)
     for sequence in journal.turn_entries:

@@ -1,8 +1,9 @@
 """Memories: what a run remembers, in memory as it is in the store."""
 
 from typing import Any
+from zlib import crc32
 
-from keyrun.runtime.entry import Call, Entry, Memory
+from keyrun.runtime.entry import Call, Entry, Memory, NextTurn
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.unhandled import unhandled
 from keyrun.runtime.values import Failure
@@ -45,9 +46,8 @@ class Memories:
         self.retries = 0
         self.last_failure: Failure | None = None
         """What the latest attempt that failed did."""
-        self.turn: tuple[int, bytes, tuple[float, float] | None, int] | None = None
-        """The next turn of a machine: its number, its payload, when it is due, and up to which
-        entry the retries of the turns before are counted."""
+        self.turn: NextTurn | None = None
+        """The next turn of a machine."""
         self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
         self.undoable: list[str] | None = None
@@ -96,7 +96,7 @@ class Memories:
 
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""
-        before = 0 if self.turn is None else self.turn[0]
+        before = 0 if self.turn is None else self.turn.number
         done, step = Entry.DONE, Call.STEP
         steps = [each for each in self.memories.values() if each.call is step]
         return before + len([each for each in steps if each.outcome is done])
@@ -124,21 +124,23 @@ class Memories:
             return
         entry = Entry(kind)
         if entry is Entry.TURN:
-            number, payload, timer, *counted = rest
-            self.retries, upto = counted or (0, 0)
-            self.turn = (number, payload, timer and (timer[0], timer[1]), upto)
+            number, payload, timer, *more = rest
+            self.turn = NextTurn(number, payload, timer and (timer[0], timer[1]), *more)
+            self.retries = self.turn.retries
             return
         if ident.startswith("turn-"):
             self.turn_entries += (sequence,)
         if entry is Entry.NOTE:
             if rest[0] == UNDOABLE:
                 self.note_undoable(ident)
+            elif rest[0] == "wait_cancelled":
+                self.memory(ident).rank = 0
             return
         if entry is Entry.UNDO:
             self.undoing = rest
             return
         if entry is Entry.REDRIVEN:
-            self._forget_failures(fresh=self.turn is None or sequence >= self.turn[3])
+            self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
             return
         memory = self.memory(ident)
         match entry:
@@ -158,6 +160,12 @@ class Memories:
                 due, length, *call = rest
                 memory.call = Call(*call) if call else Call.TIMER
                 memory.retry = (due, length)
+            case Entry.WAIT:
+                call, memory.channel, timer = rest
+                memory.call = Call(call)
+                memory.fingerprint = crc32((memory.channel or "").encode())
+                memory.retry = timer and (timer[0], timer[1])
+                memory.rank = sequence
             case Entry.INTERRUPTED:
                 _attempt, alone, *_begun = rest
                 memory.interruptions += 1
@@ -180,7 +188,7 @@ class Memories:
         them."""
         again = unhandled(self.memories, self._order)
         for ident, memory in list(self.memories.items()):
-            unfinished = memory.outcome is None and memory.call is not Call.TIMER
+            unfinished = memory.outcome is None and memory.call in (Call.STEP, Call.SCOPE)
             if unfinished or ident in again:
                 del self.memories[ident]
         self._order = [ident for ident in self._order if ident in self.memories]

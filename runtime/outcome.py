@@ -95,7 +95,7 @@ def failed(
     if isinstance(error, TransientError) and error.retry_after is not None:
         delay = max(delay, error.retry_after)
     memory.failure = run.journal.last_failure = failure
-    memory.retry = (run.engine.wall() + delay, delay)
+    memory.retry = (run.engine.steady() + delay, delay)
     run.journal.retries += 1
     run.write(
         Entry.FAILED,

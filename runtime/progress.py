@@ -118,7 +118,7 @@ class Tally:
         for ident, memory in memories.items():
             if memory.outcome is None:
                 if not (lost and ident.startswith(lost)):
-                    waiting += memory.call is Call.TIMER
+                    waiting += memory.call is Call.TIMER or memory.rank > 0
                     retrying += memory.call is Call.STEP and memory.known
             else:
                 failed += memory.outcome is Entry.GAVE_UP
@@ -208,7 +208,7 @@ def _count(tally: Tally, standing: Standing, running: tuple[StepProgress, ...]) 
     again = sum(each.step in memories and memories[each.step].known for each in running)
     retrying = max(0, retrying - again)
     turn = tally.journal.turn
-    if turn is not None and turn[2] is not None and not running and not retrying:
+    if turn is not None and (turn.timer or turn.channel) and not running and not retrying:
         waiting += 1
     return StepCounts(
         done=done, running=len(running), retrying=retrying, waiting=waiting, failed=failed

@@ -99,6 +99,14 @@ class Submission:
         )
 
 
+@attrs.frozen
+class Berth:
+    """What a run waits for that has left memory: a time, and to be sent something on channels."""
+
+    due: float | None
+    channels: tuple[str, ...]
+
+
 @attrs.define(kw_only=True)
 class Standing:
     """How a run stands, as it is stored. `place` is None until a delayed run is due."""
@@ -118,6 +126,8 @@ class Standing:
     failure: Failure | None = None
     cancel_requested: bool = False
     paused: bool = False
+    berth: Berth | None = None
+    """What it waits for if it has left memory. May be older than its place, which counts."""
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
@@ -137,13 +147,15 @@ class Standing:
             self.failure and write_failure(self.failure),
             self.cancel_requested,
             self.paused,
+            self.berth and (self.berth.due, self.berth.channels),
         )
 
     @classmethod
     def read(cls, fields: list[Any]) -> "Standing":
         """The inverse of `fields`."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
-        attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:]
+        attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
+        berth = fields[15] if len(fields) > 15 else None
         return cls(
             state=_STATES[state],
             generation=generation,
@@ -160,6 +172,7 @@ class Standing:
             failure=failure and read_failure(failure),
             cancel_requested=cancel_requested,
             paused=paused,
+            berth=berth and Berth(berth[0], tuple(berth[1])),
         )
 
 

@@ -4,7 +4,7 @@
    journals of their runs and the marks are removed, in one commit each page: done again after a
    crash in the middle, it finds only what is left.
 2. The index of places is read page by page, and the line of each key is woken. No run is loaded
-   before its turn comes.
+   before its turn comes, and of those that sleep only the names of their keys are.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import at_place
+from keyrun.runtime.ledger import Sleep, at_place
 from keyrun.runtime.logs import logger
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -76,9 +76,16 @@ async def wake_lines(engine: "Engine") -> None:
             # What got its place since has been counted and woken by its own admission.
             if place >= engine.opened_at:
                 continue
+            number, priority, sleep = at_place(key, raw, place)
+            if sleep is not Sleep.NO:
+                if sleep is Sleep.HOLDS:
+                    engine.sleeps(ordering_key, number)
+                continue
             if not engine.backlog.counts(key):
                 continue
-            number, priority = at_place(key, raw, place)
+            if ordering_key in engine.asleep:
+                engine.enter(ordering_key)
+                continue
             if engine.entrance.find(ordering_key, priority):
                 continue
             if line is not None and line.key != ordering_key:

@@ -21,6 +21,7 @@ from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.step import StepFunction
 from keyrun.runtime.values import State
+from keyrun.runtime.wait import Wait
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
@@ -44,6 +45,8 @@ class Stage:
     def wall(self) -> float:
         """The time at which the history ends."""
         return self._at
+
+    steady = wall
 
 
 class Script(Journal):
@@ -123,10 +126,11 @@ class Rehearsal(Run):
             self.new.append(ident)
         return await self._park(ident, trio.Event())
 
-    async def wait(self, seconds: float, waiting_on: str) -> None:
+    async def wait(self, wait: Wait) -> None:
         passed = trio.Event()
-        self.journal.timers.append(passed)
-        await self._park(waiting_on, passed)
+        if wait.channel is None:
+            self.journal.timers.append(passed)
+        await self._park(wait.label, passed)
 
     async def _park(self, asked: str, passed: trio.Event) -> None:
         """Wait for what only happens in earnest."""

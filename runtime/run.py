@@ -1,6 +1,7 @@
 """A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
 
 from enum import Enum, auto
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -8,10 +9,12 @@ import trio
 
 from keyrun.runtime import telling
 from keyrun.runtime.events import EventKind
+from keyrun.runtime.inbox import Inbox
 from keyrun.runtime.journal import Entry, Journal
 from keyrun.runtime.ledger import SEQUENCE
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.wait import Wait, waiting_on
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class Unwind(Enum):
     """Somebody cancelled the run."""
     LEAVE = auto()
     """The run leaves memory and will be driven again later: drain."""
+    EVICT = auto()
+    """All of it waits: it leaves memory until there is something to do, and its place says so."""
 
 
 class Halt(BaseException):
@@ -60,6 +65,7 @@ class Run:
         "deadline",
         "decision",
         "engine",
+        "inbox",
         "journal",
         "line",
         "memos",
@@ -77,6 +83,7 @@ class Run:
         "timed",
         "undoing",
         "unwinding",
+        "waits",
         "workflow",
     )
     rehearsed = False
@@ -126,6 +133,9 @@ class Run:
         self.compensators: dict[str, StepFunction[..., Any]] | None = None
         """The steps that are to be undone if the run fails, as far as this process has seen."""
         self.reported: Report | None = None
+        self.waits: dict[Wait, None] | tuple[()] = ()
+        """What its branches wait for, if they do."""
+        self.inbox: Inbox | None = None
         self._resumed: trio.Event | None = None
 
     @property
@@ -197,32 +207,58 @@ class Run:
             if self.staged is group:
                 self.staged = None
 
-    async def wait(self, seconds: float, waiting_on: str) -> None:
+    async def wait(self, wait: Wait) -> None:
         """Wait with nothing running, and say so in the status."""
-        if seconds <= 0:
+        if wait.over:
             return
-        end = trio.current_time() + seconds
-        standing = self.standing
+        if not self.waits:
+            self.waits = {}
+        assert isinstance(self.waits, dict)
+        standing, engine = self.standing, self.engine
         self.parked += 1
-        standing.waiting_on = waiting_on
+        self.waits[wait] = None
+        standing.waiting_on = waiting_on(list(self.waits))
         standing.state = State.WAITING
         self.store_standing()
-        if self.engine.feed is not None:
-            telling.run_waits(self.engine.feed, self, waiting_on, seconds)
+        engine.keep_time()
+        if engine.feed is not None:
+            delay = None if wait.until == inf else wait.until - trio.current_time()
+            telling.run_waits(engine.feed, self, wait.label, delay)
         self.begin()
         self.leave_if_asked()
         try:
             # When to go on is on the disk before the wait begins.
             await self.gate()
-            await trio.sleep_until(end)
+            engine.parking.consider(self)
+            with trio.move_on_at(wait.until):
+                await wait.event.wait()
         finally:
             self.parked -= 1
+            del self.waits[wait]
             self.seen = False
-            if not self.parked and standing.state is State.WAITING:
-                standing.waiting_on = None
-                standing.state = State.RUNNING
-        if self.engine.feed is not None:
-            telling.run_goes_on(self.engine.feed, EventKind.RUN_RESUMED, self)
+            if self.unwinding is not Unwind.EVICT and standing.state is State.WAITING:
+                standing.waiting_on = waiting_on(list(self.waits))
+                if not self.parked:
+                    standing.state = State.RUNNING
+        if engine.feed is not None:
+            telling.run_goes_on(engine.feed, EventKind.RUN_RESUMED, self)
+
+    @property
+    def letters(self) -> Inbox:
+        """What it was sent and has not taken."""
+        if self.inbox is None:
+            self.inbox = Inbox()
+        return self.inbox
+
+    @property
+    def idle(self) -> bool:
+        """Whether all of its branches wait, and none for what has come already."""
+        return (
+            not self.current
+            and self.unwinding is None
+            and self.parked + self.journal.waiting() >= self.journal.tasks
+            and not any(wait.over for wait in self.waits)
+        )
 
     def rewind(self) -> None:
         """Have it driven again from its journal."""
@@ -264,7 +300,10 @@ class Run:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
         resumed = self.resumed
+        if self.line.entering:
+            self.line.entered()
         self.parked += 1
+        self.engine.parking.consider(self)
         try:
             await resumed.wait()
         finally:

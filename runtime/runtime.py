@@ -17,6 +17,7 @@ from keyrun.runtime.grouping import Grouping
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.messaging import Messaging
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retention import Retention
@@ -33,7 +34,7 @@ I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
 
-class Runtime(Grouping, Scheduling, Window):
+class Runtime(Grouping, Messaging, Scheduling, Window):
     """An open runtime; `open_runtime` makes it."""
 
     def __init__(self, engine: Engine) -> None:
@@ -216,18 +217,21 @@ async def open_runtime(
     max_restarts: int = 5,
     restart_window: float = 60.0,
     resources: Resources | None = None,
+    evict_after: float = 1.0,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
     `drain_timeout` seconds, and what is unfinished goes on at the next open. An `on_terminal` that
     does not return within `hook_timeout` seconds is cancelled and called again later. A key that
     fails to be served, again after `max_restarts` restarts within `restart_window` seconds, is
-    quarantined."""
+    quarantined. A run that waits for `evict_after` seconds leaves memory until there is something
+    to do."""
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
     _check("backpressure_timeout", backpressure_timeout, 0)
     _check("drain_timeout", drain_timeout, 0)
+    _check("evict_after", evict_after, 0)
     checks.count("max_restarts", max_restarts, 0)
     checks.positive("restart_window", restart_window)
     checks.positive("hook_timeout", hook_timeout)
@@ -251,6 +255,7 @@ async def open_runtime(
             wall=wall,
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
             resources=resources,
+            evict_after=evict_after,
         )
         store.when_failed(engine.fail)
         await _begin(engine)
@@ -295,6 +300,8 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
         async with engine.actors, trio.open_nursery() as nursery:
             nursery.start_soon(guard, lambda: recovery.wake_lines(engine))
             nursery.start_soon(guard, engine.delays.run)
+            nursery.start_soon(guard, engine.timers.run)
+            nursery.start_soon(guard, engine.parking.run)
             nursery.start_soon(guard, engine.schedules.run)
             nursery.start_soon(guard, engine.sweeper.run)
             nursery.start_soon(guard, engine.entrance.run)
@@ -322,6 +329,8 @@ async def _begin(engine: Engine) -> None:
     engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
     await recovery.note_interruptions(engine)
     await engine.delays.recover()
+    engine.timers.recover()
+    await engine.signals.recover()
     await engine.store.durable()
 
 

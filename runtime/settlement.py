@@ -39,6 +39,12 @@ def settle(
         tables["queue"][run.line.place(standing.place)] = None
     elif run.submission.delay:
         engine.delays.remove(group, run.submission)
+    berth = standing.berth
+    if berth is not None and berth.due is not None:
+        group.delete("timers", ledger.timed(berth.due, run.number))
+    if run.inbox is not None:
+        for signal in run.inbox.signals:
+            group.delete("signals", ledger.sequenced(run.number, signal.sequence))
     ended = ledger.timed(standing.ended_at, run.number)
     tables["ended"][ended] = seal_empty("ended", ended)
     if dead:

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.entry import Call, Entry
+from keyrun.runtime.entry import GATE, Call, Entry
 from keyrun.runtime.records import Standing, Submission, read_failure, write_failure
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
@@ -129,6 +129,8 @@ def _entry(fields: list[Any]) -> Happening:
                 event = "scope_expired" if ending else "scope_finished"
                 said = f"its limit was {length:g} s"
                 return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
+            if call in _RECEIVED:
+                return _received(at, ident, Call(call), payload)
             event = {
                 Call.STEP: "step_completed",
                 Call.NOW: "time_taken",
@@ -172,6 +174,13 @@ def _entry(fields: list[Any]) -> Happening:
         case Entry.TIMER:
             event = "timer_set" if len(rest) == 2 else "scope_entered"
             return Happening(at=at, event=event, step=ident, delay=rest[1])
+        case Entry.WAIT:
+            call, channel, timer = rest
+            event = "approval_wanted" if call == Call.APPROVAL else "signal_wanted"
+            said, delay = channel.removeprefix(GATE), timer and timer[1]
+            return Happening(at=at, event=event, step=ident, delay=delay, detail=said)
+        case Entry.CONTINUED:
+            return Happening(at=at, event="continued", detail=f"with journal {rest[0] + 1}")
         case Entry.TURN:
             return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
         case Entry.REDRIVEN:
@@ -191,3 +200,25 @@ def _entry(fields: list[Any]) -> Happening:
             return Happening(
                 at=at, event=what, step=ident or None, detail="; ".join(map(str, details)) or None
             )
+
+
+_RECEIVED = (Call.SIGNAL, Call.APPROVAL)
+
+
+def _received(at: float, ident: str, call: Call, payload: list[Any]) -> Happening:
+    """That a run was sent what it waited for, or that nobody did in time."""
+    channel, taken, *sent = payload
+    said = channel.removeprefix(GATE)
+    if call is Call.SIGNAL:
+        event = "signal_received" if sent else "signal_timed_out"
+        if sent and sent[1] is not None:
+            said = f"{said} ({sent[1]})"
+    elif not sent:
+        event = "approval_timed_out"
+    else:
+        approved, by, comment = taken
+        event = "approved" if approved else "rejected"
+        said = f"{said}, by {by}" + (f": {comment}" if comment else "")
+    if sent and sent[0] != at:
+        said += f", sent {at - sent[0]:.3f} s before"
+    return Happening(at=at, event=event, step=ident, detail=said)

@@ -4,6 +4,7 @@ from keyrun.runtime.branch import Branch
 from keyrun.runtime.journal import Call, Entry
 from keyrun.runtime.stepping import given_back
 from keyrun.runtime.trying import ready
+from keyrun.runtime.wait import TIMER, Wait
 
 
 async def sleep(branch: Branch, seconds: float) -> None:
@@ -24,11 +25,9 @@ async def sleep(branch: Branch, seconds: float) -> None:
         await branch.admit()
     if memory.retry is None:
         memory.call = Call.TIMER
-        memory.retry = (run.engine.wall() + seconds, float(seconds))
+        memory.retry = (run.engine.steady() + seconds, float(seconds))
         run.write(Entry.TIMER, ident, *memory.retry)
-    due, length = memory.retry
-    rest = min(due - run.engine.wall(), length)
-    await run.wait(rest, "timer")
+    await run.wait(Wait(TIMER, timer=memory.retry, now=run.engine.steady()))
     await ready(run)
     run.write(Entry.DONE, ident, int(Call.TIMER), None, 1, None, None)
     run.journal.settled(ident, memory, Entry.DONE)

@@ -26,6 +26,7 @@ from keyrun.runtime.outcome import failed, interrupted, succeeded
 from keyrun.runtime.run import Halt, Run, Unwind
 from keyrun.runtime.step import StepFunction
 from keyrun.runtime.turnstile import Pass
+from keyrun.runtime.wait import BACKOFF, Wait
 
 if TYPE_CHECKING:
     from keyrun.runtime.branch import Branch
@@ -74,8 +75,7 @@ async def attempts(
         return await run.rehearse(step, ident)
     while True:
         if memory.retry is not None:
-            due, delay = memory.retry
-            await run.wait(min(due - run.engine.wall(), delay), "backoff")
+            await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.engine.steady()))
             memory.retry = None
         attempt = _try(branch, step, ident, memory, args, kwargs, started)
         if step.guarded:

@@ -24,3 +24,25 @@ class WallClock:
             jump = now - self._time - (passed - self._passed)
         self._time, self._passed = now, passed
         return now, jump if abs(jump) > TOLERANCE else 0.0
+
+
+class SteadyClock:
+    """The wall clock, if nobody had ever set it back. What is due is measured by it: a clock that
+    is set forward is followed, one that is set back makes nothing wait longer. Runs that begin to
+    wait store what it says, so that it does not go back across a restart either."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._ahead = float("-inf")
+
+    def at_least(self, time: float) -> None:
+        """It was this late when somebody last looked."""
+        self._ahead = max(self._ahead, time - trio.current_time())
+
+    def __call__(self) -> float:
+        now, wall = trio.current_time(), self._wall()
+        ahead = wall - now
+        if ahead > self._ahead:
+            self._ahead = ahead
+        # What is less than the clock can tell is not set back.
+        return wall if self._ahead - ahead < 1e-5 else now + self._ahead

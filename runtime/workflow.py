@@ -33,6 +33,7 @@ class Workflow(Generic[I, T_co]):
         result_type: Any,
         kind: Literal["function", "machine", "graph"] = "function",
         compensate_on: CompensateOn = "completed",
+        while_waiting: WhileWaiting = "hold",
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -44,6 +45,8 @@ class Workflow(Generic[I, T_co]):
             )
         if not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {limits!r}")
+        if while_waiting not in ("hold", "yield"):
+            raise ValueError(f"while_waiting must be 'hold' or 'yield', got {while_waiting!r}")
         self.function = function
         self.name = name
         self.version = version
@@ -53,6 +56,7 @@ class Workflow(Generic[I, T_co]):
         self.result_type = result_type
         self.kind = kind
         self.compensate_on = compensate_on
+        self.while_waiting = while_waiting
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
 
@@ -120,6 +124,7 @@ def workflow(
     limits: Limits = ...,
     retry: Retry | None = ...,
     compensate_on: CompensateOn = ...,
+    while_waiting: WhileWaiting = ...,
 ) -> _Decorator: ...
 def workflow(
     function: Any = None,
@@ -130,12 +135,15 @@ def workflow(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     retry: Retry | None = None,
     compensate_on: CompensateOn = "completed",
+    while_waiting: WhileWaiting = "hold",
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 
     What is between its steps is ordinary code that may be run again: it decides, and has no
     effects of its own. `retry` is for those of its steps that have no policy of their own. With
     `compensate_on="attempted"` a step that failed is undone, too.
+    `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
+    signal, an approval or a child.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -151,6 +159,7 @@ def workflow(
             compensate_on=compensate_on,
             input_type=_input_type(function),
             result_type=return_type(function),
+            while_waiting=while_waiting,
         )
 
     return decorate if function is None else decorate(function)

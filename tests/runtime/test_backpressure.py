@@ -235,7 +235,7 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
 ) -> None:
     lines: dict[str, Line] = {}
     engine = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
-    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), 1, 1, 30.0, lambda: None)
+    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), {}, 1, 1, 30.0, lambda: None)
     line = lines["k"] = Line(cast("Engine", engine), "k", known=True)
     backlog.enter(line)
     let_in: list[str] = []

@@ -4,6 +4,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -373,7 +374,7 @@ async def test_redrive_and_quarantine_are_told(autojump_clock: MockClock) -> Non
 
 async def test_a_run_that_is_damaged_is_told_as_quarantined(autojump_clock: MockClock) -> None:
     store = FragileStore()
-    async with open_test_runtime(store, workflows=[plain]) as runtime:
+    async with open_test_runtime(store, workflows=[plain], evict_after=inf) as runtime:
         await runtime.submit(plain, 1, key="k", run_id="damaged")
         await trio.sleep(3)
         store.crash()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -348,7 +349,7 @@ async def test_a_cancel_that_waits_for_its_run_returns_when_the_key_crashes(
         await ctx.sleep(1000)
 
     fault = break_it(monkeypatch, "settle")
-    async with open_test_runtime(workflows=[sleeper]) as rt:
+    async with open_test_runtime(workflows=[sleeper], evict_after=inf) as rt:
         run = await rt.submit(sleeper, key="bad", run_id="r")
         await trio.sleep(5)
         with trio.fail_after(1):

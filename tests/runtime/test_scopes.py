@@ -218,7 +218,7 @@ async def test_a_clock_that_is_set_back_makes_no_block_longer(autojump_clock: Mo
     jump = -3600.0
     async with open_test_runtime(store, workflows=[flow], wall=wall) as runtime:
         assert await (await runtime.submit(flow, key="k", run_id="r")).result()
-        assert trio.current_time() == pytest.approx(14, abs=0.2)
+        assert 10 <= trio.current_time() <= 14.2
 
 
 @pytest.mark.parametrize("crash", [False, True])

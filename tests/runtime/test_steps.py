@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from math import inf
 from typing import Any
 from uuid import UUID
 from weakref import WeakSet
@@ -278,7 +279,7 @@ async def test_now_random_and_uuid4_are_the_same_live_and_replayed(
 
     store = MemoryStore()
     for wait in (15, 1, 100):
-        async with open_test_runtime(store, workflows=[remembers]) as runtime:
+        async with open_test_runtime(store, workflows=[remembers], evict_after=inf) as runtime:
             await runtime.submit(remembers, key="k", run_id="r")
             await trio.sleep(wait)
     assert len(passes) == 3
@@ -547,7 +548,7 @@ async def test_arguments_and_results_keep_their_types_through_a_restart(
 
     store = MemoryStore()
     for wait in (1, 20):
-        async with open_test_runtime(store, workflows=[flow]) as runtime:
+        async with open_test_runtime(store, workflows=[flow], evict_after=inf) as runtime:
             await runtime.submit(flow, key="k", run_id="r")
             await trio.sleep(wait)
     assert passes == [value, value]

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from math import inf
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ async def test_a_timeout_is_retried_like_any_other_failure(
         before.append(first)
         return await place(ctx, slower_at_first), await ctx.step(quick, "last")
 
-    async with open_test_runtime(workflows=[flow]) as runtime:
+    async with open_test_runtime(workflows=[flow], evict_after=inf) as runtime:
         run = await runtime.submit(flow, key="k")
         assert await run.result() == (3, "last")
         assert trio.current_time() == pytest.approx(10 + 5 + 10 + 5 + 3, abs=0.2)

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, NoReturn
 
 import pytest
@@ -338,7 +339,9 @@ async def test_a_codec_that_fails_when_a_run_is_driven_again_quarantines_it_unti
         return done
 
     with nothing_crashed(caplog):
-        async with open_test_runtime(store, workflows=[job], transform=cipher) as rt:
+        async with open_test_runtime(
+            store, workflows=[job], transform=cipher, evict_after=inf
+        ) as rt:
             await rt.submit(job, key="k", run_id="r")
             await trio.sleep(5)
         cipher.away, cipher.only = ERRORS[name], b"done"

@@ -1,5 +1,6 @@
 """Versions: new runs take the highest, running ones keep theirs, and none is guessed."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ async def test_a_redrive_without_the_version_takes_the_latest_and_checks_it_agai
     autojump_clock: MockClock,
 ) -> None:
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[function(1)]) as runtime:
+    async with open_test_runtime(store, workflows=[function(1)], evict_after=inf) as runtime:
         await runtime.submit(function(1), key="k", run_id="r")
         await trio.sleep(1)
     async with open_test_runtime(store, workflows=[function(2)]) as runtime:
@@ -138,7 +139,7 @@ async def test_a_machine_that_is_redriven_without_its_version_turns_on_with_the_
     autojump_clock: MockClock,
 ) -> None:
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[turning(1)]) as runtime:
+    async with open_test_runtime(store, workflows=[turning(1)], evict_after=inf) as runtime:
         await runtime.submit(turning(1), key="k", run_id="r")
         await trio.sleep(1)
     async with open_test_runtime(store, workflows=[turning(2)]) as runtime:

@@ -1,0 +1,441 @@
+"""Signals: what a run is sent, before or while it waits for it."""
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from keyrun.runtime import (
+    Cancel,
+    Context,
+    Continue,
+    Delivery,
+    Limits,
+    RunEnded,
+    RunStatus,
+    Runtime,
+    SignalTimeout,
+    State,
+    Succeed,
+    Turn,
+    UnknownRun,
+    machine,
+    step,
+    workflow,
+)
+from keyrun.storage import MemoryStore
+from keyrun.testing import RecordingHook, crash_points, open_test_runtime
+from tests.runtime.fragile import FragileStore
+
+PATIENCE = pytest.mark.parametrize("patience", [0.5, inf])
+"""Both where the run has left memory and where it has not."""
+
+
+@workflow
+async def taking(ctx: Context, names: list[str]) -> list[Any]:
+    """What it is sent, one after the other."""
+    return [await ctx.wait_signal(name) for name in names]
+
+
+async def status_of(runtime: Runtime, run_id: str = "r") -> RunStatus:
+    status = await runtime.status(run_id)
+    assert status is not None
+    return status
+
+
+@PATIENCE
+async def test_a_signal_reaches_the_run_that_waits_for_it(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    async with open_test_runtime(workflows=[taking], evict_after=patience) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(5)
+        status = await status_of(rt)
+        assert (status.state, status.waiting_on) == (State.WAITING, "signal go")
+        assert await rt.signal("r", "go", {"n": 1}) is Delivery.DELIVERED
+        assert await run.result() == [{"n": 1}]
+        events = [each.event for each in await rt.history("r")]
+        assert events == ["submitted", "started", "signal_wanted", "signal_received", "succeeded"]
+
+
+async def test_signals_before_the_waiter_are_kept_in_order(autojump_clock: MockClock) -> None:
+    @workflow
+    async def later(ctx: Context) -> list[Any]:
+        await ctx.sleep(10)
+        return [await ctx.wait_signal("a"), await ctx.wait_signal("b"), await ctx.wait_signal("a")]
+
+    async with open_test_runtime(workflows=[later]) as rt:
+        run = await rt.submit(later, key="k", run_id="r")
+        for name, payload in [("a", 1), ("a", 2), ("b", 3)]:
+            assert await rt.signal("r", name, payload) is Delivery.BUFFERED
+        assert await run.result() == [1, 3, 2]
+
+
+async def test_a_run_that_has_not_started_can_be_sent_something(autojump_clock: MockClock) -> None:
+    @workflow
+    async def busy(ctx: Context) -> None:
+        await ctx.sleep(10)
+
+    async with open_test_runtime(workflows=[busy, taking]) as rt:
+        await rt.submit(busy, key="k")
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        assert await rt.signal("r", "go", "early") is Delivery.BUFFERED
+        assert await run.result() == ["early"]
+
+
+@PATIENCE
+async def test_replace_keeps_only_the_latest(autojump_clock: MockClock, patience: float) -> None:
+    @workflow
+    async def later(ctx: Context) -> list[Any]:
+        await ctx.sleep(10)
+        first = await ctx.wait_signal("a")
+        try:
+            return [first, await ctx.wait_signal("a", timeout=1)]
+        except SignalTimeout:
+            return [first, await ctx.wait_signal("b")]
+
+    async with open_test_runtime(workflows=[later], evict_after=patience) as rt:
+        run = await rt.submit(later, key="k", run_id="r")
+        await trio.sleep(3)
+        await rt.signal("r", "b", "other")
+        for payload in range(3):
+            await rt.signal("r", "a", payload, replace=True)
+        assert await run.result() == [2, "other"]
+
+
+@PATIENCE
+async def test_a_wait_for_a_signal_ends_with_its_time(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    @workflow
+    async def patient(ctx: Context) -> str:
+        try:
+            await ctx.wait_signal("go", timeout=100)
+        except SignalTimeout as error:
+            return str(error)
+        return "sent"
+
+    async with open_test_runtime(workflows=[patient], evict_after=patience) as rt:
+        run = await rt.submit(patient, key="k", run_id="r")
+        assert await run.result() == "no signal 'go' came within 100 s"
+        assert trio.current_time() == pytest.approx(100, abs=0.01)
+        with pytest.raises(RunEnded, match="is succeeded"):
+            await rt.signal("r", "go")
+
+
+async def test_a_timeout_that_nobody_handles_fails_the_run(autojump_clock: MockClock) -> None:
+    @workflow
+    async def careless(ctx: Context) -> None:
+        await ctx.wait_signal("go", timeout=1)
+
+    async with open_test_runtime(workflows=[careless]) as rt:
+        run = await rt.submit(careless, key="k", run_id="r")
+        with pytest.raises(RuntimeError, match="no signal 'go' came within 1 s"):
+            await run.result()
+
+
+async def test_nobody_can_send_to_runs_that_are_unknown_or_over(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[taking]) as rt:
+        with pytest.raises(UnknownRun):
+            await rt.signal("nobody", "go")
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(3)
+        await run.cancel()
+        with pytest.raises(RunEnded, match="is cancelled"):
+            await rt.signal("r", "go")
+
+
+@PATIENCE
+async def test_a_repeat_with_the_same_id_changes_nothing(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        run = await rt.submit(taking, ["go", "go"], key="k", run_id="r")
+        await trio.sleep(2)
+        for _ in range(3):
+            await rt.signal("r", "go", 1, signal_id="once")
+        await trio.sleep(2)
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        run = await rt.submit(taking, ["go", "go"], key="k", run_id="r")
+        await trio.sleep(2)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(lambda: rt.signal("r", "go", 1, signal_id="once"))
+        await trio.sleep(2)
+        assert (await status_of(rt)).state is State.WAITING
+        await rt.signal("r", "go", 2, signal_id="twice")
+        assert await run.result() == [1, 2]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("when", [0.1, 5])
+@PATIENCE
+async def test_signals_and_waits_outlive_the_process(
+    autojump_clock: MockClock, crash: bool, when: float, patience: float
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        await rt.submit(taking, ["a", "b"], key="k", run_id="r")
+        await rt.signal("r", "b", "early")
+        await trio.sleep(when)
+        if crash:
+            store.crash()
+            await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        run = await rt.submit(taking, ["a", "b"], key="k", run_id="r")
+        await rt.signal("r", "a", "late")
+        assert await run.result() == ["late", "early"]
+    assert store.keys("signals") == []
+
+
+@PATIENCE
+async def test_several_who_wait_are_served_in_the_order_in_which_they_began(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    async def take(ctx: Context, after: float) -> Any:
+        await ctx.sleep(after)
+        return await ctx.wait_signal("go")
+
+    @workflow
+    async def both(ctx: Context) -> list[Any]:
+        return list(
+            await ctx.gather(
+                lambda ctx: take(ctx, 3), lambda ctx: take(ctx, 1), lambda ctx: take(ctx, 2)
+            )
+        )
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[both], evict_after=patience) as rt:
+        await rt.submit(both, key="k", run_id="r")
+        await trio.sleep(10)
+        await rt.pause("r")
+        await rt.signal("r", "go", "first")
+        await rt.signal("r", "go", "second")
+    async with open_test_runtime(store, workflows=[both], evict_after=patience) as rt:
+        run = await rt.submit(both, key="k", run_id="r")
+        await rt.resume("r")
+        await rt.signal("r", "go", "third")
+        assert await run.result() == ["third", "first", "second"]
+
+
+async def test_a_signal_that_a_cancelled_branch_did_not_take_is_there_for_others(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        with ctx.move_on_after(5):
+            await ctx.wait_signal("go")
+        return await ctx.wait_signal("go")
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow]) as rt:
+        run = await rt.submit(flow, key="k", run_id="r")
+        await trio.sleep(10)
+        assert (await status_of(rt)).waiting_on == "signal go"
+    async with open_test_runtime(store, workflows=[flow]) as rt:
+        run = await rt.submit(flow, key="k", run_id="r")
+        await trio.sleep(10)
+        assert await rt.signal("r", "go", "late") is Delivery.DELIVERED
+        assert await run.result() == "late"
+
+
+async def test_a_paused_run_keeps_what_it_is_sent(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[taking]) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(3)
+        await rt.pause("r")
+        await rt.signal("r", "go", 1)
+        await trio.sleep(100)
+        assert (await status_of(rt)).state is State.PAUSED
+        await rt.resume("r")
+        assert await run.result() == [1]
+
+
+async def test_a_signal_and_a_step_after_it_survive_a_crash_at_every_commit(
+    autojump_clock: MockClock,
+) -> None:
+    ran: list[int] = []
+
+    @step
+    async def use(number: int) -> int:
+        ran.append(number)
+        return number * 2
+
+    @workflow
+    async def flow(ctx: Context) -> int:
+        total = 0
+        for _ in range(3):
+            total += await ctx.step(use, await ctx.wait_signal("number"))
+        return total
+
+    async def scenario(rt: Runtime) -> int:
+        run = await rt.submit(flow, key="k", run_id="r")
+        for number in (1, 2, 3):
+            await trio.sleep(2)
+            try:
+                await rt.signal("r", "number", number, signal_id=str(number))
+            except RunEnded:
+                break
+        return await run.result()
+
+    for point in crash_points():
+        assert await point.run(scenario, workflows=[flow]) == 12, point
+
+
+async def test_a_cancelled_run_forgets_what_it_was_sent(autojump_clock: MockClock) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[taking]) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await rt.signal("r", "else", 1)
+        await trio.sleep(3)
+        assert store.keys("signals")
+        assert await run.cancel()
+    assert store.keys("signals") == []
+    assert store.keys("timers") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "name must be a non-empty string"),
+        (7, "name must be a non-empty string"),
+        ("x" * 201, "at most 200 bytes"),
+        ("keyrun.mine", "reserved"),
+        ("\ud800", "valid Unicode"),
+    ],
+)
+async def test_names_of_signals_are_checked(name: Any, said: str) -> None:
+    async with open_test_runtime(workflows=[taking]) as rt:
+        with pytest.raises(ValueError, match=said):
+            await rt.signal("r", name)
+
+
+async def test_another_name_in_changed_code_contradicts_the_journal(
+    autojump_clock: MockClock,
+) -> None:
+    def asking(name: str) -> Any:
+        @workflow(name="asking")
+        async def asking(ctx: Context) -> Any:
+            return await ctx.wait_signal(name)
+
+        return asking
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[asking("a")], evict_after=inf) as rt:
+        await rt.submit(asking("a"), key="k", run_id="r")
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[asking("b")]) as rt:
+        await trio.sleep(1)
+        status = await status_of(rt)
+        assert status.state is State.QUARANTINED
+        assert "wait_signal()" in str(status.reason)
+
+
+@PATIENCE
+async def test_a_machine_turns_when_it_is_sent_something(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    @machine(name="door")
+    async def door(turn: Turn) -> Any:
+        heard = [*(turn.payload or [])]
+        if turn.signal is not None:
+            heard.append((turn.signal.name, turn.signal.payload))
+        elif turn.number:
+            return Succeed([*heard, "quiet"])
+        return Continue(heard, on_signal="knock", timeout=50)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[door], evict_after=patience) as rt:
+        await rt.submit(door, key="k", run_id="r")
+        await rt.signal("r", "knock", 1)
+        await trio.sleep(10)
+        assert (await status_of(rt)).waiting_on == "signal knock"
+    async with open_test_runtime(store, workflows=[door], evict_after=patience) as rt:
+        run = await rt.submit(door, key="k", run_id="r")
+        await trio.sleep(10)
+        assert await rt.signal("r", "knock", 2) is Delivery.DELIVERED
+        assert await run.result() == [("knock", 1), ("knock", 2), "quiet"]
+        assert trio.current_time() == pytest.approx(70, abs=0.1)
+
+
+async def test_a_machine_on_signals_survives_a_crash_at_every_commit(
+    autojump_clock: MockClock,
+) -> None:
+    @machine(name="counter")
+    async def counter(turn: Turn) -> Any:
+        total = turn.payload or 0
+        if turn.signal is not None:
+            total += turn.signal.payload
+        return Succeed(total) if total >= 6 else Continue(total, on_signal="add")
+
+    async def scenario(rt: Runtime) -> int:
+        run = await rt.submit(counter, key="k", run_id="r")
+        for number in (1, 2, 3):
+            await trio.sleep(2)
+            try:
+                await rt.signal("r", "add", number, signal_id=str(number))
+            except RunEnded:
+                break
+        return int(await run.result())
+
+    for point in crash_points():
+        assert await point.run(scenario, workflows=[counter]) == 6, point
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Continue(on_signal=""), "on_signal must be a non-empty"),
+        (lambda: Continue(timeout=1), "timeout is for on_signal"),
+        (lambda: Continue(on_signal="a", after=1), "after, or on_signal"),
+        (lambda: Continue(on_signal="a", timeout=-1), "timeout must be at least 0"),
+    ],
+)
+async def test_a_turn_says_clearly_what_it_waits_for(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+async def test_the_deadline_of_a_run_holds_while_it_waits_for_a_signal(
+    autojump_clock: MockClock,
+) -> None:
+    hook = RecordingHook()
+    async with open_test_runtime(workflows=[taking], on_terminal=hook) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r", limits=Limits(run_timeout=60))
+        with pytest.raises(RuntimeError, match="run_timeout is 60 s"):
+            await run.result()
+        assert trio.current_time() == pytest.approx(60, abs=0.01)
+    assert [outcome.state for outcome in hook.outcomes] == [State.FAILED]
+
+
+Racer = Callable[[Runtime], Awaitable[object]]
+
+
+@pytest.mark.parametrize("ticks", range(12))
+async def test_a_signal_that_races_with_leaving_memory_is_not_lost(
+    autojump_clock: MockClock, ticks: int
+) -> None:
+    """Sent just before, while and after the run leaves memory, commit by commit."""
+    store = FragileStore(latency=1)
+    async with open_test_runtime(store, workflows=[taking], evict_after=5) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(5 + ticks / 2)
+        await rt.signal("r", "go", ticks)
+        with trio.fail_after(50):
+            assert await run.result() == [ticks]
+    assert store.keys("queue") == store.keys("signals") == store.keys("timers") == []
+
+
+async def test_a_machine_can_end_what_it_waits_in(autojump_clock: MockClock) -> None:
+    @machine(name="once")
+    async def once(turn: Turn) -> Any:
+        return Cancel("nobody came") if turn.number else Continue(on_signal="go", timeout=5)
+
+    async with open_test_runtime(workflows=[once]) as rt:
+        run = await rt.submit(once, key="k", run_id="r")
+        with pytest.raises(RuntimeError, match="nobody came"):
+            await run.result()
