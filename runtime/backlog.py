@@ -97,6 +97,13 @@ class Backlog:
             self._early.add(place)
             self.enter(line)
 
+    def woken(self, line: "Line", place: bytes) -> None:
+        """A run that slept waits to be started again: it is counted here, and not once more where
+        the index of places was not counted up to it."""
+        self.enter(line)
+        if place > self._counted_to:
+            self._early.add(place)
+
     def counts(self, place: bytes) -> bool:
         """The index of places is counted up to this one. Says whether it is to be counted yet."""
         self._counted_to = place

@@ -79,6 +79,7 @@ class Control:
         self._keep_at_rest(run, group)
         await engine.store.durable(group)
         run.line.wake()
+        await self._wake(run)
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """A run that nobody drives was changed: the store does not show it before its commit."""
@@ -150,11 +151,16 @@ class Control:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
         run.resume()
-        berth = run.standing.berth
-        if berth is not None and not paused:
+        if not paused:
+            await self._wake(run)
+        return True
+
+    async def _wake(self, run: Run) -> None:
+        """Have a run driven that may sleep."""
+        berth, engine = run.standing.berth, self._engine
+        if berth is not None:
             woken = await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
             await engine.store.durable(woken)
-        return True
 
     def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:
         feed = self._engine.feed

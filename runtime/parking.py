@@ -94,7 +94,7 @@ class Parking:
         engine, standing = self._engine, run.standing
         if engine.live.get(run.number) is not run or not run.idle or engine.draining:
             return
-        if run.line.paused or engine.paused or standing.place is None:
+        if run.line.paused or engine.paused or standing.place is None or run.undoing:
             return
         dues = [wait.due for wait in run.waits]
         dues += [scope.due for scope in run.journal.scopes.values()]
@@ -197,7 +197,10 @@ class Parking:
         if number in self.waking:
             self.waking.discard(number)
             line = engine.line(key)
-            engine.backlog.enter(line)
+            if engine.recovered or place >= engine.opened_at:
+                engine.backlog.enter(line)
+            else:
+                engine.backlog.woken(line, line.place(place))
             line.wake_up(place, number)
 
     async def sleeps(self, number: int, key: str, place: int | None) -> bool:

@@ -77,11 +77,11 @@ async def wake_lines(engine: "Engine") -> None:
             if place >= engine.opened_at:
                 continue
             number, priority, sleep = at_place(key, raw, place)
+            if not engine.backlog.counts(key):
+                continue
             if sleep is not Sleep.NO:
                 if sleep is Sleep.HOLDS:
                     engine.sleeps(ordering_key, number)
-                continue
-            if not engine.backlog.counts(key):
                 continue
             if ordering_key in engine.asleep:
                 engine.enter(ordering_key)
