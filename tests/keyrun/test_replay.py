@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -512,7 +513,7 @@ async def test_a_run_that_was_redriven_is_replayed_with_what_still_counts(
 
 async def test_the_mended_code_of_a_quarantined_run_can_be_tried(autojump_clock: MockClock) -> None:
     good, bad, store = flow(with_one_and_two), flow(one_step_less), MemoryStore()
-    async with open_test_runtime(store, workflows=[good]) as runtime:
+    async with open_test_runtime(store, workflows=[good], evict_after=inf) as runtime:
         await runtime.submit(good, key="k", run_id="r")
         await trio.sleep(1)
     histories = []

@@ -1,6 +1,7 @@
 """Pause and resume, of a run, a key, and everything: the running step finishes, then all waits."""
 
 from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -549,7 +550,7 @@ async def test_code_behind_a_block_whose_time_is_up_does_not_run_while_paused(
         except TimeoutError:
             went.append("failed")
 
-    async with open_test_runtime(workflows=[job]) as rt:
+    async with open_test_runtime(workflows=[job], evict_after=inf) as rt:
         run = await rt.submit(job, key="k", run_id="r")
         for expected in ([], ["cut off", "moved on"]):
             await trio.sleep(1)
@@ -573,7 +574,7 @@ async def test_a_time_limit_that_passed_while_paused_is_no_obstacle_to_leaving_o
             await ctx.sleep(100)
 
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], evict_after=inf) as rt:
         for run_id in "abc":
             limits = Limits(run_timeout=30) if run_id == "c" else None
             await rt.submit(job, key=run_id, run_id=run_id, limits=limits)
