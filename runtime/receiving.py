@@ -72,10 +72,14 @@ async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any
     return branch.run.engine.codec.decode(payload[0])
 
 
-async def wait_approval(branch: "Branch", gate: str, timeout: float | None) -> Approval:
-    """That somebody approved, or `ApprovalRejected`, or `SignalTimeout`."""
+async def wait_approval(
+    branch: "Branch", gate: str, timeout: float | None, named: str | None = None
+) -> Approval:
+    """That somebody approved, or `ApprovalRejected`, or `SignalTimeout`. `named` is what the gate
+    is called outside, where that is not what tells it apart inside of the workflow."""
     ident = branch.name(f"approval:{check_gate(gate)}()")
-    named = ident.replace("approval:", "", 1).replace("()", "", 1)
+    if named is None:
+        named = ident.replace("approval:", "", 1).replace("()", "", 1)
     label = f"approval {named}"
     limit = check_timeout(timeout)
     payload = await receive(branch, ident, Call.APPROVAL, GATE + named, label, limit)

@@ -47,6 +47,7 @@ class Wish:
     run_id: str | None
     tags: tuple[str, ...]
     headers: tuple[str, ...]
+    approve: tuple[str, ...]
     modules: tuple[str, ...]
     namespace: str
     quiet: bool
@@ -64,6 +65,12 @@ def about_the_run(function: F) -> F:
     for option in (
         click.option("-q", "--quiet", is_flag=True, help="Do not tell how it goes."),
         options.namespace,
+        click.option(
+            "--approve",
+            multiple=True,
+            metavar="GATE",
+            help="Approve at this gate when the run waits there; may be given again.",
+        ),
         click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header."),
         click.option("--tag", "tags", multiple=True, help="A tag of the run; may be given again."),
         click.option(
@@ -102,6 +109,7 @@ def carry_out(
         line = [*words, "--key", wish.key, "--store", str(path), "--run-id", run_id]
         if wish.text is not None:
             line += ["--input", documents.line(given) if wish.text == "-" else wish.text]
+        line += [word for gate in wish.approve for word in ("--approve", gate)]
         line += [word for module in wish.modules for word in ("--with", module)]
         line += [] if wish.namespace == "default" else ["--namespace", wish.namespace]
         say(f"interrupted; the run {run_id} is kept, and goes on with:")
@@ -119,6 +127,7 @@ def carry_out(
         existing=wish.store is not None and may_run_in(wish.store),
         quiet=wish.quiet,
         again=again,
+        approve=wish.approve,
     )
     # The runtime logs what the user is told anyhow.
     logging.getLogger("keyrun").addHandler(logging.NullHandler())

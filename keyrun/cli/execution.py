@@ -7,6 +7,7 @@ what is durable goes on the next time.
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from keyrun.cli.history import detail
 from keyrun.cli.screen import say, visible
 from keyrun.cli.times import duration, local
 from keyrun.runtime import (
+    GateNotWaiting,
     Happening,
     RunCancelled,
+    RunEnded,
     RunFailed,
     RunHandle,
     Runtime,
@@ -52,6 +55,8 @@ class Order:
     quiet: bool
     again: Callable[[str], None]
     """Tells how a run that was interrupted goes on."""
+    approve: tuple[str, ...] = ()
+    """Gates at which it may pass."""
 
 
 @attrs.define(kw_only=True)
@@ -134,10 +139,25 @@ async def _follow(runtime: Runtime, order: Order, ending: Ending, asked: trio.Ev
         if teller is not None:
             await teller.begin()
             nursery.start_soon(teller.run)
+        for gate in order.approve:
+            nursery.start_soon(_approve, runtime, handle.run_id, gate)
         nursery.start_soon(until, _end, handle, ending)
         nursery.start_soon(until, _quarantine, handle, ending)
     if ending.state is not None and teller is not None:
         await teller.tell()
+
+
+async def _approve(runtime: Runtime, run_id: str, gate: str) -> None:
+    while True:
+        try:
+            await runtime.approve(run_id, gate, by=getuser(), comment="on the command line")
+        except GateNotWaiting:
+            await trio.sleep(GLANCE)
+        except RunEnded:
+            return
+        else:
+            say(f"approved at the gate {visible(gate)}")
+            return
 
 
 async def _end(handle: RunHandle[Any], ending: Ending) -> None:

@@ -6,6 +6,7 @@ What this needs comes with `pip install keyrun[flows]`, and is imported when it 
 from keyrun.flows.errors import CodeFailed, NodeFailed, NodeUnavailable, TemplateFailed
 from keyrun.flows.files import InvalidFlow, Problem, load, parse
 from keyrun.flows.nodes.agent import agent
+from keyrun.flows.nodes.approval import approval
 from keyrun.flows.nodes.branch import branch
 from keyrun.flows.nodes.code import code
 from keyrun.flows.nodes.http import http
@@ -20,6 +21,7 @@ __all__ = [
     "Problem",
     "TemplateFailed",
     "agent",
+    "approval",
     "branch",
     "code",
     "http",

@@ -6,12 +6,13 @@ from typing import Any
 
 import attrs
 
+from keyrun.flows.nodes import approval as approvals
 from keyrun.flows.nodes import branch as branches
 from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.code import LANGUAGES, code
 from keyrun.flows.nodes.http import METHODS, http
 from keyrun.flows.nodes.loop import MOST
-from keyrun.flows.policies import COUNT, OF_NODES, OF_STEPS
+from keyrun.flows.policies import COUNT, OF_NODES, OF_STEPS, SECONDS
 from keyrun.flows.record import Field, Later, ListOf, MapOf, Record
 from keyrun.flows.shape import Anything, Choice, Flag, Number, Text
 from keyrun.runtime.workflow import Workflow
@@ -112,6 +113,10 @@ def _branch(fields: Fields, place: Place) -> Any:
     return branches.branch(fields["when"])
 
 
+def _approval(fields: Fields, place: Place) -> Any:
+    return approvals.approval(timeout=fields.get("timeout"))
+
+
 KINDS: dict[str, Kind] = {
     "http": Kind(
         about="A request to a server; gives status, headers and body.",
@@ -184,6 +189,13 @@ KINDS: dict[str, Kind] = {
         make=_branch,
         expressions=("when",),
         ports=branches.PORTS,
+        steps=False,
+    ),
+    "approval": Kind(
+        about="Waits for a person; leaves by the port approved, rejected or timeout.",
+        fields={"timeout": Field(SECONDS, "Seconds to wait.")},
+        make=_approval,
+        ports=approvals.PORTS,
         steps=False,
     ),
     "loop": Kind(

@@ -16,6 +16,10 @@ PRINTED = {
         "'/reservations/1/release']",
         "['ship did not work']",
     ],
+    "reply": [
+        "[{'to': 'Bo', 'text': 'Of course, it is on its way.', 'approved_by': 'Ann'}]",
+        "[{'to': 'Cy', 'text': 'We are sorry.', 'why': 'too short'}]",
+    ],
     "report": [
         "report 1 says 143",
         "south sold the most; 143 in all",

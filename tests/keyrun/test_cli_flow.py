@@ -118,6 +118,27 @@ def test_nothing_in_a_flow_can_move_the_cursor(here: Path) -> None:
     assert "\\x1b[31mred" in result.stdout
 
 
+REVIEW = """
+name: review
+nodes:
+  review: {kind: approval}
+  sure: {kind: approval}
+  done: {kind: branch, when: 'output.by != ""'}
+edges:
+  - {from: review, to: sure, port: approved}
+  - {from: sure, to: done, port: approved}
+"""
+
+
+def test_gates_can_be_approved_on_the_command_line(here: Path) -> None:
+    (here / "review.yaml").write_text(REVIEW)
+    words = ["flow", "run", "review.yaml", "--key", "k", "--approve", "sure", "--approve", "review"]
+    done = shell(*words, cwd=here)
+    assert done.returncode == 0, done.stderr
+    told = done.stderr
+    assert told.index("approved at the gate review") < told.index("approved at the gate sure")
+
+
 def test_another_flow_may_be_named_too(here: Path) -> None:
     result = invoke("flow", "check", "calling.yaml", "--with", "greetings", "--with", "sum.yaml")
     assert result.exit_code == 0, result.output
