@@ -29,6 +29,7 @@ _OF_GRAPHS = (
     "schedule",
     "compensation",
     "compensate_on",
+    "while_waiting",
     "max_output",
     "max_run_output",
 )

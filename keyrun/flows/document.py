@@ -104,6 +104,9 @@ _OPTIONS = {
     "compensate_on": Field(
         Choice(("completed", "attempted")), "Undo what completed, or also what failed."
     ),
+    "while_waiting": Field(
+        Choice(("hold", "yield")), "Whether the next run of the key waits for one that waits."
+    ),
     "resources": Field(RESOURCES, "What its nodes share, over all runs."),
 }
 DOCUMENT = Record(

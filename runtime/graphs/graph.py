@@ -18,7 +18,7 @@ from keyrun.runtime.policy import Throttles
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import UNSET, Failure, Unset
-from keyrun.runtime.workflow import CompensateOn, Workflow
+from keyrun.runtime.workflow import CompensateOn, WhileWaiting, Workflow
 
 Schedule = Literal["eager", "waves"]
 
@@ -32,7 +32,8 @@ class Graph(Workflow[Any, Any]):
     only when all nodes of the levels before it have ended. `max_output` is how many bytes the
     output of a node may have, `max_run_output` those of a run together. `resources` is what its
     nodes share, over all runs. `compensation="branch"` undoes only what led to the node that
-    failed, and `compensate_on="attempted"` that node, too.
+    failed, and `compensate_on="attempted"` that node, too. `while_waiting="yield"` lets the next
+    run of the key go ahead while one waits.
 
     A run gives the output of the one node that nothing comes after when it completes; if there are
     several such nodes, a mapping of those that completed.
@@ -53,6 +54,7 @@ class Graph(Workflow[Any, Any]):
         version: int = 1,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         retry: Retry | None = None,
+        while_waiting: WhileWaiting = "hold",
     ) -> None:
         if compensation not in ("all", "branch"):
             raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
@@ -72,6 +74,7 @@ class Graph(Workflow[Any, Any]):
             result_type=Any,
             kind="graph",
             compensate_on=compensate_on,
+            while_waiting=while_waiting,
         )
         self.fail_fast = fail_fast
         self.max_concurrency = max_concurrency

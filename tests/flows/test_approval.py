@@ -121,6 +121,31 @@ async def test_in_a_loop_each_turn_has_a_gate_of_its_own(autojump_clock: MockClo
         assert await run.result() == 2
 
 
+@pytest.mark.parametrize(("waiting", "first"), [("hold", "r"), ("yield", "s")])
+async def test_the_next_run_of_the_key_goes_ahead_only_where_the_flow_says_so(
+    autojump_clock: MockClock, waiting: str, first: str
+) -> None:
+    graph = review(f"{REVIEW}while_waiting: {waiting}\n")
+    ended: list[str] = []
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        await runtime.submit(graph, key="k", run_id="r")
+        await trio.sleep(60)
+        await runtime.submit(graph, key="k", run_id="s")
+        await trio.sleep(60)
+        if waiting == "hold":
+            with pytest.raises(GateNotWaiting):
+                await runtime.approve("s", "review", by="Ann")
+        else:
+            await runtime.approve("s", "review", by="Ann")
+        await trio.sleep(7200)
+        for run_id in ("r", "s"):
+            status = await runtime.status(run_id)
+            assert status is not None
+            assert status.ended_at is not None
+            ended.append(f"{status.ended_at:020.3f} {run_id}")
+    assert min(ended).endswith(first)
+
+
 WHOLE = """
 name: whole
 nodes:
