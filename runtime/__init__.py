@@ -57,6 +57,7 @@ from keyrun.runtime.graphs import (
     Port,
     durable,
 )
+from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
 from keyrun.runtime.group import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.grouping import GroupHandle
 from keyrun.runtime.handle import RunHandle
@@ -110,10 +111,12 @@ __all__ = [
     "CurrentStep",
     "Delivery",
     "DurableCall",
+    "EdgeView",
     "Event",
     "EventKind",
     "Events",
     "Every",
+    "ExecutionGraph",
     "Fail",
     "Failure",
     "FailureKind",
@@ -138,6 +141,8 @@ __all__ = [
     "MemberOutcome",
     "Missed",
     "NodeInput",
+    "NodeState",
+    "NodeView",
     "NonDeterminism",
     "Once",
     "OutputTooLarge",

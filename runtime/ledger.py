@@ -24,6 +24,7 @@ that is used again leads to a new run.
 | dead    | number               | dead letters                                              |
 | outbox  | number, generation   | ends that the terminal hook has not yet been told         |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
+| plans   | workflow, version    | the shape of a graph, for those who do not have its code  |
 | schedules, firings |          | see `schedule`                                            |
 | groups, members, former |     | see `group`                                               |
 | counter | name                 | the next admission number                                 |
@@ -102,6 +103,10 @@ class Ledger:
 
     def outbox(self, number: int, generation: int) -> bytes:
         return self.prefix + _ENTRY.pack(number, generation)
+
+    def plan(self, workflow: str, version: int) -> bytes:
+        """The key of the shape of a graph."""
+        return self.name(f"{workflow}\0{version}")
 
     def name(self, name: str) -> bytes:
         return self.prefix + name.encode()

@@ -60,6 +60,9 @@ class Progress:
     waiting_on: str | None
     last_error: Failure | None
     rate: float | None
+    nodes: dict[str, int] | None = None
+    """Of a graph: how many of its nodes are done, running, waiting, pending, skipped, failed and
+    cancelled."""
     elapsed: float | None = attrs.field(eq=False)
     time_left: float | None = attrs.field(eq=False)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from keyrun.runtime import schedule
 from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.graphs.view import ExecutionGraph
 from keyrun.runtime.group import ORIGIN, GroupStatus, read_status
 from keyrun.runtime.history import History
 from keyrun.runtime.keys import KeyStatus, keys
@@ -53,6 +54,18 @@ class Reader:
         if number is None:
             return None
         return (await self._reading.progress(number, Tally(), self._wall()))[0]
+
+    async def execution_graph(self, run_id: str) -> ExecutionGraph | None:
+        """A run of a graph, node by node and edge by edge, as of the last commit; None if there is
+        no such run, or it is of no graph."""
+        number = await self._ledger.find(run_id)
+        if number is None:
+            return None
+        return await self._reading.execution_graph(number, self._queues())
+
+    def _queues(self) -> dict[str, int] | None:
+        """How many calls wait, by step, where that is known."""
+        return None
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> Watch:
         """How far a run is, at once and then whenever a look every `interval` seconds shows a

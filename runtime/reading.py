@@ -14,8 +14,12 @@ import trio
 
 from keyrun.runtime import progress
 from keyrun.runtime.damage import DAMAGE, stand_in, traces
+from keyrun.runtime.drawings import Drawings
 from keyrun.runtime.experience import Experiences
 from keyrun.runtime.exported import Records
+from keyrun.runtime.graphs.errors import MissingExtra
+from keyrun.runtime.graphs.progress import in_nodes
+from keyrun.runtime.graphs.view import ExecutionGraph
 from keyrun.runtime.history import History
 from keyrun.runtime.ledger import Ledger, number_at
 from keyrun.runtime.records import Standing, Submission
@@ -61,6 +65,7 @@ class Reading:
         self._codec = codec
         self._registry = registry
         self._experiences = Experiences(ledger)
+        self._drawings = Drawings(ledger, codec, registry)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """The result of a run as its workflow declares it."""
@@ -131,7 +136,22 @@ class Reading:
         if not records.standing.state.terminal:
             name, version = submission.workflow, submission.version
             experience = await self._experiences.of(name, version, now)
-        return progress.assess(records, tally, experience, now), tally
+        far = progress.assess(records, tally, experience, now)
+        status = self.tolerant(submission, records.standing)
+        with suppress(MissingExtra):
+            graph = await self._drawings.draw(submission, status)
+            far = far if graph is None else in_nodes(far, graph)
+        return far, tally
+
+    async def execution_graph(
+        self, number: int, queues: Mapping[str, int] | None = None
+    ) -> ExecutionGraph | None:
+        """A run of a graph, node by node; None if it is of no graph, or is not there."""
+        submission = await self.ledger.submission(number)
+        status = await self.status(number, result=False)
+        if submission is None or status is None:
+            return None
+        return await self._drawings.draw(submission, status, queues)
 
     def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
         """A result that today's code cannot read is no reason not to list the run."""

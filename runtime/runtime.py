@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import trio
 
 from keyrun.actors import Supervision, checks
-from keyrun.runtime import deadletters, recovery
+from keyrun.runtime import deadletters, drawings, recovery
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
@@ -187,6 +187,9 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
         there was anything to lift."""
         return await deadletters.release(self._engine, check_key(key))
 
+    def _queues(self) -> dict[str, int]:
+        return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
+
     def statistics(self) -> RuntimeStatistics:
         """A snapshot."""
         return statistics_of(self._engine)
@@ -327,6 +330,7 @@ async def _begin(engine: Engine) -> None:
             engine.paused = engine.stopped = True
     engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
     engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
+    await drawings.keep_plans(engine.ledger, engine.registry)
     await recovery.note_interruptions(engine)
     await engine.delays.recover()
     engine.timers.recover()

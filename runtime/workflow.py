@@ -1,7 +1,7 @@
 """Workflows: how a run decides what to do next, written as an async function."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
 from keyrun.runtime.errors import UnknownWorkflow
@@ -181,6 +181,10 @@ class Registry:
             each.registered()
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
+
+    def __iter__(self) -> "Iterator[Workflow[Any, Any]]":
+        for versions in self._versions.values():
+            yield from versions.values()
 
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
         """The highest version of a workflow, which new runs take."""

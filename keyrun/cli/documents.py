@@ -16,6 +16,7 @@ from keyrun.cli.times import utc
 from keyrun.runtime import (
     Cron,
     Every,
+    ExecutionGraph,
     Failure,
     Happening,
     KeyStatus,
@@ -110,6 +111,42 @@ def happening(happened: Happening) -> Document:
     }
 
 
+def graph(drawn: ExecutionGraph) -> Document:
+    """A run of a graph."""
+    return {
+        "run_id": drawn.run_id,
+        "workflow": drawn.workflow,
+        "version": drawn.version,
+        "state": str(drawn.state),
+        "percent": drawn.percent,
+        "nodes": [
+            {
+                "id": node.id,
+                "state": str(node.state),
+                "turns": node.turns,
+                "attempt": node.attempt,
+                "began_at": utc(node.began_at),
+                "ended_at": utc(node.ended_at),
+                "mean": node.mean,
+                "failure": failure(node.failure),
+            }
+            for node in drawn.nodes
+        ],
+        "edges": [
+            {
+                "source": edge.source,
+                "target": edge.target,
+                "on": edge.on,
+                "port": edge.port,
+                "when": edge.when,
+                "back": edge.back,
+                "taken": edge.taken,
+            }
+            for edge in drawn.edges
+        ],
+    }
+
+
 def progress(far: Progress) -> Document:
     """How far a run is."""
     return {
@@ -126,6 +163,7 @@ def progress(far: Progress) -> Document:
             "waiting": far.steps.waiting,
             "failed": far.steps.failed,
         },
+        "nodes": far.nodes,
         "running": [
             {
                 "step": each.step,

@@ -21,6 +21,7 @@ COMMANDS = {
     "status": "keyrun.cli.status:command",
     "history": "keyrun.cli.history:command",
     "progress": "keyrun.cli.progress:command",
+    "graph": "keyrun.cli.graph:command",
     "keys": "keyrun.cli.keys:command",
     "dead-letters": "keyrun.cli.dead_letters:command",
     "schedules": "keyrun.cli.schedules:command",

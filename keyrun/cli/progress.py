@@ -118,6 +118,8 @@ def _fields(progress: Progress) -> Iterator[tuple[str, object]]:
     yield "steps done", steps.done
     for name in ("running", "retrying", "waiting", "failed"):
         yield f"steps {name}", getattr(steps, name) or None
+    for name, count in (progress.nodes or {}).items():
+        yield f"nodes {name}", count or None
     yield "running", _running(progress)
     yield "waiting on", progress.waiting_on
     yield "steps per second", None if progress.rate is None else f"{progress.rate:.2g}"

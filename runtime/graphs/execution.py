@@ -22,6 +22,7 @@ from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
 from keyrun.runtime.graphs.performer import Performer
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, attended
+from keyrun.runtime.graphs.tracing import NODE_ENDED
 from keyrun.runtime.journal import Call, Entry, Memory
 from keyrun.runtime.run import Halt
 from keyrun.runtime.stepping import contradiction, halt
@@ -188,12 +189,19 @@ class Execution:
             return
         try:
             self._frontier.end(activation, end)
+            if activation.station.step is None and not self._journal.replaying:
+                self._note(activation, end)
         except TooManyTurns as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
             raise halt(self._run, limit) from None
         self._places.review()
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
+
+    def _note(self, activation: Activation, end: End) -> None:
+        """Say how workflow code ended, for those who look at the run: its journal does not."""
+        about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired))
+        self._run.write(Entry.NOTE, activation.ident, *about)
 
     def _stop(self) -> None:
         """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""

@@ -73,6 +73,8 @@ class Frontier:
         self.ways = [Way.OPEN] * len(plan.links)
         self.taken: set[int] = set()
         """Edges that fired at any time."""
+        self.fired: set[int] = set()
+        """Those that fired when the last node ended."""
         self._most = max_concurrency
         self._waves = waves
         self._staged = staged
@@ -126,7 +128,7 @@ class Frontier:
 
     def _leave(self, station: Station, end: End, activation: Activation | None) -> list[Station]:
         """Decide the edges out of a node: the targets of those that are."""
-        fired = () if end.on is None else self._fired(station, end)
+        fired = set[int]() if end.on is None else self._fired(station, end)
         broken = end.broken
         if end.failure is not None and not fired:
             assert activation is not None
@@ -176,6 +178,7 @@ class Frontier:
                     said = f"the condition of edge {link.edge} of the graph: {error}"
                     raise ConditionError(said, step=station.node.id) from error
             fired.add(link.index)
+        self.fired = fired
         return fired
 
     def _values(self, end: End) -> dict[str, Any]:

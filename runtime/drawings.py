@@ -1,0 +1,77 @@
+"""Drawings: runs of graphs, for those who want to see where they are.
+
+A runtime keeps the shapes of its graphs in the store, so that a reader in another process, which
+does not have their code, can draw their runs.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from keyrun.runtime.graphs import sketch
+from keyrun.runtime.graphs.graph import Graph
+from keyrun.runtime.graphs.sketch import Sketch
+from keyrun.runtime.graphs.tracing import Tracing
+from keyrun.runtime.graphs.view import ExecutionGraph, view
+from keyrun.runtime.ledger import Ledger, sealed
+from keyrun.runtime.values import RunStatus
+from keyrun.runtime.workflow import Registry
+from keyrun.storage.payload import PayloadCodec
+
+if TYPE_CHECKING:
+    from keyrun.runtime.records import Submission
+
+
+async def keep_plans(ledger: Ledger, registry: Registry) -> None:
+    """Store the shapes of graphs that are not stored, or have changed."""
+    for graph in registry:
+        if isinstance(graph, Graph):
+            key = ledger.plan(graph.name, graph.version)
+            record = sealed("plans", key, *sketch.fields(graph))
+            if await ledger.store.get("plans", key) != record:
+                ledger.store.open_group().put("plans", key, record)
+
+
+class Drawings:
+    """Draws runs from their records. `queues` tells how many calls wait, by step, if that is
+    known."""
+
+    def __init__(self, ledger: Ledger, codec: PayloadCodec, registry: Registry) -> None:
+        self._ledger = ledger
+        self._codec = codec
+        self._registry = registry
+        self._sketches: dict[tuple[str, int], tuple[object, Sketch]] = {}
+
+    async def draw(
+        self,
+        submission: "Submission",
+        status: RunStatus,
+        queues: Mapping[str, int] | None = None,
+    ) -> ExecutionGraph | None:
+        """A run as a graph; None if it is of no graph, or its shape is not known."""
+        found = await self._sketch(submission.workflow, submission.version)
+        if found is None:
+            return None
+        ledger, record = self._ledger, self._ledger.number(submission.number)
+        with ledger.store.view():
+            rows = await ledger.scan("journal", record)
+            begun = [fields for _, fields in await ledger.scan("begun", record)]
+        return view(
+            Tracing(found, self._codec, submission.input),
+            [(int.from_bytes(key[-4:], "big"), fields) for key, fields in rows],
+            about=(submission.run_id, submission.workflow, submission.version),
+            state=status.state,
+            running={step: (attempt, at) for step, attempt, at, _ in begun},
+            queues=queues,
+        )
+
+    async def _sketch(self, workflow: str, version: int) -> Sketch | None:
+        known = self._registry.find(workflow, version)
+        if known is not None:
+            return sketch.of(known) if isinstance(known, Graph) else None
+        stored = await self._ledger.get("plans", self._ledger.plan(workflow, version))
+        if stored is None:
+            return None
+        cached = self._sketches.get((workflow, version))
+        if cached is None or cached[0] != stored:
+            cached = self._sketches[workflow, version] = (stored, sketch.read(stored))
+        return cached[1]
