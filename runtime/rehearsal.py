@@ -86,6 +86,7 @@ class Rehearsal(Run):
     __slots__ = ("asks", "came_to", "given", "known", "new", "outcomes", "records")
     rehearsed = True
     stopped = False
+    held = False
 
     def __init__(
         self,

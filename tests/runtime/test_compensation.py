@@ -552,3 +552,37 @@ async def test_code_that_no_longer_says_how_is_quarantined(autojump_clock: MockC
         assert status is not None
         assert status.state is State.FAILED
     assert undone == ["book"]
+
+
+async def test_a_run_that_a_crash_left_in_a_block_with_a_time_limit_is_undone(
+    autojump_clock: MockClock,
+) -> None:
+    """To find out what undoes its steps its code is rehearsed, and there the limit is long past."""
+
+    @step(compensate=undo)
+    async def reserve() -> None:
+        pass
+
+    @step
+    async def hang() -> None:
+        await trio.sleep_forever()
+
+    @workflow(limits=Limits(run_timeout=2))
+    async def job(ctx: Context) -> None:
+        with ctx.move_on_after(5):
+            await ctx.step(reserve)
+            await ctx.step(hang)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as runtime:
+        await runtime.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+        store.crash()
+        await trio.sleep_forever()
+    await trio.sleep(100)
+    async with open_test_runtime(store, workflows=[job]) as runtime:
+        await trio.sleep(1)
+        status = await runtime.status("r")
+        assert status is not None
+        assert status.state is State.FAILED
+    assert undone == ["reserve"]

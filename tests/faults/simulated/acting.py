@@ -8,7 +8,15 @@ import attrs
 import cattrs
 import trio
 
-from keyrun.runtime import PermanentError, Retry, TransientError, current_step, step
+from keyrun.runtime import (
+    Compensation,
+    NodeInput,
+    PermanentError,
+    Retry,
+    TransientError,
+    current_step,
+    step,
+)
 from tests.faults.simulated.world import World
 
 SOON = Retry.fixed(max_attempts=3, delay=0.5)
@@ -96,10 +104,30 @@ async def act(plan: dict[str, Any]) -> list[Any]:
     return [await play(cattrs.structure(plan, Act)), current_step().step]
 
 
+@step(retry=SOON)
+async def undo(given: Compensation) -> None:
+    """Undo a step. It may fail once, as any other."""
+    plan = Act(faults=(Fault.FAIL,) if len(given.step) % 2 else (), seconds=0.1, always=True)
+    scene.world.undoes(current_step().run_id, given.step)
+    await play(plan)
+
+
+@step(retry=SOON, compensate=undo)
+async def act_undoable(plan: dict[str, Any]) -> list[Any]:
+    """The same; it is undone when the run comes to no good end."""
+    return [await play(cattrs.structure(plan, Act)), current_step().step]
+
+
 @step(retry=SOON, shield=True)
 async def act_shielded(plan: dict[str, Any]) -> list[Any]:
     """The same; a cancel only tells it."""
     return [await play(cattrs.structure(plan, Act)), current_step().step]
+
+
+async def act_node(given: NodeInput) -> int:
+    """A node of a graph: its plan is in the input of the run, under its name."""
+    node = current_step().step
+    return await play(cattrs.structure(given.run_input[node], Act))
 
 
 @step(at_most_once=True)

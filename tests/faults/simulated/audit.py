@@ -12,7 +12,7 @@ from keyrun.runtime import FailureKind, State
 from keyrun.runtime.entry import Entry
 from keyrun.storage import PayloadCodec
 from tests.faults.simulated.casting import Role
-from tests.faults.simulated.world import World, log_of
+from tests.faults.simulated.world import UNDO, Known, World, log_of
 
 if TYPE_CHECKING:
     from tests.faults.simulated.simulation import Simulation
@@ -43,6 +43,7 @@ def _ending(simulation: "Simulation", role: Role) -> None:
         world.breach(f"{run_id} is not there")
         return
     standing = world.peek.standing(number)
+    _undone(world, known, number, standing.state)
     foreseen = role.foreseen(redriven=standing.generation > 1)
     kind = None if standing.failure is None else standing.failure.kind
     ended = f"{run_id} is {standing.state} ({kind}), and must be"
@@ -64,6 +65,18 @@ def _ending(simulation: "Simulation", role: Role) -> None:
         result = PayloadCodec().decode(standing.result)
         if result != foreseen.result:
             world.breach(f"{run_id} came to {result}, and must come to {foreseen.result}")
+
+
+def _undone(world: World, known: Known, number: int, state: State) -> None:
+    """A run that comes to no good end has undone what it did, the last first, and no other has."""
+    journal = world.peek.journal(number)
+    expected = [] if state is State.SUCCEEDED else list(journal.undoable or ())[::-1]
+    if known.undone != expected:
+        world.breach(f"{known.run_id} has undone {known.undone}, and must have {expected}")
+    for step in expected:
+        memory = journal.memories.get(UNDO + step)
+        if memory is None or memory.outcome is not Entry.DONE:
+            world.breach(f"{known.run_id} has ended and {step} is not undone")
 
 
 def _state(world: World, key: str) -> None:

@@ -25,6 +25,7 @@ from keyrun.runtime import (
     workflow,
 )
 from tests.faults.simulated.acting import SOON, Act, play, scene
+from tests.faults.simulated.graphs import DETOUR, DIAMOND, SAGA, around, in_turn, plans
 from tests.faults.simulated.pieces import (
     PIECES,
     TOP,
@@ -75,18 +76,39 @@ def _turns(random: Random) -> list[Any]:
 
 KINDS: dict[str, Kind] = {
     "function": Kind(
-        weight=3,
+        weight=5,
         workflow=scripted,
         make=lambda random: made_up(random, depth=TOP, most=5),
         paper=on_paper,
         ordered=lambda script: not any(PIECES[name].apart for name, *_ in script),
     ),
     "machine": Kind(
-        weight=1,
+        weight=2,
         workflow=turning,
         make=_turns,
         paper=lambda paper, turns: [paper.step(cattrs.structure(act, Act)) for act, _ in turns],
         ordered=lambda turns: True,
+    ),
+    "diamond": Kind(
+        weight=1,
+        workflow=DIAMOND,
+        make=plans("abcd", doomed="abcd"),
+        paper=in_turn,
+        ordered=lambda given: False,
+    ),
+    "detour": Kind(
+        weight=1,
+        workflow=DETOUR,
+        make=plans("abce", doomed="b"),
+        paper=around,
+        ordered=lambda given: False,
+    ),
+    "saga": Kind(
+        weight=1,
+        workflow=SAGA,
+        make=plans("abc", doomed="bc"),
+        paper=in_turn,
+        ordered=lambda given: False,
     ),
 }
 
@@ -135,6 +157,11 @@ class Role:
         if self.iterations is not None:
             given["max_iterations"] = self.iterations
         return Limits(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+    @property
+    def undoes(self) -> bool:
+        """Whether something of it may have to be undone, after which it is not redriven."""
+        return "undoable" in str(self.input) or self.kind == "saga"
 
     def foreseen(self, *, redriven: bool = False) -> Foreseen:
         """How it ends if nobody disturbs it."""

@@ -26,6 +26,7 @@ from tests.faults.simulated.acting import (
     act,
     act_once,
     act_shielded,
+    act_undoable,
     scene,
     value_of,
 )
@@ -190,6 +191,10 @@ def _paper_step(paper: Paper, plan: dict[str, Any], handled: bool) -> Any:
     return paper.step(cattrs.structure(plan, Act), handled=handled)
 
 
+async def _play_undoable(ctx: Context, plan: dict[str, Any]) -> Any:
+    return await _call(ctx, act_undoable, plan)
+
+
 async def _play_shielded(ctx: Context, plan: dict[str, Any]) -> Any:
     return await _call(ctx, act_shielded, plan)
 
@@ -258,7 +263,7 @@ async def _play_within(ctx: Context, seconds: float, script: Script) -> str:
     return "over"
 
 
-BRANCHED = ("step", "shielded", "sleep", "dice", "gather")
+BRANCHED = ("step", "shielded", "undoable", "sleep", "dice", "gather")
 """What may be in branches and blocks: nothing that ends the run."""
 TOP = 3
 """How deep pieces may nest."""
@@ -277,6 +282,14 @@ PIECES: dict[str, Piece] = {
             act_at_random(random, may_fail=False, doom=False, keeps=depth == TOP).plain()
         ],
         play=_play_shielded,
+        paper=lambda paper, plan: paper.step(cattrs.structure(plan, Act)),
+    ),
+    "undoable": Piece(
+        weight=4,
+        make=lambda random, depth: [
+            act_at_random(random, may_fail=False, doom=False, keeps=False).plain()
+        ],
+        play=_play_undoable,
         paper=lambda paper, plan: paper.step(cattrs.structure(plan, Act)),
     ),
     "once": Piece(

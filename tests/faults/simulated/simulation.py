@@ -176,7 +176,8 @@ class Simulation:
         world.submitted(run_id, newly=run.newly_submitted)
         state = await self._result(run)
         world.result(run_id, state)
-        if state is State.FAILED and role.redrives and role.foreseen().dead:
+        again = role.redrives and not role.undoes and role.foreseen().dead
+        if state is State.FAILED and again:
             status = await run.status()
             assert status is not None
             if status.failure is not None and status.failure.kind is role.foreseen().kind:

@@ -23,6 +23,8 @@ Generation = tuple[int, int]
 """The admission number of a run, and its generation."""
 
 TICK = 1e-6
+UNDO = "undo()/"
+"""What the names of compensations begin with."""
 
 
 @attrs.define
@@ -45,6 +47,8 @@ class Known:
     """Steps that write into the state of the key."""
     idempotency: dict[str, str] = attrs.field(factory=dict)
     dice: dict[str, str] = attrs.field(factory=dict)
+    undone: list[str] = attrs.field(factory=list)
+    """Steps that were undone, in the order in which that was first begun."""
 
 
 class World:
@@ -121,6 +125,10 @@ class World:
         """A cancel was answered."""
         self.note(f"cancelled {run_id} {answer}")
         known, found = self.runs[run_id], self._standing(run_id)
+        number = self.peek.number(run_id)
+        if answer and number is not None and self.peek.journal(number).undoing is not None:
+            # How it ends was decided before, and only what it did is undone.
+            return
         known.cancelled = known.cancelled or answer
         if answer and not found.cancel_requested and found.state is not State.CANCELLED:
             self.breach(f"the cancel of {run_id} was acknowledged, and is not on the disk")
@@ -147,12 +155,14 @@ class World:
             self.breach(f"{where} which may run once, without its mark on the disk")
         if once and known.executions[step]:
             self.breach(f"{where} which may run once, again")
-        if known.cancelled:
+        undoing = step.startswith(UNDO)
+        if known.cancelled and not undoing:
             self.breach(f"{where} when it was cancelled")
         if known.held or key in self.held_keys or "" in self.held_keys:
             self.breach(f"{where} when it was paused")
         deadline = standing.deadline
-        if deadline is not None and self.steady and self.wall() > deadline + TICK:
+        late = deadline is not None and self.wall() > deadline + TICK
+        if late and self.steady and not undoing:
             self.breach(f"{where} after its deadline")
         others = [other for other in self._running if other != run_id and self._running[other]]
         if any(self.runs[other].key == key for other in others):
@@ -181,6 +191,12 @@ class World:
             durable = earlier in memories and memories[earlier].outcome is not None
             if not durable and not _beside(earlier, here.step):
                 self.breach(f"{where} before {earlier} was durable")
+
+    def undoes(self, run_id: str, step: str) -> None:
+        """A compensation has begun."""
+        undone = self.runs[run_id].undone
+        if step not in undone:
+            undone.append(step)
 
     def remembered(self, here: CurrentStep, attempt: int) -> None:
         """A step has looked at what its attempts before have noted: the last of them, or this very
