@@ -45,8 +45,9 @@ class Progress:
     """How far a run is. `percent` and `message` are what the workflow said with `ctx.report`; if it
     said nothing, the percentage is guessed from earlier runs, and None if there are none.
 
-    `rate` is in steps per second, up to the last that was done. Two of these are equal if they
-    differ only in the time that has passed.
+    `rate` is the steps that were done since the run, or its present generation, started, by the
+    seconds since then, until now or to the end: it falls while nothing is done, and is None as
+    long as nothing is. Two of these are equal if they differ only in the time that has passed.
     """
 
     run_id: str
@@ -59,7 +60,7 @@ class Progress:
     running: tuple[StepProgress, ...]
     waiting_on: str | None
     last_error: Failure | None
-    rate: float | None
+    rate: float | None = attrs.field(eq=False)
     nodes: dict[str, int] | None = None
     """Of a graph: how many of its nodes are done, running, waiting, pending, skipped, failed and
     cancelled."""
@@ -81,7 +82,9 @@ class Tally:
         """The key of the last record that was read."""
         self.first: float | None = None
         self.last: float | None = None
-        """When the first step began, and when the last one was done."""
+        """When the first step of this generation began, and when the last one was done."""
+        self.done = 0
+        """Steps that were done in this generation; not of machines."""
         self.stirred = False
         """Whether anything happened in this generation."""
 
@@ -98,9 +101,12 @@ class Tally:
             entry = Entry(kind)
             if entry is Entry.DONE and rest[0] == Call.STEP:
                 fields = [*fields[:-1], None]  # what it returned matters to nobody here
+                self.done += 1
                 self._done(rest[3], at)
             elif entry is Entry.TURN:
                 self._done(at, at)
+            elif entry is Entry.REDRIVEN:
+                self.done, self.first, self.last = 0, None, None
             self.stirred = entry is not Entry.REDRIVEN and (self.stirred or entry is not Entry.NOTE)
             self.journal.fold(int.from_bytes(key[-4:], "big"), fields)
 
@@ -149,12 +155,16 @@ def assess(records: Records, tally: Tally, experience: Experience | None, now: f
     counts = _count(tally, standing, running)
     state = _state(records, tally, counts)
     done = counts.done + sum(each.percent or 0.0 for each in running) / 100
-    start = tally.first if standing.started_at is None else standing.started_at
+    # The status is not stored when a run starts, so what was stored later may be too late.
+    start = min(filter(None, (standing.started_at, tally.first)), default=None)
     end = now if standing.ended_at is None else standing.ended_at
     elapsed = None if start is None else max(0.0, end - start)
     pace = None
     # Of a run that was redriven, most steps were done before its present start.
     fresh = standing.generation == 1
+    recent = tally.done
+    if tally.journal.turn is not None:
+        recent = counts.done if fresh else 0
     if fresh and counts.done and start is not None and tally.last and tally.last > start:
         pace = (tally.last - start) / counts.done
     percent: float | None = None
@@ -186,7 +196,7 @@ def assess(records: Records, tally: Tally, experience: Experience | None, now: f
         running=running,
         waiting_on=standing.waiting_on if state is State.WAITING else None,
         last_error=standing.failure or tally.journal.last_failure,
-        rate=None if pace is None else 1 / pace,
+        rate=recent / elapsed if recent and elapsed else None,
         elapsed=elapsed,
         time_left=0.0 if ended else None if left is None else max(0.0, left),
     )

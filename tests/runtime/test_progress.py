@@ -18,6 +18,7 @@ from keyrun.runtime import (
     Continue,
     Events,
     FailureKind,
+    PermanentError,
     Progress,
     Retry,
     RunFailed,
@@ -196,7 +197,7 @@ async def test_a_run_that_failed_says_how_far_it_came_and_why_it_ended(
     (*_, end) = await observe(Observed(), doomed)
     assert (end.state, end.percent, end.message) == (State.FAILED, 40.0, "nearly half")
     assert end.steps == StepCounts(done=1, failed=1)
-    assert (end.time_left, end.elapsed, end.rate) == (0.0, 4.0, 1.0)
+    assert (end.time_left, end.elapsed, end.rate) == (0.0, 4.0, 0.25)
     assert end.last_error is not None
     assert end.last_error.kind is FailureKind.STEP_FAILED
 
@@ -373,7 +374,8 @@ async def test_the_rest_is_guessed_from_earlier_runs(autojump_clock: MockClock) 
         await trio.sleep(15)
         found = await runtime.progress(first.run_id)
         assert found is not None
-        assert (found.percent, found.time_left, found.rate) == (None, None, 0.1)
+        assert (found.percent, found.time_left) == (None, None)
+        assert found.rate == pytest.approx(1 / 15)
         await first.result()
         second = await runtime.submit(four, 20.0, key="k")
         await trio.sleep(10)
@@ -384,7 +386,7 @@ async def test_the_rest_is_guessed_from_earlier_runs(autojump_clock: MockClock) 
         await trio.sleep(15)
         found = await runtime.progress(second.run_id)
         assert found is not None
-        assert (found.percent, found.rate) == (25.0, 0.05)
+        assert (found.percent, found.rate) == (25.0, pytest.approx(1 / 25))
         assert found.time_left == pytest.approx(55)
         assert found.elapsed == pytest.approx(25)
         await second.result()
@@ -598,3 +600,47 @@ async def test_another_process_watches_a_live_run_to_its_end(tmp_path: Path) -> 
     lines = received.decode().splitlines()
     assert lines[0] == "running 1 None [('held', 33.0, 'held')]"
     assert lines[-1] == "succeeded 2 100.0 []"
+
+
+async def test_the_rate_is_of_all_the_time_since_the_generation_started(
+    autojump_clock: MockClock,
+) -> None:
+    mended = False
+
+    @step(retry=Retry.none())
+    async def fragile() -> None:
+        await trio.sleep(1)
+        if not mended:
+            raise PermanentError("not yet")
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        for _ in range(10):
+            await ctx.step(slow, 0.0)
+        await ctx.sleep(99)
+        await ctx.step(fragile)
+        await ctx.sleep(3)
+
+    async def rate() -> float | None:
+        found = await runtime.progress("r")
+        assert found is not None
+        return found.rate
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job], drain_timeout=0) as runtime:
+        await runtime.submit(job, key="k", run_id="r")
+        await trio.sleep(10)
+        assert await rate() == pytest.approx(1.0)  # and not ten in no time
+        await trio.sleep(10)
+        assert await rate() == pytest.approx(0.5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[job]) as runtime:
+        await trio.sleep(1000)
+        assert await rate() == pytest.approx(0.1)
+        mended = True
+        await runtime.redrive("r")
+        assert await rate() is None
+        await trio.sleep(2)
+        assert await rate() == pytest.approx(0.5)
+        await trio.sleep(1000)
+        assert await rate() == pytest.approx(0.25)
