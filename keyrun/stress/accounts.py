@@ -80,13 +80,21 @@ class Accounts:
         self._seen.add(number)
         self.states[status.state] = self.states.get(status.state, 0) + 1
         self._ended(plan, status)
-        foreseen = foresee(plan, self._overrun(plan, history))
+        foreseen = foresee(
+            plan,
+            self._overrun(plan, history),
+            interrupted=self._interrupted(plan, history),
+            generations=status.generation,
+        )
         told = not plan.machine
         story = self._story(plan, history) if told else self._turns(plan, status, foreseen)
         if status.state is State.CANCELLED:
             if number not in self.testimony.cancel_asked:
                 self._found(Promise.CANCEL, plan, "is cancelled, and nobody asked for that")
             self._partly(plan, story, foreseen)
+        elif plan.run_timeout is not None and status.state is State.FAILED:
+            self._partly(plan, story, foreseen)
+            self._out_of_time(plan, status, plan.run_timeout)
         elif status.state.terminal:
             self._wholly(plan, status, story, foreseen)
         done = sum(tried[-1].kind is None for tried in story.values())
@@ -104,8 +112,14 @@ class Accounts:
             said = f"never ended: it is {status.state}, {status.waiting_on or status.reason or ''}"
             self._found(Promise.LOSS, plan, said.rstrip(", "))
             return
-        if number not in testimony.hooked:
-            self._found(Promise.LOSS, plan, f"{status.state}, and the hook was never told")
+        wanted = 2 if plan.redriven and status.state is State.FAILED else 1
+        if status.generation != wanted:
+            said = f"is of generation {status.generation}, and must be of generation {wanted}"
+            self._found(Promise.RESULT, plan, said)
+        for generation in range(1, status.generation + 1):
+            if (number, generation) not in testimony.hooked:
+                said = f"{status.state}, and the hook was never told of generation {generation}"
+                self._found(Promise.LOSS, plan, said)
         for told in testimony.told.get(number, set()) - {str(status.state)}:
             self._found(Promise.LOSS, plan, f"is {status.state}, and was told to be {told}")
         asked = testimony.cancel_asked.get(number, 0)
@@ -116,6 +130,26 @@ class Accounts:
         # Asked twice: the first may have worked, and been cut off before it could say so.
         if answer is False and cancelled and asked == 1:
             self._found(Promise.CANCEL, plan, "its cancel said False, and it is cancelled")
+
+    def _interrupted(self, plan: Plan, history: Sequence[Happening]) -> set[str]:
+        """Steps that a kill cut off and that may run only once."""
+        found: set[str] = set()
+        for each in history:
+            name = _name(each.step)
+            once = name in plan.calls and plan.calls[name].once
+            kind = None if each.failure is None else each.failure.kind
+            if once and self.kills and kind is FailureKind.INTERRUPTED:
+                found.add(name)
+        return found
+
+    def _out_of_time(self, plan: Plan, status: RunStatus, limit: float) -> None:
+        failure = status.failure
+        if failure is None or failure.kind is not FailureKind.RUN_TIMEOUT:
+            said = f"failed with {failure and failure.kind}, and its run_timeout was to be up"
+            self._found(Promise.RESULT, plan, said)
+        elif (failure.elapsed or 0.0) < limit - 0.002:
+            said = f"its run_timeout of {limit} s was up after {failure.elapsed} s"
+            self._found(Promise.LIMITS, plan, said)
 
     def _overrun(
         self, plan: Plan, history: Sequence[Happening]
@@ -198,6 +232,8 @@ class Accounts:
                 self._differs(plan, name, story.get(name, ()), foreseen.tried.get(name, ()))
         begun = self.testimony.begun.get(plan.number, {})
         for name in begun.keys() | story.keys():
+            if any(tried.kind is FailureKind.INTERRUPTED for tried in story.get(name, ())):
+                continue  # nobody can know how far it came
             journaled = {tried.attempt for tried in story.get(name, ())}
             if begun.get(name, set()) != journaled:
                 ran = sorted(begun.get(name, ()))

@@ -99,7 +99,7 @@ async def _act(number: int, name: str) -> int:
     call = plan.calls[name]
     current, fault = _begin(plan, call)
     try:
-        if fault is Fault.TIMEOUT:
+        if fault in (Fault.TIMEOUT, Fault.HANG):
             await trio.sleep_forever()
         if call.wait:
             await trio.sleep(call.wait)
@@ -122,10 +122,12 @@ def act_in_thread(number: int, name: str) -> int:
 
 
 @lru_cache(maxsize=10_000)
-def step_of(name: str, way: Way, limit: float | None) -> StepFunction[[int, str], int]:
+def step_of(name: str, way: Way, limit: float | None, once: bool) -> StepFunction[[int, str], int]:
     """The step under its own name and timeout."""
     function = act_in_thread if way is Way.THREAD else act
     named = function.options(name=name)
+    if once:
+        named = named.options(at_most_once=True)
     return named if limit is None else named.options(timeout=limit)
 
 
@@ -134,7 +136,7 @@ async def play(ctx: Context, number: int, stage: Stage) -> list[int]:
     if stage.sleep:
         await ctx.sleep(stage.sleep)
     steps = [
-        ctx.step(step_of(call.name, call.way, call.limit), number, call.name)
+        ctx.step(step_of(call.name, call.way, call.limit, call.once), number, call.name)
         for call in stage.calls
     ]
     if len(steps) > 1:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -28,6 +29,7 @@ from keyrun import (
     RunHandle,
     RunOutcome,
     Runtime,
+    State,
     Workflow,
     current_step,
     open_runtime,
@@ -161,23 +163,42 @@ class Child:
             plan = scene.plan(number)
             name = plan.key
             limits = Limits(
-                retry_budget=plan.retry_budget, max_iterations=plan.max_iterations or 10_000
+                retry_budget=plan.retry_budget,
+                max_iterations=plan.max_iterations or 10_000,
+                run_timeout=plan.run_timeout,
             )
+            if plan.delay:
+                self._log.write(Mark.SUBMIT, number)
             run = await runtime.submit(
                 turning if plan.machine else self._workflow,
                 number,
                 key=plan.key,
                 run_id=plan.run_id,
                 limits=limits,
+                delay=plan.delay,
             )
             self._log.write(Mark.ACKNOWLEDGED, number, int(run.newly_submitted))
             if plan.awaited:
                 nursery.start_soon(self._await, run, number)
             if not known:
                 await self._disturb(runtime, nursery, plan)
+            if plan.delay or plan.redriven:
+                # It has its place later, so that the next one must wait to be behind it.
+                await self._see_through(runtime, run, plan)
         if name:
             last = await runtime.submit(audit, key=name, run_id=audit_id(name))
             await last.result()
+
+    async def _see_through(self, runtime: Runtime, run: RunHandle[Any], plan: Plan) -> None:
+        """Wait until a run has ended, and again if it is to be redriven."""
+        with suppress(RunFailed, RunCancelled):
+            await run.result()
+        status = await run.status() if plan.redriven else None
+        if status is not None and status.state is State.FAILED and status.generation == 1:
+            self._log.write(Mark.REDRIVE, plan.number)
+            await runtime.redrive(plan.run_id)
+            with suppress(RunFailed):
+                await run.result()
 
     async def _disturb(self, runtime: Runtime, nursery: trio.Nursery, plan: Plan) -> None:
         if plan.cancel_after is not None:
@@ -232,7 +253,7 @@ class Child:
             self._refused.add(number)
             self._owed.add(number)
             raise RuntimeError("the hook refuses, as planned")
-        self._log.write(Mark.TOLD, number, outcome.state)
+        self._log.write(Mark.TOLD, number, outcome.state, outcome.generation)
         self._owed.discard(number)
         self._paid.set()
 

@@ -63,6 +63,14 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
 @click.option("--timeout-rate", type=RATE, default=DEFAULTS.timeout_rate, help="The same.")
 @click.option("--cancel-rate", type=RATE, default=DEFAULTS.cancel_rate, help="Share of runs.")
 @click.option("--pause-rate", type=RATE, default=DEFAULTS.pause_rate, help="The same.")
+@click.option("--delay-rate", type=RATE, default=DEFAULTS.delay_rate, help="Runs to begin later.")
+@click.option("--once-rate", type=RATE, default=DEFAULTS.once_rate, help="Steps to run once.")
+@click.option(
+    "--redrive-rate", type=RATE, default=DEFAULTS.redrive_rate, help="Share of dead letters."
+)
+@click.option(
+    "--run-timeout-rate", type=RATE, default=DEFAULTS.run_timeout_rate, help="Share of runs."
+)
 @click.option(
     "--crash-every",
     type=click.FloatRange(0.0),
@@ -87,7 +95,8 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
 def command(seed: int | None, store: Path | None, report: Path | None, **given: Any) -> None:
     """Try to break Keyrun on this machine.
 
-    A child process runs random work with planned failures, timeouts, cancels and pauses. It is
+    A child process runs random work with planned failures, timeouts, cancels, pauses, delays,
+    redrives, steps that may run at most once and runs whose time is up. It is
     killed with SIGKILL again and again, and started again on the same store, until everything has
     ended. Then order, loss, doubled steps, limits, results and state are checked, against a file
     that the steps wrote as they ran and against what the seed says must have happened. The exit

@@ -8,14 +8,17 @@ from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Pause, Plan, Stage, Wa
 
 STEP_LIMIT = 0.1
 """Seconds that steps have which are to run out of time."""
+RUN_LIMIT = 0.15
+"""Seconds that whole runs have which are to run out of time."""
 DOOMED = 0.2
 """Of the share that fails: how many steps fail however often they are tried."""
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What is asked for. Rates are shares: of attempts that fail or time out, of runs that are
-    cancelled, of submits that are followed by a pause. `crash_every` 0 kills nobody."""
+    """What is asked for. Rates are shares: of attempts that fail or time out, of steps that may run
+    once, of runs that are cancelled, delayed, or run out of time, of those that fail and are then
+    redriven, of submits that are followed by a pause. `crash_every` 0 kills nobody."""
 
     keys: int = 64
     runs: int = 4000
@@ -24,6 +27,10 @@ class Options:
     timeout_rate: float = 0.01
     cancel_rate: float = 0.05
     pause_rate: float = 0.05
+    delay_rate: float = 0.03
+    once_rate: float = 0.05
+    redrive_rate: float = 0.5
+    run_timeout_rate: float = 0.02
     crash_every: float = 1.5
     seconds: float = 20.0
     committer: str = "inline"
@@ -46,6 +53,7 @@ class Options:
         left = chance.randint(1, self.steps)
         iterations = chance.randint(1, left) if 0.1 <= limited < 0.15 else None
         machine = limited >= 0.85
+        hangs = not machine and iterations is None and chance.random() < self.run_timeout_rate
         aside = 0.15 <= limited < 0.85
         first = 0
         while first < left:
@@ -54,6 +62,15 @@ class Options:
             first += width
         if machine:
             stages = [_turn(stage) for stage in stages]
+        elif hangs:
+            stages = _hanging(stages)
+        else:
+            stages = [self._once(chance, stage) for stage in stages]
+        calls = [call for stage in stages for call in stage.calls]
+        # What a budget, a kill or a slow machine has a say in would not suffer the same again.
+        plain = iterations is None and budget is None and not machine and not hangs
+        plain = plain and not any(call.once or call.limit is not None for call in calls)
+        redriven = plain and chance.random() < self.redrive_rate
         key = number % self.keys
         ordinal = number // self.keys
         pause = None
@@ -63,7 +80,8 @@ class Options:
                 whole_key=chance.random() < 0.3,
                 seconds=chance.uniform(0.0, 0.1),
             )
-        cancelled = chance.random() < self.cancel_rate
+        cancelled = chance.random() < self.cancel_rate and not redriven
+        delayed = chance.random() < self.delay_rate
         return Plan(
             number=number,
             key=f"key-{key}",
@@ -74,8 +92,11 @@ class Options:
             cancel_after=chance.uniform(0.0, 0.15) if cancelled else None,
             pause=pause,
             hook_refuses=chance.random() < 0.01,
-            awaited=chance.random() < 0.2,
+            awaited=chance.random() < 0.2 and not redriven,
             machine=machine,
+            delay=chance.uniform(0.02, 0.1) if delayed else 0.0,
+            run_timeout=RUN_LIMIT if hangs else None,
+            redriven=redriven,
         )
 
     def _stage(self, chance: Random, first: int, width: int) -> Stage:
@@ -103,6 +124,12 @@ class Options:
         sleep = chance.uniform(0.001, 0.02) if chance.random() < 0.1 else 0.0
         return Stage(calls=tuple(calls), sleep=sleep)
 
+    def _once(self, chance: Random, stage: Stage) -> Stage:
+        """The stage, whose step may run at most once now and then."""
+        if len(stage.calls) > 1 or chance.random() >= self.once_rate:
+            return stage
+        return attrs.evolve(stage, calls=(attrs.evolve(stage.calls[0], once=True),))
+
     def _fault(self, chance: Random, way: Way) -> Fault:
         drawn = chance.random()
         if drawn < self.timeout_rate:
@@ -111,6 +138,23 @@ class Options:
         if drawn < self.timeout_rate + self.fail_rate:
             return Fault.PERMANENT if chance.random() < 0.1 else Fault.FAIL
         return Fault.NONE
+
+
+def _hanging(stages: list[Stage]) -> list[Stage]:
+    """The stages of a run that goes well until it hangs in its last step."""
+    good = [
+        attrs.evolve(
+            stage,
+            calls=tuple(
+                attrs.evolve(call, faults=(Fault.NONE,) * MAX_ATTEMPTS, limit=None)
+                for call in stage.calls
+            ),
+        )
+        for stage in stages
+    ]
+    (last, *_) = good[-1].calls
+    hang = attrs.evolve(last, faults=(Fault.HANG,) * MAX_ATTEMPTS, way=Way.WAIT, wait=0.0)
+    return [*good[:-1], attrs.evolve(good[-1], calls=(hang,))]
 
 
 def _turn(stage: Stage) -> Stage:

@@ -4,7 +4,7 @@ A plan follows from a seed and the number of a run alone. So a checker that neve
 say how it must have ended: `foresee` plays the rules of retries and limits through on paper.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from zlib import crc32
 
@@ -23,6 +23,8 @@ class Fault(StrEnum):
     FAIL = "fail"
     PERMANENT = "permanent"
     TIMEOUT = "timeout"
+    HANG = "hang"
+    """It goes on until the time of the whole run is up."""
 
 
 class Way(StrEnum):
@@ -36,7 +38,8 @@ class Way(StrEnum):
 @attrs.frozen(kw_only=True)
 class Call:
     """One step of a run. `keeps`: it writes into the key's state. `tolerated`: the workflow goes on
-    when it fails for good. `limit` is its timeout, None where it has none of its own."""
+    when it fails for good. `limit` is its timeout, None where it has none of its own. `once`: it
+    may run at most once."""
 
     name: str
     faults: tuple[Fault, ...]
@@ -45,6 +48,7 @@ class Call:
     limit: float | None = None
     keeps: bool = True
     tolerated: bool = False
+    once: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +72,8 @@ class Pause:
 @attrs.frozen(kw_only=True)
 class Plan:
     """One run. `pause` is what its submitter does next; it may be about an earlier run. A `machine`
-    has one step in each stage, which is a turn."""
+    has one step in each stage, which is a turn. One with a `run_timeout` hangs in its last step.
+    One that is `redriven` is so once if it fails: then it fails again, for it suffers the same."""
 
     number: int
     key: str
@@ -81,6 +86,9 @@ class Plan:
     hook_refuses: bool = False
     awaited: bool = False
     machine: bool = False
+    delay: float = 0.0
+    run_timeout: float | None = None
+    redriven: bool = False
 
     @property
     def run_id(self) -> str:
@@ -146,21 +154,33 @@ class Foreseen:
     tried: dict[str, tuple[Tried, ...]]
 
 
-def foresee(plan: Plan, overrun: Mapping[tuple[str, int], FailureKind] | None = None) -> Foreseen:
+def foresee(
+    plan: Plan,
+    overrun: Mapping[tuple[str, int], FailureKind] | None = None,
+    *,
+    interrupted: Collection[str] = (),
+    generations: int = 1,
+) -> Foreseen:
     """Play the rules through. `overrun` names attempts that are known to have timed out though the
-    plan does not say so."""
+    plan does not say so, and `interrupted` steps that a kill cut off and that may run only once.
+    With more `generations` what failed was tried as often again."""
     tried: dict[str, tuple[Tried, ...]] = {}
     retries, begun, total = 0, 0, 0
 
     def attempts(call: Call) -> FailureKind | None:
         nonlocal retries
         story: list[Tried] = []
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        if call.name in interrupted:
+            cut_off = FailureKind.INTERRUPTED
+            tried[call.name] = (Tried(attempt=0, kind=cut_off, last=True),)
+            return cut_off
+        most = 1 if call.once else MAX_ATTEMPTS
+        for attempt in range(1, most + 1):
             fault = call.faults[attempt - 1]
             kind = None if fault is Fault.NONE else KINDS[fault]
             if kind is None and overrun and (call.name, attempt) in overrun:
                 kind = FailureKind.STEP_TIMEOUT
-            again = kind not in (None, FailureKind.PERMANENT_ERROR) and attempt < MAX_ATTEMPTS
+            again = kind not in (None, FailureKind.PERMANENT_ERROR) and attempt < most
             if again and plan.retry_budget is not None and retries >= plan.retry_budget:
                 again, kind = False, FailureKind.RETRY_BUDGET
             story.append(Tried(attempt=attempt, kind=kind, last=not again))
@@ -173,11 +193,15 @@ def foresee(plan: Plan, overrun: Mapping[tuple[str, int], FailureKind] | None = 
     for stage in plan.stages:
         for call in stage.calls:
             begun += 1
+            if Fault.HANG in call.faults:
+                kind = FailureKind.RUN_TIMEOUT
+                return Foreseen(state=State.FAILED, kind=kind, dead=False, result=None, tried=tried)
             if plan.max_iterations is not None and begun > plan.max_iterations:
                 kind = FailureKind.ITERATION_LIMIT
                 return Foreseen(state=State.FAILED, kind=kind, dead=False, result=None, tried=tried)
             failed = attempts(call)
             if failed is not None and not call.tolerated:
+                tried[call.name] *= generations
                 return Foreseen(
                     state=State.FAILED, kind=failed, dead=True, result=None, tried=tried
                 )

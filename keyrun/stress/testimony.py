@@ -18,6 +18,9 @@ from keyrun.stress.evidence import Line, Mark
 from keyrun.stress.plan import MAX_ATTEMPTS, Plan, Way, run_id
 from keyrun.stress.violation import Promise, Violation
 
+EARLY, LATE_AFTER_RESTART, LATE = 0.005, 0.05, 2.0
+"""Seconds that clocks, and a loop that stands still, are given."""
+
 
 @attrs.define
 class _Key:
@@ -43,7 +46,10 @@ class Testimony:
         self.acknowledged: set[int] = set()
         self.told: dict[int, set[str]] = {}
         """States that the hook, or whoever waited for the result, was told."""
-        self.hooked: set[int] = set()
+        self.hooked: set[tuple[int, int]] = set()
+        """Runs and generations."""
+        self.redriven: set[int] = set()
+        """Runs whose second generation was asked for."""
         self.cancel_asked: dict[int, int] = {}
         """How often a cancel was asked for."""
         self.cancelled: dict[int, tuple[bool, int]] = {}
@@ -51,6 +57,10 @@ class Testimony:
         self.begun: dict[int, dict[str, set[int]]] = {}
         """Attempts of each step of each run."""
         self.executions = self.interrupted = 0
+        self._asked: dict[int, float] = {}
+        """When a delayed run was first submitted."""
+        self._first: dict[int, tuple[float, int]] = {}
+        """When a run with a time limit began its first step, and the process."""
         self._held: dict[int, int] = {}
         self._keys: dict[str, _Key] = {}
 
@@ -71,13 +81,20 @@ class Testimony:
                     self._found(Promise.LOSS, line.run, "was acknowledged, and unknown later")
                 self.acknowledged.add(line.run)
             case Mark.BEGUN:
-                self._begun(self._plan(line.run), line.fields[1], int(line.fields[2]))
+                plan = self._plan(line.run)
+                self._begun(plan, line.fields[1], int(line.fields[2]))
+                self._in_time(plan, line.fields[1], line.at)
+            case Mark.SUBMIT:
+                self._asked.setdefault(line.run, line.at)
+            case Mark.REDRIVE:
+                self.redriven.add(line.run)
+                self._key(self._plan(line.run)).tries = {}
             case Mark.LEFT:
                 self._key(self._plan(line.run)).open.pop((line.run, line.fields[1]), None)
             case Mark.TOLD | Mark.RESULT:
                 self.told.setdefault(line.run, set()).add(line.fields[1])
                 if line.mark is Mark.TOLD:
-                    self.hooked.add(line.run)
+                    self.hooked.add((line.run, int(line.fields[2])))
             case Mark.CANCEL:
                 self.cancel_asked[line.run] = self.cancel_asked.get(line.run, 0) + 1
             case Mark.CANCELLED:
@@ -109,7 +126,7 @@ class Testimony:
         what = f"{name}, attempt {attempt},"
         self.executions += 1
         self.begun.setdefault(number, {}).setdefault(name, set()).add(attempt)
-        if number in self.told:
+        if number in self.told and (number not in self.redriven or (number, 2) in self.hooked):
             self._found(Promise.DOUBLED, number, f"{what} began after the run's end was told")
         if number > key.run:
             key.run, key.stage, key.tries = number, -1, {}
@@ -124,6 +141,21 @@ class Testimony:
         self._again(key, plan, name, attempt, stage)
         self._stopped(key, plan, name, what)
         key.open[number, name] = stage
+
+    def _in_time(self, plan: Plan, name: str, at: float) -> None:
+        """Whether a step began when it may: not before its delay is over, nor after its run's time
+        is up. In the process that began a run a loop that stands still may be late to notice."""
+        number = plan.number
+        early = self._asked.get(number, at - plan.delay) + plan.delay - at
+        if early > EARLY:
+            said = f"{name} began {early:.3f} s before its delay of {plan.delay:.3f} s was over"
+            self._found(Promise.LIMITS, number, said)
+        if plan.run_timeout is not None:
+            first, life = self._first.setdefault(number, (at, self.life))
+            late = at - first - plan.run_timeout
+            if late > (LATE if life == self.life else LATE_AFTER_RESTART):
+                said = f"{name} began {late:.3f} s after the time of its run was up"
+                self._found(Promise.LIMITS, number, said)
 
     def _again(self, key: _Key, plan: Plan, name: str, attempt: int, stage: int) -> None:
         what = f"{name}, attempt {attempt},"
@@ -143,6 +175,8 @@ class Testimony:
         elif attempt > MAX_ATTEMPTS:
             said = f"{what} was executed, and {MAX_ATTEMPTS} attempts are allowed"
             self._found(Promise.LIMITS, plan.number, said)
+        if plan.calls[name].once and last:
+            self._found(Promise.DOUBLED, plan.number, f"{what} may run once, and ran again")
         key.tries[name] = (attempt, self.life)
 
     def _stopped(self, key: _Key, plan: Plan, name: str, what: str) -> None:

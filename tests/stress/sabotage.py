@@ -13,8 +13,10 @@ import trio
 from keyrun import Runtime
 from keyrun.runtime import outcome
 from keyrun.runtime.current import CurrentStep
+from keyrun.runtime.delays import Delays
 from keyrun.runtime.journal import Entry, Journal
 from keyrun.runtime.outbox import Outbox
+from keyrun.runtime.records import Standing, Submission
 from keyrun.storage import LmdbStore, group
 from keyrun.stress import child
 
@@ -101,6 +103,53 @@ def state() -> None:
     replace(CurrentStep, "seal_state", lambda self: None)
 
 
+def delay() -> None:
+    """Runs that are to begin later begin at once."""
+    admit = Delays.admit
+
+    def hasty(self: Delays, submission: Submission) -> None:
+        admit(self, submission)
+        self._heap[:] = [(0.0, number) for _, number in self._heap]
+        self._changed.set()
+
+    replace(Delays, "admit", hasty)
+
+
+def once() -> None:
+    """What a crash cut off is forgotten, so that what may run once runs again."""
+    fold = Journal.fold
+
+    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
+        if fields[0] == Entry.INTERRUPTED:
+            self.next = sequence + 1
+        else:
+            fold(self, sequence, fields)
+
+    replace(Journal, "fold", forgetful)
+
+
+def redrive() -> None:
+    """A redrive is answered and not done."""
+
+    async def idle(self: Runtime, run_id: str) -> int:
+        return 2
+
+    replace(Runtime, "redrive", idle)
+
+
+def deadline() -> None:
+    """The time of a run begins anew with each process."""
+    read = Standing.read
+
+    def forgetful(fields: list[Any]) -> Standing:
+        standing = read(fields)
+        if not standing.state.terminal:
+            standing.started_at = standing.deadline = None
+        return standing
+
+    replace(Standing, "read", staticmethod(forgetful))
+
+
 def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
     """Put something else in the place of what is there."""
     assert hasattr(owner, name), f"there is no {name} to be sabotaged any more"
@@ -108,7 +157,7 @@ def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
 
 
 if __name__ == "__main__":
-    {each.__name__: each for each in (gate, order, ceiling, replay, hook, cancel, pause, state)}[
-        sys.argv[1]
-    ]()
+    kept = (gate, order, ceiling, replay, hook, cancel, pause, state)
+    known = {each.__name__: each for each in (*kept, delay, once, redrive, deadline)}
+    known[sys.argv[1]]()
     child.main()

@@ -85,3 +85,35 @@ def test_evidence_is_read_as_it_grows_and_a_line_that_was_cut_short_is_left_out(
     log.write(Mark.DONE)
     log.close()
     assert [line.mark for line in tail.read()][-1] is Mark.DONE
+
+
+def test_what_may_run_once_is_tried_once_and_may_be_cut_off() -> None:
+    once = Call(name="step-0", faults=(FAIL, NONE, NONE), once=True)
+    planned = Plan(number=0, key="key-0", value=1, stages=(Stage(calls=(once,)),))
+    foreseen = foresee(planned)
+    assert (foreseen.kind, kinds(foreseen)) == (
+        FailureKind.STEP_FAILED,
+        [[FailureKind.STEP_FAILED]],
+    )
+    cut_off = foresee(planned, interrupted=["step-0"])
+    assert (cut_off.kind, cut_off.dead) == (FailureKind.INTERRUPTED, True)
+
+
+def test_a_run_that_is_redriven_suffers_the_same_again() -> None:
+    foreseen = foresee(plan((NONE, NONE, NONE), (FAIL, PERMANENT, NONE)), generations=2)
+    story = [FailureKind.STEP_FAILED, FailureKind.PERMANENT_ERROR]
+    assert kinds(foreseen) == [[None], story + story]
+
+
+def test_a_run_that_hangs_runs_out_of_time() -> None:
+    foreseen = foresee(plan((NONE, NONE, NONE), (Fault.HANG,) * 3, run_timeout=1))
+    assert (foreseen.kind, foreseen.dead) == (FailureKind.RUN_TIMEOUT, False)
+    assert kinds(foreseen) == [[None]]
+
+
+def test_the_plans_have_something_of_everything() -> None:
+    plans = [Options(seed=5).plan(number) for number in range(2000)]
+    assert sum(each.delay > 0 for each in plans) > 10
+    assert sum(each.run_timeout is not None for each in plans) > 10
+    assert sum(each.redriven and foresee(each).dead for each in plans) > 10
+    assert sum(any(call.once for call in each.calls.values()) for each in plans) > 10

@@ -54,6 +54,10 @@ def test_a_campaign_with_kills_finds_nothing_in_keyrun_as_it_is(
         ("cancel", attrs.evolve(UNDISTURBED, cancel_rate=0.4), {Promise.CANCEL}),
         ("pause", attrs.evolve(UNDISTURBED, pause_rate=0.6), {Promise.PAUSE}),
         ("state", UNDISTURBED, {Promise.STATE}),
+        ("delay", attrs.evolve(UNDISTURBED, delay_rate=0.3), {Promise.LIMITS}),
+        ("once", attrs.evolve(QUICK, runs=90, once_rate=1, fail_rate=0), {Promise.DOUBLED}),
+        ("redrive", attrs.evolve(UNDISTURBED, fail_rate=0.4, redrive_rate=1), {Promise.RESULT}),
+        ("deadline", attrs.evolve(QUICK, runs=60, run_timeout_rate=0.6), {Promise.LIMITS}),
     ],
 )
 def test_a_campaign_finds_what_was_broken_on_purpose(
