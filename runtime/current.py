@@ -10,6 +10,7 @@ import trio
 
 from keyrun.runtime import reports, telling
 from keyrun.runtime.clock import start_clock
+from keyrun.runtime.continuing import identity
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
@@ -186,9 +187,7 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """The same for all attempts of this step, and for no other step: give it to services that
         can tell a repeated request by it."""
-        run = self._run
-        named = f"{run.run_id}\0{run.number}\0{self.step}"
-        return sha256(named.encode()).hexdigest()[:32]
+        return sha256(identity(self._run, self.step)).hexdigest()[:32]
 
     @property
     def deadline(self) -> float | None:

@@ -11,13 +11,14 @@ from keyrun.runtime import telling
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.bugs import is_bug
 from keyrun.runtime.context import Context
+from keyrun.runtime.continuing import go_on, input_of, what_keeps
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.undoing import decide, undo
 from keyrun.runtime.values import Failure, FailureKind, State
-from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.verdict import CancelVerdict, Continuation
 from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.errors import StoreError
 
@@ -66,7 +67,11 @@ async def one_pass(
             await trio.lowlevel.checkpoint_if_cancelled()
         try:
             workflow = run.workflow
-            input_ = run.engine.codec.decode(run.submission.input, workflow.input_type)
+            if run.journal.continued is not None:
+                # What it was before is gone for good first; and a loop that does nothing but go on
+                # lets others have their turn.
+                await run.gate()
+            input_ = run.engine.codec.decode(input_of(run), workflow.input_type)
             context = Context(branch, input_)
             if workflow.takes_input:
                 result = await workflow.function(context, input_)
@@ -169,7 +174,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if isinstance(decision, NonDeterminism):
         quarantine(run, str(decision))
         return False
-    if decision is None:
+    if decision is None or isinstance(decision, Continuation):
         # What a workflow makes of being unwound, an error or even a value, says nothing.
         if run.unwinding is Unwind.AGAIN:
             run.rewind()
@@ -186,9 +191,21 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         return False
     if isinstance(decision, Failure):
         return _end(run, State.FAILED, failure=decision)
+    if isinstance(decision, Continuation):
+        return _continue(run, decision)
     if failure is not None:
         return _end(run, State.FAILED, failure=failure, dead=True)
     return _succeed(run, result)
+
+
+def _continue(run: Run, decision: Continuation) -> bool | None:
+    kept = what_keeps(run)
+    if kept is not None:
+        # A step that nothing could cut off was done after the workflow had decided.
+        failure = Failure(kind=FailureKind.WORKFLOW_ERROR, reason=kept)
+        return _end(run, State.FAILED, failure=failure, dead=True)
+    go_on(run, decision.input)
+    return None
 
 
 def _succeed(run: Run, result: Any) -> bool | None:

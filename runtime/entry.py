@@ -79,6 +79,15 @@ class NextTurn(NamedTuple):
     signal: bytes | None = None
 
 
+class Continued(NamedTuple):
+    """What a journal begins with whose run has gone on with another input: how often it has, the
+    input, and how many steps were done before."""
+
+    number: int
+    input: bytes
+    steps: int
+
+
 class Memory:
     """What is known of one step, or of one other durable call. Most of it never happens to most of
     them, so it stands here until it does."""

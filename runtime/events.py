@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     """It goes on after a wait or a pause."""
     RUN_PAUSED = "run_paused"
     """Somebody holds it, its key, or everything; a running step is let finish."""
+    RUN_CONTINUED = "run_continued"
+    """It goes on with another input and an empty journal: see `ctx.continue_as`."""
     RUN_CANCELLING = "run_cancelling"
     """Somebody asked for it to be cancelled, and it has not ended yet."""
     RUN_PROGRESS = "run_progress"

@@ -3,7 +3,7 @@
 from typing import Any
 from zlib import crc32
 
-from keyrun.runtime.entry import Call, Entry, Memory, NextTurn
+from keyrun.runtime.entry import Call, Continued, Entry, Memory, NextTurn
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.unhandled import unhandled
 from keyrun.runtime.values import Failure
@@ -22,6 +22,7 @@ class Memories:
 
     __slots__ = (
         "_order",
+        "continued",
         "fresh",
         "last_failure",
         "memories",
@@ -52,6 +53,8 @@ class Memories:
         """Entries about the turn that is under way, which go when it is done."""
         self.undoable: list[str] | None = None
         """Steps that have a compensation, in the order in which they were done, if there are."""
+        self.continued: Continued | None = None
+        """What the journal begins with, if the run has gone on with another input."""
         self.undoing: list[Any] | None = None
         """How the run will end when all is undone: see `undoing.decide`."""
         self._order: list[str] = []
@@ -97,6 +100,8 @@ class Memories:
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""
         before = 0 if self.turn is None else self.turn.number
+        if self.continued is not None:
+            before += self.continued.steps
         done, step = Entry.DONE, Call.STEP
         steps = [each for each in self.memories.values() if each.call is step]
         return before + len([each for each in steps if each.outcome is done])
@@ -123,6 +128,9 @@ class Memories:
             self._has(ident, memory, Entry.DONE)
             return
         entry = Entry(kind)
+        if entry is Entry.CONTINUED:
+            self.continued = Continued(*rest)
+            return
         if entry is Entry.TURN:
             number, payload, timer, *more = rest
             self.turn = NextTurn(number, payload, timer and (timer[0], timer[1]), *more)

@@ -93,6 +93,13 @@ class Tally:
         """Whether records that were read may be gone: a machine keeps those of its turn only."""
         return self.journal.turn is not None or bool(self.journal.turn_entries)
 
+    def outdated(self, first: list[Any] | None) -> bool:
+        """Whether all that was read is gone, since the run goes on with another input; `first` is
+        the entry that stands before all others, if there is one."""
+        known = self.journal.continued
+        count = first[3] if first is not None and first[0] == Entry.CONTINUED else 0
+        return self.after != b"" and count != (0 if known is None else known.number)
+
     def take(self, rows: list[tuple[bytes, list[Any]]]) -> None:
         """Read on."""
         for key, fields in rows:

@@ -119,6 +119,8 @@ class Reading:
                 submission = await ledger.submission(number)
                 if submission is None:
                     return None, tally
+                if tally.outdated(await ledger.get("journal", ledger.entry(number, 0))):
+                    tally = progress.Tally()
                 rows = await ledger.scan("journal", record, after=tally.after, limit=PAGE)
                 tally.take(rows)
                 if len(rows) < PAGE:
@@ -130,7 +132,7 @@ class Reading:
                         held=await self._held(submission.key, {}) == number,
                     )
                     break
-            # What was read never changes, so that others may have a turn.
+            # What was read does not change but as a whole, so that others may have a turn.
             await trio.lowlevel.checkpoint()
         experience = None
         if not records.standing.state.terminal:

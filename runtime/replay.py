@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from keyrun.actors.errors import is_crash
+from keyrun.runtime.continuing import input_of
 from keyrun.runtime.driver import one_pass, unasked, workflow_error
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.exported import Records
@@ -19,7 +20,7 @@ from keyrun.runtime.records import Standing
 from keyrun.runtime.rehearsal import Rehearsal
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.values import Failure, FailureKind, State
-from keyrun.runtime.verdict import CancelVerdict
+from keyrun.runtime.verdict import CancelVerdict, Continuation
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError, Transform
 
@@ -93,7 +94,7 @@ def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
 
 def _check_input(run: "Rehearsal") -> None:
     try:
-        run.engine.codec.decode(run.submission.input, run.workflow.input_type)
+        run.engine.codec.decode(input_of(run), run.workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
         raise run.contradiction(
             f"the input of the run cannot be read by today's code: {error}; if its runtime has a "
@@ -139,6 +140,12 @@ def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
         return State.RUNNING
     if unread is not None:
         raise run.contradiction(unasked(unread))
+    if isinstance(decision, Continuation):
+        if was is not None:
+            raise run.contradiction(
+                f"the run ended as {was.said}, and today's code goes on with continue_as instead"
+            )
+        return State.RUNNING
     if isinstance(decision, CancelVerdict):
         return _compare(run, was, _cancelled(decision.reason))
     if isinstance(decision, Failure):

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from keyrun.runtime.branch import Branch
+from keyrun.runtime.continuing import input_of
 from keyrun.runtime.entry import Entry
 from keyrun.runtime.errors import StepFailed
 from keyrun.runtime.exported import Records
@@ -103,7 +104,7 @@ async def undo(run: Run) -> bool:
                 step=ident,
                 output=_output(run, step, journal.memories[ident]),
                 left=tuple(reversed(idents[:at])),
-                run_input=engine.codec.decode(run.submission.input, run.workflow.input_type),
+                run_input=engine.codec.decode(input_of(run), run.workflow.input_type),
             )
             if not await _compensate(branch, step, ident, given):
                 left.append(ident)
