@@ -25,7 +25,18 @@ _NEVER = float("inf")
 class Branch:
     """Where a call of a workflow belongs."""
 
-    __slots__ = ("_counts", "apart", "bound", "closed", "forks", "lost", "prefix", "run", "task")
+    __slots__ = (
+        "_counts",
+        "apart",
+        "bound",
+        "closed",
+        "depth",
+        "forks",
+        "lost",
+        "prefix",
+        "run",
+        "task",
+    )
 
     def __init__(self, run: Run, prefix: str = "", *, apart: bool = False) -> None:
         self.run = run
@@ -37,6 +48,8 @@ class Branch:
         self.bound = False
         """Whether it is lost, or in a block with a time limit: it asks before it starts a thing."""
         self.closed = False
+        self.depth = 0
+        """How many children it is inside of."""
         self.forks: list[Branch] = []
         self._counts: dict[str, int] = {}
         self.task = trio.lowlevel.current_task()
@@ -46,8 +59,21 @@ class Branch:
         fork = Branch(self.run, prefix, apart=True)
         fork.bound = self.bound
         fork.closed = self.closed
+        fork.depth = self.depth
         self.forks.append(fork)
         return fork
+
+    def part(self, prefix: str) -> "Branch":
+        """A branch in the same task, which goes on when that one has ended: a child."""
+        part = Branch(self.run, prefix, apart=self.apart)
+        part.bound, part.closed, part.lost = self.bound, self.closed, self.lost
+        self.forks.append(part)
+        return part
+
+    def leave(self, part: "Branch") -> None:
+        """A child has ended."""
+        part.closed = True
+        self.forks.remove(part)
 
     def close(self) -> None:
         """From now on it, and what was forked from it, refuses everything."""

@@ -7,7 +7,8 @@ from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from keyrun.runtime import reports
+from keyrun.runtime import child, reports
+from keyrun.runtime.admission import check_key
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.continuing import identity, what_keeps
 from keyrun.runtime.gathering import gather
@@ -21,12 +22,14 @@ from keyrun.runtime.timer import sleep
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict, Continuation
 from keyrun.runtime.wording import a_reason
+from keyrun.runtime.workflow import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+I = TypeVar("I")  # noqa: E741 (the input)
 
 
 class DurableCall(Generic[R]):
@@ -55,6 +58,37 @@ class DurableCall(Generic[R]):
         """The same call in another branch."""
         call = perform(branch, self._step, self._args, self._kwargs)
         return watched(branch, call) if branch.bound else call
+
+
+class ChildCall(DurableCall[R]):
+    """A child that was asked for and begins when it is awaited, or given to `gather`."""
+
+    __slots__ = ("_input", "_key", "_workflow")
+
+    def __init__(
+        self, branch: Branch, workflow: Workflow[Any, R], input_: Any, key: str | None
+    ) -> None:
+        self.branch = branch
+        self._workflow = workflow
+        self._input = input_
+        self._key = key
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.on(self.branch).__await__()
+
+    def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
+        """The same call in another branch."""
+        if self._key is None or self._key == branch.run.key:
+            return child.inside(branch, self._workflow, self._input, _call)
+        call = child.apart(branch, self._workflow, self._input, self._key)
+        return watched(branch, call) if branch.bound else call
+
+
+async def _call(branch: Branch, workflow: Workflow[Any, Any], input_: Any) -> Any:
+    context = Context(branch, input_)
+    if workflow.takes_input:
+        return await workflow.function(context, input_)
+    return await workflow.function(context)
 
 
 Part = DurableCall[A] | Callable[["Context"], Awaitable[A]]
@@ -133,6 +167,22 @@ class Context:
 
         return await gather(self.branch, parts, start)
 
+    def child(
+        self,
+        workflow: Workflow[I, R],
+        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        *,
+        key: str | None = None,
+    ) -> DurableCall[R]:
+        """Run another workflow and wait for its result: as a part of this run, or, with another
+        `key`, as a run of its own in the order of that key. Raises `ChildFailed` or
+        `ChildCancelled`. To be awaited, or given to `gather`."""
+        if not isinstance(workflow, Workflow):
+            raise TypeError(f"ctx.child takes a workflow, got {workflow!r}")
+        if key is not None:
+            check_key(key)
+        return ChildCall(self.branch, workflow, input, key)
+
     async def sleep(self, seconds: float) -> None:
         """Wait. The time is counted from the first time that this is reached, crashes or not."""
         await watched(self.branch, sleep(self.branch, seconds))
@@ -190,11 +240,15 @@ class Context:
     def fail(self, reason: str) -> NoReturn:
         """End the run as failed, by the workflow's own judgement: no dead letter."""
         self.branch.check()
+        if self.branch.depth:
+            raise child.Verdict(a_reason(reason), cancelled=False)
         raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=a_reason(reason)))
 
     def cancel(self, reason: str) -> NoReturn:
         """End the run as cancelled, for a reason of the workflow's own."""
         self.branch.check()
+        if self.branch.depth:
+            raise child.Verdict(a_reason(reason), cancelled=True)
         raise halt(self._run, CancelVerdict(a_reason(reason)))
 
     def continue_as(self, input: Any = None) -> NoReturn:  # noqa: A002

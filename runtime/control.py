@@ -11,7 +11,7 @@ from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run, Unwind
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import settle
-from keyrun.runtime.values import State
+from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -67,6 +67,18 @@ class Control:
         if settled_soon and (run.number in engine.live or run.number in engine.resting):
             await engine.ended(run.number)
         return True
+
+    async def fail_at_rest(self, run_id: str, failure: Failure) -> None:
+        """End a run that nobody drives as failed; if somebody does, leave it alone."""
+        engine = self._engine
+        run = await self._find(run_id)
+        if run is None or run.standing.state.terminal or run.number in engine.live:
+            return
+        run.line.remove(run.number)
+        settle(run, State.FAILED, failure=failure)
+        engine.resting[run.number] = run
+        run.line.wake()
+        await run.gate()
 
     async def _cancel_when_driven(self, run: Run) -> None:
         """What a run at rest has done is undone before it is cancelled: its line sees to that."""

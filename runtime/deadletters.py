@@ -256,7 +256,7 @@ async def erase(
     record = ledger.number(number)
     for table in ("runs", "status", "dead"):
         group.delete(table, record)
-    for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent"):
+    for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
         for key, _ in await engine.store.scan(table, prefix=record):
             group.delete(table, key)
     if submission.origin == SALVAGED or submission.origin.startswith(ORIGIN):

@@ -12,7 +12,13 @@ from keyrun.runtime.branch import Branch
 from keyrun.runtime.bugs import is_bug
 from keyrun.runtime.context import Context
 from keyrun.runtime.continuing import go_on, input_of, what_keeps
-from keyrun.runtime.errors import NonDeterminism, ScopeTimeout, StepFailed
+from keyrun.runtime.errors import (
+    ChildCancelled,
+    ChildFailed,
+    NonDeterminism,
+    ScopeTimeout,
+    StepFailed,
+)
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
 from keyrun.runtime.settlement import quarantine, settle
@@ -77,7 +83,7 @@ async def one_pass(
                 result = await workflow.function(context, input_)
             else:
                 result = await workflow.function(context)
-        except StepFailed as error:
+        except (StepFailed, ChildFailed, ChildCancelled) as error:
             failure = error.failure
         except Halt:
             if run.decision is None or run.unwinding is not None:

@@ -10,6 +10,8 @@ from keyrun.runtime.admission import Admission
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.awaited import Awaited
 from keyrun.runtime.backlog import Backlog
+from keyrun.runtime.children import Children
+from keyrun.runtime.control import Control
 from keyrun.runtime.counter import stored_counter
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
@@ -178,6 +180,8 @@ class Engine:
         self.parking = Parking(self, evict_after)
         self.timers = Timers(self)
         self.signals = Signals(self)
+        self.children = Children(self)
+        self.control = Control(self)
         self.watched: dict[int, list[Callable[[News], None]]] = {}
         """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()

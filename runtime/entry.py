@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from keyrun.runtime.values import Failure
 
+CHILD = "keyrun.child:"
+"""What the channel on which a run hears of a child begins with."""
 GATE = "keyrun.approval:"
 """What the channel of an approval gate begins with."""
 

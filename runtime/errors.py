@@ -86,6 +86,24 @@ class RunCancelled(RuntimeFault, RuntimeError):
         self.reason = reason
 
 
+class ChildFailed(RunFailed):
+    """From `ctx.child`: the child failed; `failure` says how, with its own as the cause."""
+
+
+class ChildCancelled(RunCancelled):
+    """From `ctx.child`: the child was cancelled."""
+
+    def __init__(
+        self, message: str, *, reason: str | None, failure: "Failure", run_id: str, key: str
+    ) -> None:
+        super().__init__(message, reason=reason, run_id=run_id, key=key)
+        self.failure = failure
+
+
+class TooDeep(RuntimeFault, RecursionError):
+    """Children of children of children: more than five deep."""
+
+
 class StepFailed(RuntimeFault, RuntimeError):
     """A step failed for good; `failure` says how. Catch it to go on without the step."""
 

@@ -22,6 +22,17 @@ _PRIORITIES = {int(priority): priority for priority in Priority}
 _STATES = {str(state): state for state in State}
 
 
+@attrs.frozen
+class Parent:
+    """The run that started another and waits for it: its number, key and place, and how deep the
+    child is below the run that nobody waits for."""
+
+    number: int
+    key: str
+    place: int
+    depth: int
+
+
 @attrs.define(kw_only=True)
 class Submission:
     """What was submitted. The number is given at admission; nothing changes after that."""
@@ -41,6 +52,7 @@ class Submission:
     submitted_at: float
     delay: float
     origin: str
+    parent: Parent | None = None
     at_hand: bool = False
     """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
     told_as: tuple[str, str, str] | None = attrs.field(default=None, init=False)
@@ -56,6 +68,11 @@ class Submission:
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
+        if self.parent is not None:
+            return (*self._fields(), attrs.astuple(self.parent))
+        return self._fields()
+
+    def _fields(self) -> tuple[Any, ...]:
         return (
             SHARD,
             EPOCH,
@@ -96,6 +113,7 @@ class Submission:
             submitted_at=submitted_at,
             delay=delay,
             origin=origin,
+            parent=Parent(*fields[15]) if len(fields) > 15 else None,
         )
 
 

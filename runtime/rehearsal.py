@@ -127,6 +127,9 @@ class Rehearsal(Run):
             self.new.append(ident)
         return await self._park(ident, trio.Event())
 
+    async def rehearse_wait(self, label: str) -> Any:
+        return await self._park(label, trio.Event())
+
     async def wait(self, wait: Wait) -> None:
         passed = trio.Event()
         if wait.channel is None:

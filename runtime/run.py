@@ -194,6 +194,10 @@ class Run:
             self.compensators = {}
         self.compensators[ident] = step
 
+    async def rehearse_wait(self, label: str) -> Any:
+        """What becomes of a call without an outcome if this is a rehearsal."""
+        raise AssertionError("this run is in earnest")
+
     async def rehearse(self, step: "StepFunction[..., Any]", ident: str) -> Any:
         """What becomes of a step without an outcome if this is a rehearsal."""
         raise AssertionError("this run is in earnest")

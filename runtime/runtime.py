@@ -11,7 +11,6 @@ import trio
 from keyrun.actors import Supervision, checks
 from keyrun.runtime import deadletters, drawings, recovery
 from keyrun.runtime.admission import check_key
-from keyrun.runtime.control import Control
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.grouping import Grouping
 from keyrun.runtime.handle import RunHandle
@@ -40,7 +39,7 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._admission = engine.admission
-        self._control = Control(engine)
+        self._control = engine.control
 
     async def submit(
         self,
@@ -305,6 +304,7 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             nursery.start_soon(guard, engine.delays.run)
             nursery.start_soon(guard, engine.timers.run)
             nursery.start_soon(guard, engine.parking.run)
+            nursery.start_soon(guard, engine.children.run)
             nursery.start_soon(guard, engine.schedules.run)
             nursery.start_soon(guard, engine.sweeper.run)
             nursery.start_soon(guard, engine.entrance.run)
@@ -335,6 +335,7 @@ async def _begin(engine: Engine) -> None:
     await engine.delays.recover()
     engine.timers.recover()
     await engine.signals.recover()
+    await engine.children.recover()
     await engine.store.durable()
 
 

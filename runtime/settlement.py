@@ -45,6 +45,10 @@ def settle(
     if run.inbox is not None:
         for signal in run.inbox.signals:
             group.delete("signals", ledger.sequenced(run.number, signal.sequence))
+    if engine.children.used:
+        if run.submission.parent is not None:
+            engine.children.ended(run, group)
+        engine.children.left_alone(run)
     ended = ledger.timed(standing.ended_at, run.number)
     tables["ended"][ended] = seal_empty("ended", ended)
     if dead:

@@ -49,10 +49,10 @@ class Signals:
 
     async def recall(self, run: Run) -> None:
         """Take in what a run was sent."""
-        for signal in await self._stored(run.number):
+        for signal in await self.stored(run.number):
             run.letters.put(signal, run.journal)
 
-    async def _stored(self, number: int) -> list[Signal]:
+    async def stored(self, number: int) -> list[Signal]:
         """What a run was sent and has not taken, in order, also what is only staged."""
         engine = self._engine
         found: dict[int, Signal] = {}
@@ -78,9 +78,9 @@ class Signals:
         engine = self._engine
         number, submission = await self._find(run_id)
         if signal_id is not None and await self._repeats(number, signal_id):
-            waiting = any(one.signal_id == signal_id for one in await self._stored(number))
+            waiting = any(one.signal_id == signal_id for one in await self.stored(number))
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
-        old = [one for one in await self._stored(number) if one.channel == channel and replace]
+        old = [one for one in await self.stored(number) if one.channel == channel and replace]
         delivered = await self._wake(number, submission, channel)
         # Nothing is awaited between here and the end of the staging.
         run = engine.live.get(number)
@@ -229,7 +229,7 @@ class Signals:
         run = self._engine.live.get(number)
         if run is not None:
             return run.inbox is not None and run.inbox.has(channel)
-        return any(one.channel == channel for one in await self._stored(number))
+        return any(one.channel == channel for one in await self.stored(number))
 
     async def _check_gate(self, number: int, submission: Submission, gate: str) -> None:
         engine = self._engine

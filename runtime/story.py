@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.entry import GATE, Call, Entry
+from keyrun.runtime.entry import CHILD, GATE, Call, Entry
 from keyrun.runtime.records import Standing, Submission, read_failure, write_failure
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
@@ -176,8 +176,8 @@ def _entry(fields: list[Any]) -> Happening:
             return Happening(at=at, event=event, step=ident, delay=rest[1])
         case Entry.WAIT:
             call, channel, timer = rest
-            event = "approval_wanted" if call == Call.APPROVAL else "signal_wanted"
-            said, delay = channel.removeprefix(GATE), timer and timer[1]
+            event = _WANTED[Call(call)]
+            said, delay = channel.removeprefix(GATE).removeprefix(CHILD), timer and timer[1]
             return Happening(at=at, event=event, step=ident, delay=delay, detail=said)
         case Entry.CONTINUED:
             return Happening(at=at, event="continued", detail=f"with journal {rest[0] + 1}")
@@ -202,13 +202,23 @@ def _entry(fields: list[Any]) -> Happening:
             )
 
 
-_RECEIVED = (Call.SIGNAL, Call.APPROVAL)
+_RECEIVED = (Call.SIGNAL, Call.APPROVAL, Call.CHILD)
+_WANTED = {
+    Call.SIGNAL: "signal_wanted",
+    Call.APPROVAL: "approval_wanted",
+    Call.CHILD: "child_started",
+}
 
 
 def _received(at: float, ident: str, call: Call, payload: list[Any]) -> Happening:
     """That a run was sent what it waited for, or that nobody did in time."""
     channel, taken, *sent = payload
-    said = channel.removeprefix(GATE)
+    said = channel.removeprefix(GATE).removeprefix(CHILD)
+    if call is Call.CHILD:
+        state, _, failure, reason = taken
+        said += f": {reason}" if reason else ""
+        event = f"child_{state}"
+        return Happening(at=at, event=event, step=ident, failure=read_failure(failure), detail=said)
     if call is Call.SIGNAL:
         event = "signal_received" if sent else "signal_timed_out"
         if sent and sent[1] is not None:

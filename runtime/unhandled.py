@@ -7,6 +7,7 @@ failure, and what failed beside it, is not followed by anything.
 from collections.abc import Mapping, Sequence
 
 from keyrun.runtime.entry import Call, Ending, Entry, Memory
+from keyrun.runtime.values import State
 
 
 def unhandled(memories: Mapping[str, Memory], order: Sequence[str]) -> set[str]:
@@ -37,6 +38,9 @@ def _ends(memories: Mapping[str, Memory], order: Sequence[str], at: int) -> bool
         ident = f"{ident.removesuffix('()')}.{memory.payload}/"
     elif memory.call is Call.SCOPE:
         if memory.payload[0] == Ending.FINISHED or "fail_after()" not in ident:
+            return False
+    elif memory.call is Call.CHILD:
+        if memory.payload[1][0] == State.SUCCEEDED:
             return False
     elif memory.outcome is Entry.DONE:
         return False
