@@ -259,6 +259,11 @@ class Context:
         Raises `RuntimeError` if a step was done that has a compensation."""
         self.branch.check()
         run = self._run
+        if self.branch.depth:
+            raise RuntimeError(
+                "a child that is a part of its parent's run cannot go on with an empty journal; "
+                "give it a key of its own: ctx.child(..., key=...)"
+            )
         kept = what_keeps(run)
         if kept is not None:
             raise RuntimeError(kept)

@@ -49,6 +49,8 @@ def go_on(run: "Run", input_: bytes) -> None:
     """Stage that a run whose pass is over goes on with another input."""
     engine, ledger, standing = run.engine, run.engine.ledger, run.standing
     before = run.journal
+    if engine.children.used:
+        engine.children.left_alone(run)
     group = run.staged = engine.commits.open_group()
     for sequence in range(1, before.next):
         group.delete("journal", ledger.entry(run.number, sequence))

@@ -398,3 +398,45 @@ async def test_only_workflows_are_children() -> None:
 
     async with open_test_runtime(workflows=[odd]) as rt:
         assert "takes a workflow" in await (await rt.submit(odd, key="k")).result()
+
+
+async def test_a_run_that_goes_on_with_an_empty_journal_leaves_no_child_behind(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def restless(ctx: Context, turn: int) -> int:
+        if turn:
+            return turn
+
+        async def wait(ctx: Context) -> None:
+            await ctx.child(leaf, "leaf", key="other")
+
+        async def go_on(ctx: Context) -> None:
+            await ctx.sleep(3)
+            ctx.continue_as(1)
+
+        await ctx.gather(wait, go_on)
+        raise AssertionError
+
+    async with open_test_runtime(workflows=[restless, leaf]) as rt:
+        assert await (await rt.submit(restless, 0, key="k", run_id="r")).result() == 1
+        await trio.sleep(1)
+        (child,) = await rt.runs(key="other")
+        assert child.state is State.CANCELLED
+
+
+async def test_a_child_inside_cannot_go_on_with_an_empty_journal(autojump_clock: MockClock) -> None:
+    @workflow
+    async def inner(ctx: Context) -> None:
+        ctx.continue_as(None)
+
+    @workflow
+    async def outer(ctx: Context) -> str:
+        try:
+            await ctx.child(inner)
+        except RuntimeError as error:
+            return str(error)
+        raise AssertionError
+
+    async with open_test_runtime(workflows=[outer, inner]) as rt:
+        assert "a key of its own" in await (await rt.submit(outer, key="k")).result()
