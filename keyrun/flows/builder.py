@@ -56,6 +56,8 @@ class Builder:
         self._nodes: dict[str, Place] = {}
         self._edges: dict[tuple[str, str], Place] = {}
         """Where each is in the document."""
+        self._astray: list[tuple[str, str, Place]] = []
+        """Edges whose ends are not both beside them."""
         self._loops: dict[str, list[str]] = {}
         """The nodes that each loop has become."""
         document = self._right(document, ())
@@ -72,6 +74,7 @@ class Builder:
     def graph(self, document: dict[str, Any]) -> Graph:
         """The graph, which is whole if there are no problems."""
         self._add(document, ())
+        self._find_astray()
         try:
             self._graph.validate()
         except InvalidGraph as error:
@@ -91,12 +94,26 @@ class Builder:
         for number, fields in enumerate(edges if isinstance(edges, list) else ()):
             at = (*place, "edges", number)
             usable = self._right(fields, at) if isinstance(fields, dict) else {}
-            if "from" in usable and "to" in usable:
-                source, target = usable.pop("from"), usable.pop("to")
-                if not usable.get("back") and {source, target} <= entries.keys():
-                    ways.add((source, target))
-                self._edge(source, entries.get(target, target), usable, at)
+            if "from" not in usable or "to" not in usable:
+                continue
+            source, target = usable.pop("from"), usable.pop("to")
+            if not {source, target} <= entries.keys():
+                self._astray.append((source, target, at))
+                continue
+            if not usable.get("back"):
+                ways.add((source, target))
+            self._edge(source, entries[target], usable, at)
         return entries, ways
+
+    def _find_astray(self) -> None:
+        """Say of edges to or from elsewhere what is wrong with them."""
+        for source, target, at in self._astray:
+            for name in (source, target):
+                if name not in self._nodes:
+                    self.problems.append((at, f"there is no node {name!r}"))
+                elif self._nodes[name][:-2] != at[:-2]:
+                    said = f"{name!r} is in another body; edges lead to and from a loop as a whole"
+                    self.problems.append((at, said))
 
     def _edge(self, source: str, target: str, options: dict[str, Any], at: Place) -> None:
         self._edges.setdefault((source, target), at)

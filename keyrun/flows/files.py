@@ -108,7 +108,7 @@ def _placed(read: Source, found: Iterable[tuple[source.Place, str]]) -> list[Pro
 def _path(place: source.Place) -> str:
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        text += f"[{part}]" if isinstance(part, int) else f".{part[:80]}"
     return f"{text[1:]}: " if text else ""
 
 

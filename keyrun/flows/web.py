@@ -4,6 +4,7 @@ A connection that fails, a 5xx, 408, 425 and 429 are transient: another attempt 
 `Retry-After` where the server says so. Every other status that was not asked for is permanent.
 """
 
+import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,6 +26,7 @@ TRANSIENT = frozenset({408, 425, 429})
 LONGEST_WAIT = 86_400.0
 """Seconds for which a server can make the next attempt wait."""
 _SAID = 300
+_CREDENTIALS = re.compile(r"//[^/]*@")
 
 _client: "trio.lowlevel.RunVar[httpx.AsyncClient]" = trio.lowlevel.RunVar("keyrun.flows.client")
 
@@ -110,8 +112,9 @@ class Exchange:
         raise NodeFailed(what)
 
     def __str__(self) -> str:
-        # What is behind the path may be a secret.
-        return f"{self.method} {self.url.partition('?')[0]}"
+        # What is behind the path, or before the host, may be a secret.
+        address = _CREDENTIALS.sub("//", self.url.partition("?")[0])
+        return f"{self.method} {address}"
 
 
 def _shared_client() -> "httpx.AsyncClient":

@@ -19,6 +19,10 @@ from keyrun.runtime.values import Failure
 NAMES = ("output", "input", "outputs", "error")
 """What a condition can be about."""
 
+LONGEST = 1000
+"""Letters of an expression. What reads it goes as deep as it is long, and ends the process where
+the stack ends, which in threads can be at half a megabyte."""
+
 _PLACE = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)")
 _EXPECTING = re.compile(r" expecting \{.*\}")
 _BINDS = re.compile(r"\.(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,")
@@ -66,6 +70,8 @@ class Condition:
             raise MissingExtra(
                 "conditions need the package common-expression-language: pip install keyrun[flows]"
             ) from None
+        if len(source) > LONGEST:
+            raise Unreadable([Fault(f"it has {len(source):,} letters, and may have {LONGEST:,}")])
         try:
             program = cel.compile(source)
         except ValueError as error:

@@ -323,6 +323,8 @@ async def test_the_code_starts_in_an_empty_directory_that_is_removed() -> None:
     [
         ("def main(:", {}, ValueError, "the code nodes.sum, line 1: invalid syntax"),
         ("\n\nx = = 1", {}, ValueError, "line 3"),
+        ("x = " + "-" * 100_000 + "1", {}, ValueError, "nested too deep to be read"),
+        ("x = a" + ".a" * 100_000, {}, ValueError, "nested too deep to be read"),
         ("x", {"language": "perl"}, ValueError, "language must be one of python, javascript, wasm"),
         (b"x", {}, TypeError, "the source of python is text"),
     ],

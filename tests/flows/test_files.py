@@ -220,7 +220,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line() -> None:
         (25, "nodes.g: must be a mapping, got a list"),
         (26, "'c' is there twice, first in line 19"),
         (26, "nodes.c.language: must be one of python, javascript, wasm; got 'perl'"),
-        (28, "edges[0]: edge 'a' -> 'nowhere': there is no node 'nowhere'"),
+        (28, "edges[0]: there is no node 'nowhere'"),
         (29, "edges[1].on: must be one of complete, fail, all; got 'sometimes'"),
         (30, "edges[2].when: in 'nope == 1': line 1, column 1: 'nope' is unknown"),
         (31, "'a' -> 'b' -> 'a' is a cycle"),
@@ -256,6 +256,7 @@ def test_an_error_names_the_file_and_the_line_as_compilers_do(tmp_path: Path) ->
         ("name: a\nnodes: {x: {kind: code}}", 2, "needs its code"),
         ("name: a\nnodes: {x: {kind: code, file: y}}", 2, "flows that are in a file themselves"),
         ("name: a\nnodes: {x: {kind: agent, model: m}}", 2, "needs a prompt, or messages"),
+        (f"name: a\nnodes:\n  x: {{kind: branch, when: '{'!' * 1000}true'}}", 3, "1,004 letters"),
         ("name: a\nnodes: &n {x: *n}", 2, "inside of what it stands for"),
         (
             "name: a\nnodes:\n  x: {kind: code, source: |\n    1}\n",

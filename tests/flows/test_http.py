@@ -93,7 +93,8 @@ async def test_these_statuses_are_transient(server: Server, status: int) -> None
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 451])
 async def test_other_4xx_are_permanent(server: Server, status: int) -> None:
     server.replies = [Reply(status=status, body="because\nof this")]
-    failure = await failure_of(http(server.url + "/path?secret=1"))
+    address = server.url.replace("//", "//ann:secret@")
+    failure = await failure_of(http(address + "/path?secret=1"))
     assert failure.kind is FailureKind.PERMANENT_ERROR
     assert f"GET {server.url}/path answered {status}" in failure.reason
     assert "because of this" in failure.reason

@@ -79,6 +79,8 @@ def code(
 def _check_python(source: str | bytes, where: str) -> None:
     try:
         compile(source, "<code>", "exec", dont_inherit=True)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"the code {where} is nested too deep to be read") from error
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         what = error.msg if isinstance(error, SyntaxError) else error
