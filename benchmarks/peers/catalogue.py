@@ -96,7 +96,7 @@ PEERS = (
         sizes={
             "messages": {"keys": 200, "at_once": 64},
             "killed": {"runs": 1000, "at_once": 64},
-            "asleep": {"runs": 2000, "at_once": 64},
+            "asleep": {"runs": 1000, "at_once": 64},
         },
     ),
     Peer(

@@ -45,7 +45,7 @@ TASKS = (
     Task(name="runs-1", act="runs", at_once=1, seconds=5),
     Task(name="messages", act="messages", keys=1000, messages=10),
     Task(name="killed", act="fill", runs=2000, kill=True),
-    Task(name="asleep", act="sleep", runs=10_000, seconds=10),
+    Task(name="asleep", act="sleep", runs=10_000, seconds=5),
     Task(name="tell", act="tell", keys=1000, messages=100),
     Task(name="ask", act="ask", keys=1000, at_once=1, seconds=1),
 )
