@@ -41,7 +41,7 @@ def _measured_on(record: Record) -> str:
     if record.load > record.machine["cores"] / 2:
         told += (
             f" The machine did other things as well (load {record.load:.1f} before it began), "
-            "which slows down whoever waits for the disk often."
+            "so these are figures of a busy machine: on a quiet one they will be others."
         )
     if record.short_turns:
         told += (

@@ -1,8 +1,8 @@
 """Short turns of the processor, for Keyrun and its peers alike.
 
 Whoever waits for the disk must be let in again when the disk is done. On a machine that does other
-things as well, that takes until the turn of somebody else is over, milliseconds each time, and the
-figures would tell of that. Who asks for short turns is let in at once; its share stays what it was.
+things as well, that may take until the turn of somebody else is over, milliseconds each time, and
+figures would tell of that. Who asks for short turns is let in sooner; its priority stays as it was.
 """
 
 import ctypes
