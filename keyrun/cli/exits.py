@@ -30,7 +30,7 @@ PIPE_CLOSED = 141
 
 EXIT_CODES = """\
   0    fine
-  1    the run failed or is not there; verify found damage, or check a problem
+  1    the run failed or is not there; verify found damage, flow check a problem
   2    the command was not understood
   3    the run was cancelled
   4    the store cannot be opened, read or locked

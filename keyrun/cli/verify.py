@@ -34,7 +34,8 @@ def command(ctx: click.Context, *, store: Path, as_json: bool) -> None:
         print(documents.line(documents.verification(found)))
     else:
         for damage in found.damage:
-            print(visible(damage.problem))
+            # What to do next is what this command is for.
+            print(visible(damage.problem.partition("; run verify()")[0]))
         print(
             f"{found.records} records in {len(found.tables)} tables, {len(found.damage)} damaged"
             + ("" if found.structure_checked else "; the structure was not checked")

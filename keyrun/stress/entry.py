@@ -63,8 +63,8 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
 @click.option("--timeout-rate", type=RATE, default=DEFAULTS.timeout_rate, help="The same.")
 @click.option("--cancel-rate", type=RATE, default=DEFAULTS.cancel_rate, help="Share of runs.")
 @click.option("--pause-rate", type=RATE, default=DEFAULTS.pause_rate, help="The same.")
-@click.option("--delay-rate", type=RATE, default=DEFAULTS.delay_rate, help="Runs to begin later.")
-@click.option("--once-rate", type=RATE, default=DEFAULTS.once_rate, help="Steps to run once.")
+@click.option("--delay-rate", type=RATE, default=DEFAULTS.delay_rate, help="Runs that begin later.")
+@click.option("--once-rate", type=RATE, default=DEFAULTS.once_rate, help="Steps that may run once.")
 @click.option(
     "--redrive-rate", type=RATE, default=DEFAULTS.redrive_rate, help="Share of dead letters."
 )

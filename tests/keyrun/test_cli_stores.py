@@ -151,7 +151,7 @@ def test_verify_finds_damage_and_says_so_with_its_exit_code(store: Path) -> None
     damage(store, "runs", number(3))
     result = invoke("verify", store)
     assert result.exit_code == 1
-    assert "in table 'runs' is damaged" in result.stdout
+    assert "in table 'runs' is damaged: its checksum does not match\n" in result.stdout
     assert "1 damaged" in result.stdout
     result = invoke("verify", store, "--json")
     assert result.exit_code == 1
