@@ -8,6 +8,7 @@ from keyrun.flows.files import InvalidFlow, Problem, load, parse
 from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.approval import approval
 from keyrun.flows.nodes.branch import branch
+from keyrun.flows.nodes.child import child
 from keyrun.flows.nodes.code import code
 from keyrun.flows.nodes.http import http
 from keyrun.runtime.graphs.errors import MissingExtra
@@ -23,6 +24,7 @@ __all__ = [
     "agent",
     "approval",
     "branch",
+    "child",
     "code",
     "http",
     "load",

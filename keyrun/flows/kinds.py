@@ -9,6 +9,7 @@ import attrs
 from keyrun.flows.nodes import approval as approvals
 from keyrun.flows.nodes import branch as branches
 from keyrun.flows.nodes.agent import agent
+from keyrun.flows.nodes.child import child
 from keyrun.flows.nodes.code import LANGUAGES, code
 from keyrun.flows.nodes.http import METHODS, http
 from keyrun.flows.nodes.loop import MOST
@@ -117,6 +118,14 @@ def _approval(fields: Fields, place: Place) -> Any:
     return approvals.approval(timeout=fields.get("timeout"))
 
 
+def _workflow(fields: Fields, place: Place) -> Any:
+    name = fields["workflow"]
+    if name not in place.workflows:
+        known = ", ".join(sorted(place.workflows)) or "none"
+        raise ValueError(f"there is no workflow {name!r}; those that are known: {known}")
+    return child(place.workflows[name], **_only(fields, "input", "key"), where=place.where)
+
+
 KINDS: dict[str, Kind] = {
     "http": Kind(
         about="A request to a server; gives status, headers and body.",
@@ -209,6 +218,18 @@ KINDS: dict[str, Kind] = {
         make=None,
         templates=("start",),
         expressions=("while",),
+        steps=False,
+    ),
+    "workflow": Kind(
+        about="A run of another workflow; gives its result.",
+        fields={
+            "workflow": Field(_TEXT, "Its name.", required=True),
+            "input": Field(_ANY, "Its input. What triggered the node, or the input of the run."),
+            "key": Field(_TEXT, "Its ordering key. Without one it is a part of this run."),
+        },
+        make=_workflow,
+        subject="workflow",
+        templates=("input", "key"),
         steps=False,
     ),
 }
