@@ -11,6 +11,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
+from functools import partial
 from math import inf
 from typing import Any, TypeAlias, cast
 
@@ -153,17 +154,17 @@ class Pool:
         if len(self._idle) >= MAX_IDLE:
             return False
 
-        def leave(_: object) -> trio.lowlevel.Abort:
-            # Cancelled through a scope that somebody kept, it goes on as if it were woken.
-            del self._idle[task]
-            self.seeking += 1
-            return trio.lowlevel.Abort.SUCCEEDED
-
         self.serving[task] = None
         self._idle[task] = None
         self.signal_quiet()
-        await trio.lowlevel.wait_task_rescheduled(leave)
+        await trio.lowlevel.wait_task_rescheduled(partial(self._leave, task))
         return True
+
+    def _leave(self, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
+        # Cancelled through a scope that somebody kept, it goes on as if it were woken.
+        del self._idle[task]
+        self.seeking += 1
+        return trio.lowlevel.Abort.SUCCEEDED
 
     @types.coroutine
     def _carry(self, coroutine: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:

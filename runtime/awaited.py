@@ -1,6 +1,7 @@
 """Awaited ends: who waits for the end of which run, in this process."""
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,7 +34,8 @@ class Awaited:
             tasks[number] = [task]
         else:
             waiting.append(task)
-        return trio.lowlevel.wait_task_rescheduled(_Leave(tasks, number, task))  # noqa: ASYNC105
+        leave = partial(_leave, tasks, number, task)  # a closure takes longer to make
+        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
 
     def ended(self, number: int, standing: "Standing") -> None:
         """The end of a run is durable."""
@@ -54,20 +56,10 @@ class Awaited:
                 trio.lowlevel.reschedule(task, Error(gone))
 
 
-class _Leave:
-    """What Trio calls when a task that waits is cancelled. A closure would be four objects for the
-    garbage collector to look at."""
-
-    __slots__ = ("_number", "_task", "_tasks")
-
-    def __init__(self, tasks: Tasks, number: int, task: trio.lowlevel.Task) -> None:
-        self._tasks = tasks
-        self._number = number
-        self._task = task
-
-    def __call__(self, _: object) -> trio.lowlevel.Abort:
-        waiting = self._tasks[self._number]
-        waiting.remove(self._task)
-        if not waiting:
-            del self._tasks[self._number]
-        return trio.lowlevel.Abort.SUCCEEDED
+def _leave(tasks: Tasks, number: int, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
+    """What Trio calls when a task that waits is cancelled."""
+    waiting = tasks[number]
+    waiting.remove(task)
+    if not waiting:
+        del tasks[number]
+    return trio.lowlevel.Abort.SUCCEEDED

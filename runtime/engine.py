@@ -308,7 +308,8 @@ class Engine:
                 if len(self._spare) >= SPARE:
                     self._spare.clear()
                 self._spare[line.key] = line
-            line.entered()
+            if line.entering:
+                line.entered()
 
     async def load(self, line: Line, place: int, number: int) -> Run | None:
         """A run that is about to be driven, with all that it remembers; None if it has no business

@@ -175,7 +175,8 @@ class Run:
         sequence = journal.next
         journal.next = sequence + 1
         key = self.record + SEQUENCE.pack(sequence)
-        group = self.staged = self.engine.commits.open_group()
+        commits = self.engine.commits
+        group = self.staged = commits.open_group() if commits.attentive else commits.group
         group.tables["journal"][key] = seal("journal", key, fields)
 
     def store_standing(self) -> None:

@@ -39,6 +39,7 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._admission = engine.admission
+        self.decode_result = engine.reading.decode_result
         self._control = engine.control
 
     async def submit(
@@ -138,10 +139,6 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
             if standing is None and await engine.ledger.submission(number) is None:
                 return None
         return await engine.ended(number)
-
-    def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
-        """The result of a run as its workflow declares it."""
-        return self._engine.reading.decode_result(workflow, version, payload)
 
     async def cancel(self, run_id: str) -> bool:
         """Ask for a run to be cancelled. True while it has not ended, False when it has, or is

@@ -83,7 +83,16 @@ async def perform(
         sprints = False
     if sprints and run.staged is not None and not run.staged.durable:
         await run.staged.wait()
-    if not sprints or run.stopped or not engine.slots.free:
+    standing = run.standing
+    if (
+        not sprints
+        or not engine.slots.free
+        # What `run.stopped` says.
+        or standing.paused
+        or standing.cancel_requested
+        or run.line.paused
+        or engine.stopped
+    ):
         memory = journal.remember(ident, mark)
         return await attempts(branch, step, ident, memory, args, kwargs)
     current = CurrentStep(run, ident, 1, engine.wall(), False, step.timeout_in(limits))
@@ -97,7 +106,7 @@ async def perform(
     token = enter(current)
     suspension.callback = current.wait_begins
     try:
-        value = await step.function(*args, **kwargs)
+        value = await (step.function(*args, **kwargs) if kwargs else step.function(*args))
         if current.until is None:
             suspension.callback = None
             payload = stage_value(run, step, mark, current, value)

@@ -168,7 +168,7 @@ def gate() -> None:
     """What is staged is said to be durable, and committed a while later."""
 
     async def early(self: group.GroupCommit) -> None:
-        staged, self._open = self._open, group.Group(self)
+        staged, self.group = self.group, group.Group(self)
         tables = staged.tables
         staged.settle(durable=True)
         await trio.sleep(0.1)
