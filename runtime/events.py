@@ -7,6 +7,7 @@ if it tells of something that no family here has a field for.
 """
 
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from keyrun.runtime.values import Failure
@@ -234,7 +235,7 @@ are plain tuples, which cost little and are of no concern to the garbage collect
 
 _STARTED, _COMPLETED = EventKind.STEP_STARTED, EventKind.STEP_COMPLETED
 # To build an event with its own constructor takes twice as long.
-_build = tuple.__new__
+_step, _run = partial(tuple.__new__, StepEvent), partial(tuple.__new__, RunEvent)
 
 
 def in_full(brief: Any) -> tuple[Event, StepEvent | None]:
@@ -243,12 +244,12 @@ def in_full(brief: Any) -> tuple[Event, StepEvent | None]:
         begun, at, (run_id, key, workflow), step, attempt = brief
         elapsed = at - begun if at > begun else 0.0
         return (
-            _build(StepEvent, (_STARTED, begun, run_id, key, workflow, step, attempt, None)),
-            _build(StepEvent, (_COMPLETED, at, run_id, key, workflow, step, attempt, elapsed)),
+            _step((_STARTED, begun, run_id, key, workflow, step, attempt, None)),
+            _step((_COMPLETED, at, run_id, key, workflow, step, attempt, elapsed)),
         )
     kind, at, (run_id, key, workflow), generation, done, elapsed, reason, failure = brief
     told = kind, at, run_id, key, workflow, generation, done, elapsed, reason, failure
-    return _build(RunEvent, told), None
+    return _run(told), None
 
 
 def run_of(event: Event | Brief) -> str:

@@ -79,12 +79,6 @@ class Feed:
         staged.append(event)
         return staged, len(staged) - 1
 
-    def tell_briefly(self, group: "Group | None", event: Brief) -> None:
-        """The same in few words, when `group` is open."""
-        if group is not self.group:
-            self.follow(group)
-        self.staged.append(event)
-
     def follow(self, group: "Group | None") -> None:
         """What is staged from now on is told when `group` is durable."""
         assert group is not None

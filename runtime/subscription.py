@@ -6,8 +6,7 @@ where the gap is. A step that began and was done at once takes one place in the 
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -63,7 +62,6 @@ class Events:
         """Events that were dropped behind what is in the buffer."""
         self._news: trio.Event | None = None
         self._open = self._over = False
-        self._reader: AsyncGenerator[Event, None] | None = None
         self.dropped = 0
         """How many events were dropped so far."""
 
@@ -92,7 +90,6 @@ class Events:
         self._feed.remove(self)
         self.skip()
         self.end()
-        self._end_reader()
 
     def skip(self) -> None:
         """Forget what was not read."""
@@ -137,19 +134,28 @@ class Events:
             self._news.set()
             self._news = None
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        # A generator costs a third of a coroutine for each event; a cancelled one is spent.
-        self._end_reader()
-        self._reader = self._read()
-        return self._reader
+    def __aiter__(self) -> Self:
+        return self
 
     async def __anext__(self) -> Event:
-        if self._second is not None:
-            event, self._second = self._second, None
+        # On the way of every event that is read, so what is meant is put together in place.
+        event = self._second
+        if event is not None:
+            self._second = None
             return event
+        if not self._buffer and await self._is_gap():
+            return self._missed()
+        item = self._buffer.popleft()
+        if type(item) is not tuple:
+            return cast(Event, item)
+        event, self._second = in_full(item)
+        return event
+
+    async def _is_gap(self) -> bool:
+        """Wait for what comes next: whether it is the word of a gap."""
         while not self._buffer:
             if self._gap:
-                return self._missed()
+                return True
             if self._over:
                 raise StopAsyncIteration
             if not self._open:
@@ -157,41 +163,7 @@ class Events:
             if self._news is None:
                 self._news = trio.Event()
             await self._news.wait()
-        item = self._buffer.popleft()
-        if type(item) is tuple:
-            event, self._second = in_full(item)
-            return event
-        return cast(Event, item)
-
-    async def _read(self) -> AsyncGenerator[Event, None]:
-        buffer = self._buffer
-        while True:
-            try:
-                yield await self.__anext__()
-            except StopAsyncIteration:
-                return
-            while buffer and self._second is None:
-                item = buffer.popleft()
-                if type(item) is not tuple:
-                    yield cast(Event, item)
-                    continue
-                event, second = in_full(item)
-                if second is None:
-                    yield event
-                    continue
-                self._second = second
-                yield event
-                if self._second is second:
-                    self._second = None
-                    yield second
-
-    def _end_reader(self) -> None:
-        """End an iteration that somebody has left, so that nothing waits to be collected."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            # One that is being waited for in another task cannot be ended from here.
-            with suppress(StopIteration, RuntimeError):
-                reader.aclose().send(None)
+        return False
 
 
 def _apart(events: Iterable[Event | Brief]) -> Iterator[Event]:

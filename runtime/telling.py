@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
 _SUBMITTED, _STARTED = EventKind.RUN_SUBMITTED, EventKind.RUN_STARTED
-_SUCCEEDED = EventKind.RUN_SUCCEEDED
+_SUCCEEDED, _SUCCESS = EventKind.RUN_SUCCEEDED, State.SUCCEEDED
 
 _ENDS = {
     State.SUCCEEDED: EventKind.RUN_SUCCEEDED,
@@ -48,15 +48,19 @@ _LIMITS = {
 
 def submitted(feed: "Feed", group: "Group", run: "Submission") -> None:
     """A run was admitted."""
-    feed.tell_briefly(group, (_SUBMITTED, run.submitted_at, run.about, 1, 0, None, None, None))
+    if group is not feed.group:
+        feed.follow(group)
+    feed.staged.append((_SUBMITTED, run.submitted_at, run.about, 1, 0, None, None, None))
 
 
 def started(feed: "Feed", run: "Run") -> None:
     """A run is driven for the first time: no record says so, it rides in the next commit."""
-    now, about = run.standing, run.submission.about
-    at, done = now.started_at or 0.0, now.steps_done
-    told = _STARTED, at, about, now.generation, done, None, None, None
-    feed.tell_briefly(feed.commits.open_group(), told)
+    now, submission, commits = run.standing, run.submission, feed.commits
+    at, about = now.started_at or 0.0, submission.told_as or submission.about
+    group = commits.open_group() if commits.attentive else commits.group
+    if group is not feed.group:
+        feed.follow(group)
+    feed.staged.append((_STARTED, at, about, now.generation, now.steps_done, None, None, None))
 
 
 def run_changed(
@@ -90,11 +94,14 @@ def run_ended(feed: "Feed", run: "Run") -> None:
     if failure is not None and failure.kind in _ENDING_LIMITS:
         limit_hit(feed, run, failure)
     elapsed = None if began is None else at - began if at > began else 0.0
-    state, about, done = standing.state, run.submission.about, standing.steps_done
+    state, done = standing.state, standing.steps_done
+    about = run.submission.told_as or run.submission.about
     # To look a state up in a dictionary takes as long as the rest.
-    kind = _SUCCEEDED if state is State.SUCCEEDED else _ENDS[state]
+    kind = _SUCCEEDED if state is _SUCCESS else _ENDS[state]
+    if run.staged is not feed.group:
+        feed.follow(run.staged)
     told = kind, at, about, standing.generation, done, elapsed, standing.reason, failure
-    feed.tell_briefly(run.staged, told)
+    feed.staged.append(told)
 
 
 _ENDING_LIMITS = frozenset({FailureKind.RUN_TIMEOUT, FailureKind.ITERATION_LIMIT})

@@ -774,7 +774,7 @@ async def test_nothing_is_built_when_nobody_listens(
     assert len(names) > 6
     for name in names:
         monkeypatch.setattr(telling, name, refuse(name))
-    for name in ("tell", "tell_briefly"):
+    for name in ("tell", "follow"):
         monkeypatch.setattr(Feed, name, refuse(name))
 
     @workflow
