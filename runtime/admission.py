@@ -228,6 +228,8 @@ class Admission:
             place = line.place(number) if line else ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, placed(submission))
             group.when_durable(engine.admitted, submission)
+        if engine.instances is not None:
+            engine.instances.submitted(group, submission)
         if engine.feed is not None:
             telling.submitted(engine.feed, group, submission)
         return group

@@ -256,6 +256,8 @@ async def erase(
     record = ledger.number(number)
     for table in ("runs", "status", "dead"):
         group.delete(table, record)
+    if engine.instances is not None:
+        engine.instances.dropped(group, submission)
     for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
         for key, _ in await engine.store.scan(table, prefix=record):
             group.delete(table, key)

@@ -41,6 +41,9 @@ def drive(run: Run) -> Awaitable[bool | None]:
         return _stay(run)
     if run.journal.undoing is not None:
         return undo(run)
+    instances = run.engine.instances
+    if instances is not None and not instances.enter(run):
+        return _stay(run)
     _start(run)
     return one_pass(run, run.engine.actors.scope(kept=True))
 

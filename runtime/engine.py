@@ -19,6 +19,7 @@ from keyrun.runtime.driver import drive
 from keyrun.runtime.entrance import Entrance
 from keyrun.runtime.feed import Feed
 from keyrun.runtime.groups import Groups
+from keyrun.runtime.instances import Instances
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.line import Line
@@ -173,6 +174,8 @@ class Engine:
         self.outbox = Outbox(self, hook_timeout)
         self.delays = Delays(self)
         self.admission = Admission(self)
+        limited = [each for each in registry if each.instances is not None]
+        self.instances = Instances(self, limited) if limited else None
         self.groups = Groups(self)
         self.schedules = Schedules(self, retention.age)
         self.awaited = Awaited()

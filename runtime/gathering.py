@@ -69,6 +69,9 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             if left:  # after the last one, the branch above goes on
                 journal.tasks -= 1
                 journal.look()
+                if not run.rehearsed:
+                    # All that is left may wait.
+                    run.engine.parking.consider(run)
 
     if parts:
         journal.tasks += left - 1

@@ -24,6 +24,7 @@ that is used again leads to a new run.
 | dead    | number               | dead letters                                              |
 | outbox  | number, generation   | ends that the terminal hook has not yet been told         |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
+| instances | number             | runs of workflows that allow only so many at a time       |
 | plans   | workflow, version    | the shape of a graph, for those who do not have its code  |
 | schedules, firings |          | see `schedule`                                            |
 | groups, members, former |     | see `group`                                               |

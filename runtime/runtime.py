@@ -90,7 +90,8 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
     def _crowded(self, key: str) -> bool:
         """Whether it takes more than a look to know that one more run of a key has room."""
         engine = self._engine
-        return not engine.recovered or engine.backlog.full(key)
+        full = engine.backlog.full(key) or engine.instances is not None
+        return full or not engine.recovered
 
     async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Take a run in when there is room, or find the one that is there."""
@@ -105,6 +106,8 @@ class Runtime(Grouping, Messaging, Scheduling, Window):
             await engine.backlog.wait_for_room(described)
             known = await admission.known(described)
         if known is None:
+            if engine.instances is not None:
+                engine.instances.check(described)
             await admission.admit(described).wait()
             return RunHandle(self, described, True)
         if known.group is not None:
@@ -328,6 +331,8 @@ async def _begin(engine: Engine) -> None:
     engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
     engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
     await drawings.keep_plans(engine.ledger, engine.registry)
+    if engine.instances is not None:
+        await engine.instances.recover()
     await recovery.note_interruptions(engine)
     await engine.delays.recover()
     engine.timers.recover()

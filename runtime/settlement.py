@@ -60,6 +60,8 @@ def settle(
         log(run, f"run_{state}", _what_failed(failure, dead=dead), failure)
     if engine.feed is not None:
         telling.run_ended(engine.feed, run)
+    if engine.instances is not None:
+        engine.instances.left(group, run)
     group.when_durable(engine.run_ended, run)
     group.hasten()
     if run.pending:

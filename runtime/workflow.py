@@ -15,6 +15,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 WhileWaiting = Literal["hold", "yield"]
+WhenFull = Literal["queue", "reject"]
 CompensateOn = Literal["completed", "attempted"]
 
 
@@ -34,6 +35,8 @@ class Workflow(Generic[I, T_co]):
         kind: Literal["function", "machine", "graph"] = "function",
         compensate_on: CompensateOn = "completed",
         while_waiting: WhileWaiting = "hold",
+        instances: int | None = None,
+        when_full: WhenFull = "queue",
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -45,6 +48,10 @@ class Workflow(Generic[I, T_co]):
             )
         if not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {limits!r}")
+        if instances is not None and (isinstance(instances, bool) or not instances >= 1):
+            raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
+        if when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full must be 'queue' or 'reject', got {when_full!r}")
         if while_waiting not in ("hold", "yield"):
             raise ValueError(f"while_waiting must be 'hold' or 'yield', got {while_waiting!r}")
         self.function = function
@@ -57,6 +64,8 @@ class Workflow(Generic[I, T_co]):
         self.kind = kind
         self.compensate_on = compensate_on
         self.while_waiting = while_waiting
+        self.instances = instances
+        self.when_full = when_full
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
 
@@ -125,6 +134,8 @@ def workflow(
     retry: Retry | None = ...,
     compensate_on: CompensateOn = ...,
     while_waiting: WhileWaiting = ...,
+    instances: int | None = ...,
+    when_full: WhenFull = ...,
 ) -> _Decorator: ...
 def workflow(
     function: Any = None,
@@ -136,6 +147,8 @@ def workflow(
     retry: Retry | None = None,
     compensate_on: CompensateOn = "completed",
     while_waiting: WhileWaiting = "hold",
+    instances: int | None = None,
+    when_full: WhenFull = "queue",
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 
@@ -143,7 +156,8 @@ def workflow(
     effects of its own. `retry` is for those of its steps that have no policy of their own. With
     `compensate_on="attempted"` a step that failed is undone, too.
     `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
-    signal, an approval or a child.
+    signal, an approval or a child. `instances` is how many runs may be under way, from start to
+    end; others wait, or with `when_full="reject"` are refused when they are submitted.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -160,6 +174,8 @@ def workflow(
             input_type=_input_type(function),
             result_type=return_type(function),
             while_waiting=while_waiting,
+            instances=instances,
+            when_full=when_full,
         )
 
     return decorate if function is None else decorate(function)

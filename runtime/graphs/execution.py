@@ -104,6 +104,9 @@ class Execution:
             if self._tasks:  # after the last one, the branch above goes on
                 self._journal.tasks -= 1
                 self._journal.look()
+                if not self._run.rehearsed:
+                    # All that is left may wait.
+                    self._run.engine.parking.consider(self._run)
 
     async def _take(self, seat: Seat) -> bool:
         """Serve in one scope for as long as that will do. Says whether there may be more."""

@@ -18,7 +18,7 @@ from keyrun.runtime.policy import Throttles
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import UNSET, Failure, Unset
-from keyrun.runtime.workflow import CompensateOn, WhileWaiting, Workflow
+from keyrun.runtime.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
 
 Schedule = Literal["eager", "waves"]
 
@@ -55,6 +55,8 @@ class Graph(Workflow[Any, Any]):
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         retry: Retry | None = None,
         while_waiting: WhileWaiting = "hold",
+        instances: int | None = None,
+        when_full: WhenFull = "queue",
     ) -> None:
         if compensation not in ("all", "branch"):
             raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
@@ -75,6 +77,8 @@ class Graph(Workflow[Any, Any]):
             kind="graph",
             compensate_on=compensate_on,
             while_waiting=while_waiting,
+            instances=instances,
+            when_full=when_full,
         )
         self.fail_fast = fail_fast
         self.max_concurrency = max_concurrency
