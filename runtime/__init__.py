@@ -5,6 +5,7 @@ journaled outcome return it at once. Everything else here follows from that.
 """
 
 from keyrun.runtime.breaker import CircuitBreaker, CircuitState, CircuitStatus
+from keyrun.runtime.cadence import EverySeconds, EverySteps, Manual
 from keyrun.runtime.context import Context, DurableCall
 from keyrun.runtime.current import CurrentStep, current_step
 from keyrun.runtime.errors import (
@@ -121,6 +122,8 @@ __all__ = [
     "EventKind",
     "Events",
     "Every",
+    "EverySeconds",
+    "EverySteps",
     "ExecutionGraph",
     "Fail",
     "Failure",
@@ -142,6 +145,7 @@ __all__ = [
     "KeyStatus",
     "LimitEvent",
     "Limits",
+    "Manual",
     "Member",
     "MemberOutcome",
     "Missed",

@@ -10,6 +10,7 @@ from uuid import UUID
 from keyrun.runtime import child, reports
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.branch import Branch
+from keyrun.runtime.cadence import checkpoint
 from keyrun.runtime.continuing import identity, what_keeps
 from keyrun.runtime.gathering import gather
 from keyrun.runtime.journal import Call, Entry
@@ -207,6 +208,12 @@ class Context:
     def fail_after(self, seconds: float) -> FailAfter:
         """The same, but a block that is cut off raises `ScopeTimeout`."""
         return FailAfter(self.branch, seconds)
+
+    async def checkpoint(self) -> None:
+        """Return when all that this run has done is durable. Only workflows with a `checkpoint` of
+        their own need it: others wait before every step."""
+        self.branch.check()
+        await checkpoint(self._run)
 
     def now(self) -> datetime:
         """The time at which this was first reached."""

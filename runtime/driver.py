@@ -10,6 +10,7 @@ from keyrun.actors.errors import is_crash
 from keyrun.runtime import telling
 from keyrun.runtime.branch import Branch
 from keyrun.runtime.bugs import is_bug
+from keyrun.runtime.cadence import Cadence
 from keyrun.runtime.context import Context
 from keyrun.runtime.continuing import go_on, input_of, what_keeps
 from keyrun.runtime.errors import (
@@ -44,6 +45,8 @@ def drive(run: Run) -> Awaitable[bool | None]:
     instances = run.engine.instances
     if instances is not None and not instances.enter(run):
         return _stay(run)
+    if run.workflow.checkpoint is not None and run.cadence is None:
+        run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
     return one_pass(run, run.engine.actors.scope(kept=True))
 

@@ -48,6 +48,9 @@ class Instances:
         inside = self._inside.get(name)
         if inside is None or run.number in inside:
             return True
+        if run.submission.parent is not None:
+            # Its parent, which waits for it, may be the one that is in.
+            return True
         if len(inside) >= self._most[name] and run.standing.started_at is None:
             self._waiting[name][run.number] = run.line
             return False

@@ -61,6 +61,8 @@ def stage_value(
         del run.memos[ident]
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
+    if run.cadence is not None:
+        run.cadence.step_done(run)
     if engine.feed is not None:
         telling.step_completed(engine.feed, run, current, now)
     return payload

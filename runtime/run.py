@@ -18,6 +18,7 @@ from keyrun.runtime.wait import Wait, waiting_on
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.cadence import Cadence
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.graphs.allowance import Allowance
@@ -59,6 +60,7 @@ class Run:
         "_resumed",
         "allowance",
         "begun_steps",
+        "cadence",
         "careful",
         "compensators",
         "current",
@@ -128,6 +130,8 @@ class Run:
         """Whether the scope that it was driven in was cancelled."""
         self.careful = False
         """Whether steps wait for their start marker, since the process was killed last time."""
+        self.cadence: Cadence | None = None
+        """How often it waits until what it has done is durable, if not before every step."""
         self.undoing = False
         """Whether its compensations run, which nothing but a drain cuts off."""
         self.compensators: dict[str, StepFunction[..., Any]] | None = None

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
+from keyrun.runtime.cadence import Checkpoint
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.retry import Retry
@@ -37,6 +38,7 @@ class Workflow(Generic[I, T_co]):
         while_waiting: WhileWaiting = "hold",
         instances: int | None = None,
         when_full: WhenFull = "queue",
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -50,6 +52,10 @@ class Workflow(Generic[I, T_co]):
             raise TypeError(f"limits must be Limits, got {limits!r}")
         if instances is not None and (isinstance(instances, bool) or not instances >= 1):
             raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            raise TypeError(
+                f"checkpoint must be EverySteps, EverySeconds or Manual, got {checkpoint!r}"
+            )
         if when_full not in get_args(WhenFull):
             raise ValueError(f"when_full must be 'queue' or 'reject', got {when_full!r}")
         if while_waiting not in ("hold", "yield"):
@@ -66,6 +72,7 @@ class Workflow(Generic[I, T_co]):
         self.while_waiting = while_waiting
         self.instances = instances
         self.when_full = when_full
+        self.checkpoint = checkpoint
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
 
@@ -136,6 +143,7 @@ def workflow(
     while_waiting: WhileWaiting = ...,
     instances: int | None = ...,
     when_full: WhenFull = ...,
+    checkpoint: Checkpoint | None = ...,
 ) -> _Decorator: ...
 def workflow(
     function: Any = None,
@@ -149,6 +157,7 @@ def workflow(
     while_waiting: WhileWaiting = "hold",
     instances: int | None = None,
     when_full: WhenFull = "queue",
+    checkpoint: Checkpoint | None = None,
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 
@@ -158,6 +167,7 @@ def workflow(
     `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
     signal, an approval or a child. `instances` is how many runs may be under way, from start to
     end; others wait, or with `when_full="reject"` are refused when they are submitted.
+    `checkpoint` is how often it waits until what was done is durable, if not before every step.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -176,6 +186,7 @@ def workflow(
             while_waiting=while_waiting,
             instances=instances,
             when_full=when_full,
+            checkpoint=checkpoint,
         )
 
     return decorate if function is None else decorate(function)

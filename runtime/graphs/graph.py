@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
+from keyrun.runtime.cadence import Checkpoint
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.allowance import OUTPUT, RUN
 from keyrun.runtime.graphs.edge import Edge, On
@@ -12,6 +13,7 @@ from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.execution import Execution
 from keyrun.runtime.graphs.node import Join, Node
 from keyrun.runtime.graphs.plan import Plan, draw, node_of
+from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import faults
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policy import Throttles
@@ -57,6 +59,7 @@ class Graph(Workflow[Any, Any]):
         while_waiting: WhileWaiting = "hold",
         instances: int | None = None,
         when_full: WhenFull = "queue",
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         if compensation not in ("all", "branch"):
             raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
@@ -79,6 +82,7 @@ class Graph(Workflow[Any, Any]):
             while_waiting=while_waiting,
             instances=instances,
             when_full=when_full,
+            checkpoint=checkpoint,
         )
         self.fail_fast = fail_fast
         self.max_concurrency = max_concurrency
@@ -129,11 +133,12 @@ class Graph(Workflow[Any, Any]):
         **policies: Unpack[Throttles],
     ) -> None:
         """Add a node. `target` is a function, or a step, that takes one `NodeInput`, or the
-        arguments in `args`; it returns its output, or `Port(name, output)` for one of its `ports`.
-        With `join="any"` the node starts with the first edge that fires. `fallback` is the node to
-        go to while the circuit breaker of this one is open; `compensate` a function, or a node,
-        that undoes this one when the run fails or is cancelled. What else holds for its step
-        overrides what `@step(...)` says."""
+        arguments in `args`, and returns its output, or `Port(name, output)` for one of its
+        `ports`; or a workflow, which gets `args`, or what triggered the node, as its input. With
+        `join="any"` the node starts with the first edge that fires. `fallback` is the node to go
+        to while the circuit breaker of this one is open; `compensate` a function, or a node, that
+        undoes this one when the run fails or is cancelled. What else holds for its step overrides
+        what `@step(...)` says."""
         given: dict[str, Any] = {
             "timeout": timeout,
             "retry": retry,
@@ -144,6 +149,8 @@ class Graph(Workflow[Any, Any]):
             **policies,
         }
         self._open()
+        if isinstance(target, Workflow):
+            target, args = subworkflow(id, target, args), None
         self.nodes.append(
             Node(
                 id=id,

@@ -1,0 +1,31 @@
+"""Nodes that are workflows: each turn of such a node is a child of the run."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from keyrun.runtime.context import Context
+from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.graphs.node import NodeInput, durable
+from keyrun.runtime.workflow import Workflow
+
+
+def subworkflow(
+    node: str, workflow: Workflow[Any, Any], args: Mapping[str, Any] | None
+) -> Callable[[Context, NodeInput], Awaitable[Any]]:
+    """A node that runs `workflow`, with `args` as its input, or else with what triggered it.
+
+    A function is a part of the run. A machine or another graph has a journal of its own, so it is a
+    run of its own, under a key that no other node or run has.
+    """
+    render = rendering(args)
+
+    @durable
+    async def child(ctx: Context, given: NodeInput) -> Any:
+        input_ = given.run_input if given.output is None else given.output
+        if render is not None:
+            input_ = render(given)
+        key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
+        return await ctx.child(workflow, input_, key=key)
+
+    child.__name__ = workflow.name
+    return child
