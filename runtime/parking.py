@@ -41,6 +41,8 @@ class Leave:
     sleep: Sleep
     sent: int
     """The last that it was sent by then."""
+    held: bool
+    """Whether it waits for nothing but to be resumed."""
 
 
 class Parking:
@@ -96,6 +98,10 @@ class Parking:
             return
         if run.line.paused or engine.paused or standing.place is None or run.undoing:
             return
+        held = not run.waits
+        if held and not standing.paused:
+            # What held it is over, and it will hear of that at once.
+            return
         dues = [wait.due for wait in run.waits]
         dues += [scope.due for scope in run.journal.scopes.values()]
         dues.append(inf if standing.deadline is None else standing.deadline)
@@ -107,6 +113,7 @@ class Parking:
             waiting_on=standing.waiting_on,
             sleep=Sleep.YIELDS if self._yields(run) else Sleep.HOLDS,
             sent=0 if run.inbox is None else run.inbox.last(),
+            held=held,
         )
         run.unwind(Unwind.EVICT)
 
@@ -127,7 +134,9 @@ class Parking:
         engine, standing = self._engine, run.standing
         leave = self._leaving.pop(run)
         sent = () if run.inbox is None else run.inbox.signals
-        if any(one.sequence > leave.sent and one.channel in leave.berth.channels for one in sent):
+        resumed = leave.held and not standing.paused
+        news = (one.channel for one in sent if one.sequence > leave.sent)
+        if resumed or any(channel in leave.berth.channels for channel in news):
             run.rewind()
             return None
         place, due = standing.place, leave.berth.due

@@ -591,3 +591,29 @@ async def test_a_time_limit_that_passed_while_paused_is_no_obstacle_to_leaving_o
         assert states == {"a": State.CANCELLED, "b": State.PAUSED, "c": State.FAILED}
         await rt.resume_all()
         await (await rt.submit(job, key="b", run_id="b")).result()
+
+
+@each_level
+async def test_what_is_resumed_when_it_would_leave_memory_goes_on(
+    autojump_clock: trio.testing.MockClock, level: str
+) -> None:
+    @step
+    async def slow() -> None:
+        await trio.sleep(2)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(slow)
+        await ctx.step(slow)
+
+    pause, resume = LEVELS[level]
+    for late in range(20):
+        store = MemoryStore(latency=0.25)
+        async with open_test_runtime(store, workflows=[job], evict_after=1.0) as rt:
+            run = await rt.submit(job, key="k", run_id="r")
+            await trio.sleep(1)
+            await pause(rt)
+            await trio.sleep(1.5 + late / 10)
+            await resume(rt)
+            with trio.fail_after(50):
+                await run.result()
