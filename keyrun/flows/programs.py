@@ -3,14 +3,14 @@
 All do the same: read one line of JSON from stdin with the source and its argument, run it with
 nothing on its stdin and with its stdout on stderr, and write one JSON object with the result or the
 error where stdout was. Their own stdin stays open for as long as Keyrun lives, and when it ends
-they kill their process group.
+they remove the folder that was made for them and kill their process group.
 """
 
 FRAME = 65_536
 """Bytes that an answer may have beyond the result itself: an error with its traceback."""
 
 _WATCH = """
-import json, os, signal, sys, threading
+import json, os, shutil, signal, sys, threading
 
 answer = os.dup(1)
 os.dup2(2, 1)
@@ -22,6 +22,7 @@ given = json.loads(asked.readline())
 def watch():
     while os.read(asked.fileno(), 65536):
         pass
+    shutil.rmtree(given["folder"], ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -139,7 +140,13 @@ const { Worker } = require('node:worker_threads')
 let asked = ''
 let worker = null
 process.stdin.setEncoding('utf8')
-process.stdin.on('end', () => process.kill(-process.pid, 'SIGKILL'))
+process.stdin.on('end', () => {
+  try {
+    require('node:fs').rmSync(JSON.parse(asked).folder, { recursive: true, force: true })
+  } finally {
+    process.kill(-process.pid, 'SIGKILL')
+  }
+})
 process.stdin.on('data', (chunk) => {
   asked += chunk
   if (worker || !asked.endsWith('\\n')) return

@@ -263,7 +263,7 @@ TELLING: dict[Language, str] = {
 async def test_code_ends_when_keyrun_itself_is_killed(tmp_path: Path, language: Language) -> None:
     path = tmp_path / "pid"
     words = [sys.executable, "-c", KEYRUN, language, TELLING[language], str(path)]
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
         with trio.fail_after(30):
             while not (path.exists() and path.read_text().endswith("\n")):
@@ -272,6 +272,7 @@ async def test_code_ends_when_keyrun_itself_is_killed(tmp_path: Path, language: 
         process.send_signal(signal.SIGKILL)
         process.wait()
     await gone(int(path.read_text()))
+    assert [each.name for each in tmp_path.iterdir()] == ["pid"]
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,13 @@ def code(
 
     async def code(given: Given) -> Any:
         data = names(given) if parts is None else parts.fill(scope(given, env))
-        question = jsons.dumps({"source": text, "data": data, "max_output": max_output})
+        question = {"source": text, "data": data, "max_output": max_output}
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         with TemporaryDirectory(prefix="keyrun-code-", ignore_cleanup_errors=True) as folder:
             answer = await child.ask(
                 command,
                 # Without line ends inside, so that the first one is the end.
-                question.encode() + b"\n",
+                jsons.dumps({**question, "folder": folder}).encode() + b"\n",
                 max_output=max_output + programs.FRAME,
                 env={**kept, "HOME": folder, "TMPDIR": folder, **environment(env)},
                 cwd=Path(folder),
