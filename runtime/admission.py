@@ -154,12 +154,13 @@ class Admission:
             self._resolved[workflow] = known
         return known
 
-    async def known(self, submission: Submission) -> Admitted | None:
-        """The run that has this id already, if it is the same one."""
+    async def known(self, submission: Submission, *, any_input: bool = False) -> Admitted | None:
+        """The run that has this id already, if it is the same one; with `any_input` also if it was
+        given another input."""
         run_id = submission.run_id
         committing = self._committing.get(run_id)
         if committing is not None:
-            self._same(submission, committing[0])
+            self._same(submission, committing[0], any_input=any_input)
             return Admitted(committing[0], committing[1])
         number = await self._engine.ledger.find(run_id)
         if number is None:
@@ -172,16 +173,16 @@ class Admission:
                 f"the run {brief(run_id)} is damaged, and what was submitted with it is lost; "
                 f"forget({brief(run_id)}), then submit it again, or use another run_id"
             )
-        self._same(submission, stored)
+        self._same(submission, stored, any_input=any_input)
         return Admitted(stored, None)
 
-    def _same(self, asked: Submission, known: Submission) -> None:
+    def _same(self, asked: Submission, known: Submission, *, any_input: bool) -> None:
         """Raise unless a submission repeats the one that is known under its id."""
         if asked.key != known.key:
             different = "key"
         elif asked.workflow != known.workflow:
             different = "workflow"
-        elif asked.digest != (known.digest or self._digest_of(known)):
+        elif not any_input and asked.digest != (known.digest or self._digest_of(known)):
             different = "input"
         else:
             return

@@ -83,7 +83,7 @@ class Backlog:
         line = self._lines.get(key)
         if line is not None:
             return line.pending >= self._most_per_key
-        return self._entrance.dormant.get(key, 0) >= self._most_per_key
+        return self._pending_of(key) >= self._most_per_key
 
     def enter(self, line: "Line") -> None:
         """One more run waits to be started."""

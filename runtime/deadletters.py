@@ -12,7 +12,7 @@ from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.events import EventKind
 from keyrun.runtime.group import ORIGIN
 from keyrun.runtime.journal import Entry
-from keyrun.runtime.ledger import number_at, placed, sealed
+from keyrun.runtime.ledger import placed, sealed
 from keyrun.runtime.records import SALVAGED, Standing, Submission
 from keyrun.runtime.salvage import check_submitted, readmit, remains
 from keyrun.runtime.story import redriven
@@ -189,14 +189,12 @@ async def release(engine: "Engine", key: str) -> bool:
     engine.check_open()
     if engine.crashes.release(key):
         return True
-    rows = await engine.store.scan("queue", prefix=engine.ledger.line(key), limit=1)
-    for record, raw in rows:
-        place = engine.ledger.split_place(record)[1]
-        head = await engine.reading.status(number_at(record, raw, place))
-        if head is not None and head.state is State.QUARANTINED:
-            await redrive(engine, head.run_id)
-            return True
-    return False
+    number = await engine.ledger.head(key)
+    head = None if number is None else await engine.reading.status(number)
+    if head is None or head.state is not State.QUARANTINED:
+        return False
+    await redrive(engine, head.run_id)
+    return True
 
 
 async def _next_entry(engine: "Engine", number: int) -> int:

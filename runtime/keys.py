@@ -5,7 +5,7 @@ import trio
 
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.damage import DAMAGE
-from keyrun.runtime.ledger import number_at
+from keyrun.runtime.ledger import Sleep, at_place
 from keyrun.runtime.reading import Reading
 from keyrun.runtime.values import State
 
@@ -14,7 +14,9 @@ PAGE = 500
 
 @attrs.frozen(kw_only=True)
 class KeyStatus:
-    """What a key is doing: how many runs have not ended, and the one whose turn it is.
+    """What a key is doing: how many runs have not ended, and the one whose turn it is, with what it
+    waits for and until when at most. Runs that let others go ahead while they sleep do not count as
+    that; if there are no others, `head` is empty and the key is waiting.
 
     It is quarantined if that run is, or if Keyrun itself failed to serve the key; `reason` says
     why. The latter is known in memory only, so a reader in another process does not see it."""
@@ -26,11 +28,13 @@ class KeyStatus:
     paused: bool
     quarantined: bool
     reason: str | None
+    waiting_on: str | None = None
+    waiting_until: float | None = None
 
 
 @attrs.define
 class _Line:
-    """A key in the index: the number of its first run, and how many runs it has."""
+    """A key in the index: the number of the run whose turn it is, and how many runs it has."""
 
     key: str
     first: int | None
@@ -86,16 +90,20 @@ async def _page(
         except DAMAGE:
             reading.unreadable += 1
             continue
-        if last is not None and last.key == key:
-            last.runs += 1
-        else:
-            last = lines[key] = _Line(key, number_at(record, raw, place), 1)
+        if last is None or last.key != key:
+            last = lines[key] = _Line(key, None, 0)
+        last.runs += 1
+        if last.first is None:
+            there = at_place(record, raw, place)
+            last.first = None if there.sleep is Sleep.YIELDS else there.number
     end = None
     if len(rows) == PAGE:
         end = rows[-1][0] + b"\0"
         if last is not None:
             rest = _end(ledger.line(last.key))
             last.runs += await _count(reading, end, rest)
+            if last.first is None:
+                last.first = await ledger.head(last.key)
             end = max(end, rest)
     for key in reading.quarantined:
         at = ledger.line(key)
@@ -120,7 +128,7 @@ def _end(line: bytes) -> bytes:
 async def _may_be_quarantined(reading: Reading, line: _Line) -> bool:
     """A quick look, since there may be a million keys that are not."""
     if line.first is None or line.key in reading.quarantined:
-        return True
+        return line.key in reading.quarantined
     try:
         standing = await reading.ledger.standing(line.first)
         await reading.ledger.submission(line.first)
@@ -134,7 +142,9 @@ async def _status(reading: Reading, line: _Line) -> KeyStatus:
     head = None if line.first is None else await reading.status(line.first, result=False)
     reason = reading.quarantined.get(line.key)
     if head is None:
-        state = State.PENDING if reason is None else State.QUARANTINED
+        state = State.QUARANTINED
+        if reason is None:
+            state = State.WAITING if line.runs else State.PENDING
     else:
         state = head.state
         if state is State.QUARANTINED and reason is None:
@@ -147,4 +157,6 @@ async def _status(reading: Reading, line: _Line) -> KeyStatus:
         paused=await ledger.store.get("held", ledger.name(line.key)) is not None,
         quarantined=state is State.QUARANTINED,
         reason=reason,
+        waiting_on=None if head is None else head.waiting_on,
+        waiting_until=None if head is None else head.waiting_until,
     )

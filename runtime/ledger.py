@@ -204,6 +204,18 @@ class Ledger:
         lost = submission.origin == SALVAGED and submission.run_id == lost_id(number)
         return number if lost or submission.run_id == run_id else None
 
+    async def head(self, key: str) -> int | None:
+        """The number of the run whose turn it is: the first of its key that does not let others go
+        ahead while it sleeps."""
+        start, prefix = b"", self.line(key)
+        while rows := await self.store.scan("queue", prefix=prefix, start=start, limit=100):
+            for record, raw in rows:
+                there = at_place(record, raw, self.split_place(record)[1])
+                if there.sleep is not Sleep.YIELDS:
+                    return there.number
+            start = rows[-1][0] + b"\0"
+        return None
+
     async def _search(self, run_id: str) -> int | None:
         """The number of a run id that leads nowhere any more: a look at all runs."""
         start = b""

@@ -21,7 +21,7 @@ from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.progress import in_nodes
 from keyrun.runtime.graphs.view import ExecutionGraph
 from keyrun.runtime.history import History
-from keyrun.runtime.ledger import Ledger, number_at
+from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.story import tell
 from keyrun.runtime.values import RunStatus, State
@@ -80,7 +80,7 @@ class Reading:
             state = State.CANCELLING
         elif not state.terminal and state is not State.QUARANTINED and standing.paused:
             state = State.PAUSED
-        result = None
+        result, berth = None, standing.berth
         if standing.result is not None:
             result = self.decode_result(submission.workflow, submission.version, standing.result)
         return RunStatus(
@@ -104,6 +104,7 @@ class Reading:
             reason=standing.reason,
             failure=standing.failure,
             generation=standing.generation,
+            waiting_until=berth.due if berth is not None and state is State.WAITING else None,
         )
 
     async def progress(
@@ -231,10 +232,8 @@ class Reading:
                 "held", ledger.name(key)
             )
             heads[key] = None
-            rows = await store.scan("queue", prefix=ledger.line(key), limit=1) if held else []
-            for at, raw in rows:
-                with suppress(*DAMAGE):
-                    heads[key] = number_at(at, raw, ledger.split_place(at)[1])
+            with suppress(*DAMAGE):
+                heads[key] = await ledger.head(key) if held else None
         return heads[key]
 
     async def damaged(self, errors: Mapping[int, StoreError]) -> dict[int, RunStatus]:

@@ -358,4 +358,5 @@ class Run:
             )
         if self.held and self.standing.state is not State.QUARANTINED:
             return attrs.evolve(status, state=State.PAUSED)
-        return status
+        due = min((wait.due for wait in self.waits), default=inf)
+        return status if due == inf else attrs.evolve(status, waiting_until=due)

@@ -82,6 +82,9 @@ class Signals:
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
         old = [one for one in await self.stored(number) if one.channel == channel and replace]
         delivered = await self._wake(number, submission, channel)
+        if (await self._standing(number)).state.terminal:
+            # It came to its end while it was being woken.
+            await self._find(run_id)
         # Nothing is awaited between here and the end of the staging.
         run = engine.live.get(number)
         group = engine.store.open_group()
@@ -94,6 +97,19 @@ class Signals:
             delivered = True
         await engine.store.durable(group)
         return Delivery.DELIVERED if delivered else Delivery.BUFFERED
+
+    def begin_with(
+        self,
+        group: "Group",
+        submission: Submission,
+        channel: str,
+        payload: Any,
+        signal_id: str | None,
+    ) -> None:
+        """Stage what a run is sent in the group that admits it: it begins with that."""
+        self.stage(group, submission.number, channel, payload, signal_id)
+        # After it has come into its line, and before that is looked at.
+        group.when_durable(self._unhand, submission.number, submission)
 
     def _unhand(self, number: int, submission: Submission) -> None:
         """What a run was sent is in the store: it must not be driven from what is at hand."""

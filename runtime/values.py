@@ -94,6 +94,8 @@ class RunStatus:
     reason: str | None
     failure: Failure | None
     generation: int
+    waiting_until: float | None = None
+    """When it goes on if nothing comes before, as far as that is known; None also if never."""
 
 
 @attrs.frozen(kw_only=True)

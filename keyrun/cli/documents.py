@@ -78,6 +78,7 @@ def run(status: RunStatus) -> Document:
         "reason": status.reason,
         "failure": failure(status.failure),
         "generation": status.generation,
+        "waiting_until": utc(status.waiting_until),
     }
 
 
@@ -192,6 +193,8 @@ def key(status: KeyStatus) -> Document:
         "paused": status.paused,
         "quarantined": status.quarantined,
         "reason": status.reason,
+        "waiting_on": status.waiting_on,
+        "waiting_until": utc(status.waiting_until),
     }
 
 

@@ -217,7 +217,7 @@ class Teller:
 
     async def _tell_whom_it_waits_for(self) -> bool:
         for key in await self._runtime.keys(key=self._handle.key):
-            if key.head != self._handle.run_id:
+            if key.head not in ("", self._handle.run_id):
                 held = ", and the key is paused" if key.paused else ""
                 say(f"it waits for {key.head} of the same key, which is {key.state}{held}")
         return True

@@ -10,6 +10,7 @@ from keyrun.cli.exits import plainly
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
+from keyrun.cli.times import waiting
 from keyrun.runtime import KeyStatus, Reader, State
 
 COLUMNS = [
@@ -18,6 +19,7 @@ COLUMNS = [
     Column("state", 11),
     Column("held", 6, 6),
     Column("first run", 12, 7, whole=True),
+    Column("waits for", 8, 5),
 ]
 
 
@@ -48,8 +50,9 @@ def command(
       keyrun keys state/ --json | jq 'select(.runs > 100)'
 
     "runs" is how many have not ended; "first run" is the one whose turn it is, and "state" is
-    its state; --json has the reason if it is quarantined. Keys come in the order of the store's
-    index: short ones first.
+    its state; --json has the reason if it is quarantined. Runs that let others go ahead while
+    they sleep are counted, and are not the first. Keys come in the order of the store's index:
+    short ones first.
     """
     wanted = frozenset(states)
     quarantined = True if wanted == {State.QUARANTINED} else None
@@ -67,4 +70,5 @@ def command(
 
 
 def _row(key: KeyStatus) -> tuple[object, ...]:
-    return key.key, key.runs, key.state, "paused" if key.paused else "", key.head
+    waits = waiting(key.waiting_on, key.waiting_until)
+    return key.key, key.runs, key.state, "paused" if key.paused else "", key.head, waits

@@ -10,7 +10,7 @@ from keyrun.cli import documents, options
 from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
-from keyrun.cli.times import duration, local_exactly
+from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.runtime import Failure, Reader, RunStatus
 from keyrun.runtime.group import MEMBER, ORIGIN
 from keyrun.storage import PayloadError
@@ -57,7 +57,7 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "key", run.key
     yield "workflow", f"{run.workflow}, version {run.version}"
     yield "state", run.state
-    yield "waiting on", run.waiting_on
+    yield "waiting on", waiting(run.waiting_on, run.waiting_until)
     yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
     yield "steps done", run.steps_done
     yield "submitted", f"{local_exactly(run.submitted_at or None)} by {run.origin}".strip()

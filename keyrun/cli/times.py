@@ -35,6 +35,13 @@ def local_exactly(at: float | None) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f %Z")
 
 
+def waiting(what: str | None, until: float | None) -> str:
+    """What somebody waits for, and until when if that is known."""
+    if what is None or until is None:
+        return what or ""
+    return f"{what} until {local(until, to_the_second=True)}"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as a person would say them."""
     if seconds is None:

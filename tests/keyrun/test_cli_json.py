@@ -33,6 +33,7 @@ RUN = {
     "reason": None,
     "failure": None,
     "generation": 1,
+    "waiting_until": None,
 }
 FAILURE = {
     "kind": "step_failed",
@@ -78,6 +79,8 @@ KEY = {
     "paused": False,
     "quarantined": False,
     "reason": None,
+    "waiting_on": "timer",
+    "waiting_until": "2023-11-26T12:03:30.000000Z",
 }
 
 

@@ -20,7 +20,7 @@ from keyrun.runtime import (
     workflow,
 )
 from keyrun.storage import MemoryStore, unseal
-from keyrun.testing import open_test_runtime
+from keyrun.testing import EPOCH, open_test_runtime
 
 
 class CountingStore(MemoryStore):
@@ -196,3 +196,49 @@ async def test_a_status_can_be_read_without_its_result(autojump_clock: MockClock
         assert without is not None
         assert (whole.result, without.result) == (3, None)
         assert without.state is State.SUCCEEDED
+
+
+@workflow(while_waiting="yield")
+async def gives_way(ctx: Context, seconds: float) -> None:
+    await ctx.sleep(seconds)
+
+
+@workflow
+async def stays_put(ctx: Context, seconds: float) -> None:
+    await ctx.wait_signal("go", timeout=seconds)
+
+
+async def test_the_head_of_a_key_is_not_one_that_sleeps_and_gives_way(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[gives_way, stays_put]) as rt:
+        for number in range(600):  # more than a page
+            await rt.submit(gives_way, 1000, key="k", run_id=f"s{number}")
+        await trio.sleep(10)
+        (key,) = await rt.keys()
+        assert (key.head, key.state, key.runs) == ("", State.WAITING, 600)
+        await rt.submit(stays_put, 500, key="k", run_id="holds")
+        await trio.sleep(10)
+        (key,) = await rt.keys()
+        assert (key.head, key.state, key.runs) == ("holds", State.WAITING, 601)
+        assert key.waiting_on == "signal go"
+        assert key.waiting_until == pytest.approx(EPOCH + 510, abs=1, rel=0)
+        await rt.pause_key("k")
+        paused = [status.run_id for status in await rt.runs(state=State.PAUSED)]
+        assert paused == ["holds"]
+        await rt.resume_key("k")
+        await trio.sleep(1000)
+        assert not await rt.keys()
+
+
+async def test_a_status_says_until_when_a_run_waits(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[gives_way, stays_put]) as rt:
+        await rt.submit(stays_put, 500, key="a", run_id="a")
+        await rt.submit(gives_way, 300, key="b", run_id="b")
+        for _ in range(2):  # in memory, and when it has left
+            await trio.sleep(0.1)
+            until = [status.waiting_until for status in await rt.runs()]
+            assert until == pytest.approx([EPOCH + 500, EPOCH + 300], abs=1, rel=0)
+            await trio.sleep(10)
+        await trio.sleep(1000)
+        assert {status.waiting_until for status in await rt.runs()} == {None}
