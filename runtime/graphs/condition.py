@@ -25,6 +25,9 @@ the stack ends, which in threads can be at half a megabyte."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)")
 _EXPECTING = re.compile(r" expecting \{.*\}")
+_TEXTS = re.compile(r"""'[^'\\\n]*'|"[^"\\\n]*\"""")
+_ODD_TEXTS = ("\\", "'''", '"""', "//", "`")
+_OUTPUT = re.compile(r"(?<![\w.])output\b(?:\s*\.\s*([A-Za-z_]\w*)\s*(\(?))?")
 _BINDS = re.compile(r"\.(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,")
 
 
@@ -53,13 +56,15 @@ class Unreadable(ValueError):
 class Condition:
     """One expression, compiled. `names` are what it is about."""
 
-    __slots__ = ("execute", "names", "source")
+    __slots__ = ("execute", "fields", "names", "source")
 
     def __init__(self, source: str, execute: Callable[[Any], Any], names: set[str]) -> None:
         self.source = source
         self.execute = execute
         """What it comes to in a context."""
         self.names = frozenset(names.intersection(NAMES))
+        self.fields = _fields_of_output(source)
+        """What it looks at in the output; None if that is the whole of it."""
 
     @classmethod
     def compile(cls, source: str) -> "Condition":
@@ -106,6 +111,25 @@ class Condition:
         else:
             said = f"{self.source!r} came to {shown(answer)}, and not to true or false"
         return ConditionError(said)
+
+
+def _fields_of_output(source: str) -> frozenset[str] | None:
+    """To hand a large output to CEL takes long, and most conditions look at one or two fields."""
+    if any(mark in source for mark in _ODD_TEXTS):
+        return None
+    fields = set()
+    for field, call in _OUTPUT.findall(_TEXTS.sub("''", source)):
+        if not field or call:
+            return None
+        fields.add(field)
+    return frozenset(fields)
+
+
+def narrowed(output: Any, fields: frozenset[str] | None) -> Any:
+    """What conditions that look at these fields need of an output."""
+    if fields is None or type(output) is not dict or len(output) <= len(fields):
+        return output
+    return {name: output[name] for name in fields if name in output}
 
 
 @cache

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from keyrun.runtime.graphs.activation import Activation, End
-from keyrun.runtime.graphs.condition import context
+from keyrun.runtime.graphs.condition import context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node import NodeInput
@@ -170,7 +170,7 @@ class Frontier:
             condition = link.condition
             if condition is not None:
                 if made is None:
-                    made = context(station.asks, self._values(end))
+                    made = context(station.asks, self._values(end, station))
                 try:
                     if not condition.judge(made):
                         continue
@@ -181,9 +181,9 @@ class Frontier:
         self.fired = fired
         return fired
 
-    def _values(self, end: End) -> dict[str, Any]:
+    def _values(self, end: End, station: Station) -> dict[str, Any]:
         return {
-            "output": end.output,
+            "output": narrowed(end.output, station.fields),
             "input": self.run_input,
             "outputs": self.outputs,
             "error": end.failure,

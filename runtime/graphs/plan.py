@@ -37,6 +37,8 @@ class Station:
     """Outgoing and returning ones."""
     asks: frozenset[str]
     """What the conditions of those are about."""
+    fields: frozenset[str] | None
+    """What they look at in its output; None if that is the whole of it."""
     crowded: tuple[str, ...]
     """The nodes right after it that only so many may wait for."""
 
@@ -122,6 +124,7 @@ def draw(
             asks=frozenset[str]().union(
                 *(link.condition.names for link in by_source[node.id] if link.condition)
             ),
+            fields=_fields([link.condition for link in by_source[node.id]]),
             crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
         )
         for index, node in enumerate(nodes)
@@ -141,6 +144,11 @@ def draw(
 def node_of(ident: str) -> str:
     """The node that a step of a run belongs to."""
     return ident.partition("/")[0].partition("#")[0]
+
+
+def _fields(conditions: list[Condition | None]) -> frozenset[str] | None:
+    asked = [condition.fields for condition in conditions if condition is not None]
+    return frozenset[str]().union(*(each for each in asked if each)) if None not in asked else None
 
 
 def _leads_on(station: Station) -> bool:
