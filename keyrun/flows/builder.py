@@ -9,7 +9,7 @@ from keyrun.errors import KeyrunError
 from keyrun.flows.kinds import KINDS, Kind
 from keyrun.flows.kinds import Place as Making
 from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
-from keyrun.flows.policies import policies_of, retry_of
+from keyrun.flows.policies import checkpoint_of, policies_of, retry_of
 from keyrun.flows.shape import Problem
 from keyrun.flows.source import Place
 from keyrun.runtime.errors import PermanentError
@@ -30,6 +30,8 @@ _OF_GRAPHS = (
     "compensation",
     "compensate_on",
     "while_waiting",
+    "instances",
+    "when_full",
     "max_output",
     "max_run_output",
 )
@@ -69,6 +71,11 @@ class Builder:
             given["retry"] = retry_of(document["retry"])
         if "resources" in document:
             given["resources"] = Resources(**document["resources"])
+        if "checkpoint" in document:
+            try:
+                given["checkpoint"] = checkpoint_of(document["checkpoint"])
+            except ValueError as error:
+                self.problems.append((("checkpoint",), str(error)))
         self._graph = Graph(document.get("name", "flow"), **given)
 
     def graph(self, document: dict[str, Any]) -> Graph:

@@ -5,7 +5,7 @@ from typing import Any
 
 from keyrun.flows.errors import TemplateFailed
 from keyrun.flows.kinds import KINDS
-from keyrun.flows.policies import COUNT, RESOURCES, RETRY, SECONDS
+from keyrun.flows.policies import CHECKPOINT, COUNT, RESOURCES, RETRY, SECONDS
 from keyrun.flows.record import Field, ListOf, Record, Variants
 from keyrun.flows.shape import Choice, Flag, Number, Problem, Schema, Text, said
 from keyrun.flows.source import Place
@@ -107,6 +107,9 @@ _OPTIONS = {
     "while_waiting": Field(
         Choice(("hold", "yield")), "Whether the next run of the key waits for one that waits."
     ),
+    "instances": Field(COUNT, "Runs of it that are under way at once."),
+    "when_full": Field(Choice(("queue", "reject")), "What becomes of more of them."),
+    "checkpoint": Field(CHECKPOINT, "How often a run waits for its disk."),
     "resources": Field(RESOURCES, "What its nodes share, over all runs."),
 }
 DOCUMENT = Record(

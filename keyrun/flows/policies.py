@@ -6,6 +6,7 @@ from typing import Any
 from keyrun.flows.record import Either, Field, MapOf, Record, Variants
 from keyrun.flows.shape import Choice, Flag, Number, Text
 from keyrun.runtime.breaker import CircuitBreaker
+from keyrun.runtime.cadence import Checkpoint, EverySeconds, EverySteps
 from keyrun.runtime.rate import RateLimit
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.retry import Retry
@@ -54,6 +55,12 @@ _RATE = Record(
         "burst": Field(COUNT, "So many at once after a quiet time."),
     }
 )
+CHECKPOINT = Record(
+    {
+        "steps": Field(COUNT, "After every so many steps."),
+        "seconds": Field(SECONDS, "When so many seconds have passed."),
+    }
+)
 RESOURCES = MapOf(shape=Number(above=0))
 
 OF_NODES = {
@@ -88,6 +95,15 @@ def retry_of(fields: Mapping[str, Any] | str) -> Retry:
         case "linear":
             return Retry.linear(**_renamed(given, "step"))
     return Retry.exponential(**_renamed(given, "base"))
+
+
+def checkpoint_of(fields: Mapping[str, Any]) -> Checkpoint:
+    """How often a run waits for its disk, as a file says it."""
+    if len(fields) != 1:
+        raise ValueError("a checkpoint is after so many 'steps', or after so many 'seconds'")
+    if "steps" in fields:
+        return EverySteps(fields["steps"])
+    return EverySeconds(fields["seconds"])
 
 
 def _renamed(given: dict[str, Any], name: str) -> dict[str, Any]:

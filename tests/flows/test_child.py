@@ -86,13 +86,17 @@ async def test_without_an_input_it_gets_what_triggered_it_or_the_input_of_the_ru
     assert await run(graph, input_={"name": "Bo"}) == "plain"
 
 
-async def test_a_flow_may_run_a_flow(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("given", "key"), [("", "k/in"), (", key: '{{ run.key }}-x'", "k-x")])
+async def test_a_flow_may_run_a_flow(autojump_clock: MockClock, given: str, key: str) -> None:
     inner = parent()
     outer = parent(
-        'name: outer\nnodes: {in: {kind: workflow, workflow: parent, key: "{{ run.key }}/in"}}',
-        inner,
+        f"name: outer\nnodes: {{in: {{kind: workflow, workflow: parent{given}}}}}", inner
     )
-    assert await run(outer, inner, input_={"name": "Cy"}) == "parcel for Cy is done"
+    async with open_test_runtime(workflows=[outer, inner, parcel]) as runtime:
+        run = await runtime.submit(outer, {"name": "Cy"}, key="k")
+        assert await run.result() == "parcel for Cy is done"
+        (child,) = await runtime.runs(workflow="parent")
+    assert child.key == key
 
 
 async def test_children_are_only_so_deep_and_a_failure_can_be_taken_care_of(
@@ -137,14 +141,12 @@ def test_what_cannot_be_run_is_told() -> None:
         "name: p\n"
         "nodes:\n"
         "  a: {kind: workflow, workflow: nothing}\n"
-        "  b: {kind: workflow, workflow: parent}\n"
         "  c: {kind: workflow, workflow: plain, input: 1}\n",
         workflows=[graph, plain],
     )
     for line, message in [
         (3, "there is no workflow 'nothing'; those that are known: parent, plain"),
-        (4, "'parent' is a graph, and needs a 'key'"),
-        (5, "'plain' takes no input"),
+        (4, "'plain' takes no input"),
     ]:
         assert any(at == line and message in text for at, text in found), found
 

@@ -10,7 +10,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import FailureKind, Graph, NodeInput, Port, Retry, RunFailed, step
+from keyrun import (
+    EverySeconds,
+    EverySteps,
+    FailureKind,
+    Graph,
+    NodeInput,
+    Port,
+    Retry,
+    RunFailed,
+    step,
+)
 from keyrun.flows import InvalidFlow, parse
 from keyrun.flows.document import schema
 from keyrun.testing import open_test_runtime
@@ -293,6 +303,19 @@ def test_arguments_that_do_not_fit_their_function_are_told() -> None:
 def test_a_retry_policy_is_what_the_file_says(text: str, policy: Retry) -> None:
     graph = parse(f"name: a\nnodes:\n  x: {{kind: http, url: x, retry: {text}}}\n")
     assert graph.nodes[0].options["retry"] == policy
+
+
+def test_what_holds_for_a_graph_is_what_the_file_says() -> None:
+    text = "name: a\nnodes: {x: {kind: http, url: u}}\n"
+    graph = parse(f"{text}instances: 3\nwhen_full: reject\ncheckpoint: {{steps: 5}}\n")
+    assert (graph.instances, graph.when_full) == (3, "reject")
+    assert graph.checkpoint == EverySteps(5)
+    assert parse(f"{text}checkpoint: {{seconds: 2}}\n").checkpoint == EverySeconds(2)
+    ((line, message),) = told(f"{text}checkpoint: {{steps: 1, seconds: 2}}\n")
+    assert (line, message) == (
+        3,
+        "checkpoint: a checkpoint is after so many 'steps', or after so many 'seconds'",
+    )
 
 
 VALID = [

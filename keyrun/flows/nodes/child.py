@@ -20,12 +20,13 @@ def child(
 ) -> Callable[[Context, Given], Coroutine[Any, Any, Any]]:
     """A node that runs `workflow` as a child and gives its result. `input` and `key` may have
     templates in them. Without an input the child gets what triggered the node, or the input of the
-    run if nothing did; without a key it is a part of this run, which only functions can be."""
+    run if nothing did. Without a key it is a part of this run; a machine or a graph, which has a
+    journal of its own, then gets the key of this run with the name of the node behind it."""
     needs_input = workflow.takes_input or workflow.kind != "function"
     if input is not None and not needs_input:
         raise ValueError(f"the workflow {workflow.name!r} takes no input")
     if key is None and workflow.kind != "function":
-        raise ValueError(f"the workflow {workflow.name!r} is a {workflow.kind}, and needs a 'key'")
+        key = f"{{{{ run.key }}}}/{where.rpartition('.')[2]}"
     told = None if input is None else fillable(input, f"{where}.input")
     under = None if key is None else fillable(key, f"{where}.key")
 
