@@ -17,6 +17,7 @@ SUITES = {
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
     "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
+    "entities": "calls of entities per second beside the record-only loop",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 

@@ -77,6 +77,7 @@ class RuntimeOptions(TypedDict, total=False):
     """What `open_runtime` takes besides the store."""
 
     workflows: Iterable[Workflow[Any, Any]]
+    entities: Iterable[type]
     namespace: str
     limits: Limits
     max_concurrent_steps: int

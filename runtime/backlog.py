@@ -14,6 +14,7 @@ from keyrun.runtime.errors import Backpressure
 from keyrun.runtime.events import EventKind
 
 if TYPE_CHECKING:
+    from keyrun.runtime.calls import Call
     from keyrun.runtime.entrance import Entrance
     from keyrun.runtime.feed import Feed
     from keyrun.runtime.line import Line
@@ -136,7 +137,7 @@ class Backlog:
             what = f"{self.pending} runs wait to be started"
         return Backpressure(f"{what}; submit more slowly, or raise the limit", key=key)
 
-    async def wait_for_room(self, submission: "Submission") -> None:
+    async def wait_for_room(self, submission: "Submission | Call") -> None:
         """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
         key, began = submission.key, trio.current_time()
         if not self._waiting:
@@ -165,7 +166,7 @@ class Backlog:
     def _tell(
         self,
         kind: EventKind,
-        submission: "Submission",
+        submission: "Submission | Call",
         waited: float,
         duration: float | None = None,
     ) -> None:

@@ -211,3 +211,4 @@ class Control:
             engine.line(key).wake()
         else:
             engine.entrance.fill()
+            engine.reception.look_again()

@@ -14,7 +14,7 @@ SPARE = 1_000_000
 nothing be left in the store."""
 
 _BY_NUMBER = ("runs", "status", "journal", "begun", "memo", "reports", "dead", "outbox")
-_BY_TIME = ("delayed", "ended")
+_BY_TIME = ("delayed", "ended", "answered")
 
 
 async def stored_counter(ledger: Ledger) -> int:

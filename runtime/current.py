@@ -43,6 +43,10 @@ class Draft(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self.values_[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """As that of a dict, which is much faster than that of a mapping."""
+        return self.values_.get(name, default)
+
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"names in a durable mapping are strings, got {name!r}")

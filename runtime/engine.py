@@ -1,6 +1,6 @@
 """The engine: what all runs of a runtime share, and how they are found."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
@@ -27,6 +27,7 @@ from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.overruns import Overruns
 from keyrun.runtime.parking import Parking
 from keyrun.runtime.reading import Reading
+from keyrun.runtime.reception import Reception
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.resources import Resources
 from keyrun.runtime.resting import Resting
@@ -66,8 +67,18 @@ class LineActor(Actor["Line", None]):
         again = crashed = False
         try:
             while not engine.draining:
+                if line.calls:
+                    served = await engine.reception.serve(line)
+                    if not served:
+                        again = served is None
+                        return
+                    if line.idle:
+                        engine.forget_line(line)
+                        return
                 run = line.head or line.fresh() or await line.next()
                 if run is None:
+                    if line.calls and line.sleeper is None:
+                        continue
                     engine.forget_line(line)
                     return
                 if run.standing.state is _QUARANTINED:
@@ -124,6 +135,7 @@ class Engine:
         supervision: Supervision,
         evict_after: float,
         resources: Resources | None = None,
+        entities: Iterable[type] = (),
     ) -> None:
         self.store = store
         self.commits = store.group_commit
@@ -153,6 +165,7 @@ class Engine:
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
         self._spare: dict[str, Line] = {}
+        self._most_spare = SPARE
         self.asleep: dict[str, tuple[int, int]] = {}
         """Keys that are known by name only since a run sleeps that holds them: its number, and how
         many of their runs wait to be started."""
@@ -185,6 +198,7 @@ class Engine:
         self.signals = Signals(self)
         self.children = Children(self)
         self.control = Control(self)
+        self.reception = Reception(self, entities, retention)
         self.watched: dict[int, list[Callable[[News], None]]] = {}
         """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()
@@ -307,12 +321,22 @@ class Engine:
         kept = line.pending or line.paused or line.sleeper is not None
         if self.lines.get(line.key) is line and not kept:
             del self.lines[line.key]
-            if self.recovered and line.reusable:
-                if len(self._spare) >= SPARE:
-                    self._spare.clear()
+            if self.recovered and line.reusable():
+                if len(self._spare) >= self._most_spare:
+                    self._prune()
                 self._spare[line.key] = line
             if line.entering:
                 line.entered()
+
+    def _prune(self) -> None:
+        """Drop lines with nothing in them, except for those whose last outcome is not durable yet:
+        a call of an entity has to wait for that."""
+        self._spare = {
+            key: line
+            for key, line in self._spare.items()
+            if line.group is not None and not line.group.durable
+        }
+        self._most_spare = max(SPARE, 2 * len(self._spare))
 
     async def load(self, line: Line, place: int, number: int) -> Run | None:
         """A run that is about to be driven, with all that it remembers; None if it has no business
@@ -360,6 +384,7 @@ class Engine:
         self.closed = True
         self.listeners.close()
         self.awaited.close()
+        self.reception.close()
         while self.watched:
             for tell in self.watched.popitem()[1]:
                 tell(None)

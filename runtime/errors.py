@@ -46,6 +46,14 @@ class UnknownWorkflow(RuntimeFault, LookupError):
     """The workflow was not given to `open_runtime(workflows=...)`."""
 
 
+class UnknownEntity(RuntimeFault, LookupError):
+    """The entity was not given to `open_runtime(entities=...)`."""
+
+
+class UnknownMethod(RuntimeFault, AttributeError):
+    """An entity has no public async method of this name."""
+
+
 class UnknownRun(RuntimeFault, LookupError):
     """No run has this id, or it was forgotten."""
 
@@ -114,6 +122,22 @@ class StepFailed(RuntimeFault, RuntimeError):
 
 class StepTimeout(StepFailed, TimeoutError):
     """The last attempt of a step ran out of time."""
+
+
+class CallFailed(RuntimeFault, RuntimeError):
+    """A call with a request id raised, now or when it was first made; `failure` says what."""
+
+    def __init__(self, failure: "Failure", *, key: str) -> None:
+        super().__init__(failure.reason, key=key, step=failure.step)
+        self.failure = failure
+
+
+class CallTimeout(RuntimeFault, TimeoutError):
+    """A method of an entity took longer than it may. Nothing of the call is stored."""
+
+
+class CallCycle(RuntimeFault, RuntimeError):
+    """A call would wait for a key that waits, by way of other calls, for its caller."""
 
 
 class CircuitOpen(RuntimeFault, RuntimeError):

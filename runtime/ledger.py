@@ -19,6 +19,8 @@ that is used again leads to a new run.
 | memo    | number, step         | what a step keeps from attempt to attempt                 |
 | reports | number, step         | what a running step, or with no step the workflow, reported |
 | state   | ordering key         | the durable mapping of a key                              |
+| entities | ordering key, class | what an entity keeps under a key                         |
+| requests, answered |          | see `requests`                                            |
 | delayed | due time, number     | runs that get their place when they are due               |
 | ended   | end time, number     | ended runs, for retention                                 |
 | dead    | number               | dead letters                                              |

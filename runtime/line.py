@@ -19,7 +19,9 @@ from keyrun.runtime.values import Priority, State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
+    from keyrun.runtime.calls import Call
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.entity import Kind
     from keyrun.storage.group import Group
 
 WINDOW = 64
@@ -41,6 +43,7 @@ class Line:
         "_told",
         "_untouched",
         "awake",
+        "calls",
         "engine",
         "entering",
         "group",
@@ -86,10 +89,16 @@ class Line:
         self.holder: CurrentStep | None = None
         self.sleeper: int | None = None
         """The run that has left memory to wait, and lets nobody go ahead of it."""
+        self.calls: list[Call] | None = None
+        """Calls of entities that have not begun, in order; they are nowhere else."""
 
     def place(self, place: int) -> bytes:
         """The record key of a place in this line."""
         return self._prefix + NUMBER.pack(place)
+
+    def entity(self, kind: "Kind") -> bytes:
+        """The record key of the state that an entity keeps under this key."""
+        return self._prefix + kind.encoded
 
     def admit(self, submission: Submission) -> None:
         """A run has its place, which is its number, durably."""
@@ -149,8 +158,8 @@ class Line:
 
     @property
     def others(self) -> bool:
-        """Whether there are other runs than the first that could go ahead of it."""
-        return len(self.window) > 1 or self._more
+        """Whether there is something else than the first run that could go ahead of it."""
+        return len(self.window) > 1 or self._more or bool(self.calls)
 
     def lie_down(self, run: Run) -> None:
         """The first run has left memory to wait, and holds the line."""
@@ -193,7 +202,8 @@ class Line:
         if self.sleeper is not None:
             self.doze()
             return
-        if self.head is None:
+        if self.head is None and not (self.calls and len(self.calls) == self.pending):
+            # Calls alone need not be let in: their callers are in memory anyway.
             entrance = engine.entrance
             if entrance.closed and self.pending:
                 entrance.queue(self, self._priority())
@@ -208,17 +218,19 @@ class Line:
         submission = self.window[0][2] if self.window else None
         return self._rank if submission is None else submission.priority
 
-    @property
     def reusable(self) -> bool:
-        """Whether it is empty as it was made, once its actor has left it, and of no weight."""
-        light = not self._state or len(self._state) <= LIGHT
-        return light and self.head is None and self.holder is None and not self._more
+        """Whether it is empty as it was made, once its actor has left it. Of no weight then."""
+        if self._state and len(self._state) > LIGHT:
+            self._state = None
+        return self.head is None and self.holder is None and not self._more
 
     def forget(self) -> bool:
         """Drop what is in memory of a line that is not looked at, unless that would lose
         something. Says whether it did."""
         engine = self.engine
-        if self.head is not None or self.paused or not (self.group is None or self.group.durable):
+        if self.head is not None or self.paused or self.calls:
+            return False
+        if not (self.group is None or self.group.durable):
             return False
         if engine.resting.has(self.key):
             return False
@@ -309,8 +321,8 @@ class Line:
     async def next(self) -> Run | None:
         """Make the first run of the line ready to be driven, whatever that takes."""
         while True:
-            if not self.window and self._more:
-                await self._read_window()
+            if self.unread:
+                await self.read_window()
             if not self.window or self.sleeper is not None:
                 return None
             place, number, _ = self.window[0]
@@ -355,7 +367,18 @@ class Line:
         if self.entering:
             self.entered()
 
-    async def _read_window(self) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do, as far as can be told without asking the store."""
+        return not (self.window or self._more or self.calls) and self.head is None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the store has to be asked which run is the first."""
+        return self._more and not self.window
+
+    async def read_window(self) -> None:
+        """Read which runs come next."""
         engine = self.engine
         ledger, store = engine.ledger, engine.store
         self._told = False

@@ -50,7 +50,9 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep for ever."""
         ledger = self._engine.ledger
-        self._ended += await self._count()
+        ended = await self._count()
+        # Not in one line: more may have ended meanwhile.
+        self._ended += ended
         while True:
             self._wake = trio.Event()
             rows = await self._engine.store.scan("ended", prefix=ledger.prefix, limit=PAGE)

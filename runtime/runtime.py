@@ -11,6 +11,7 @@ import trio
 from keyrun.actors import Supervision, checks
 from keyrun.runtime import deadletters, drawings, recovery
 from keyrun.runtime.admission import check_key
+from keyrun.runtime.calling import Calling
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.grouping import Grouping
 from keyrun.runtime.handle import RunHandle
@@ -33,7 +34,7 @@ I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
 
-class Runtime(Grouping, Messaging, Scheduling, Window):
+class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
     """An open runtime; `open_runtime` makes it."""
 
     def __init__(self, engine: Engine) -> None:
@@ -204,6 +205,7 @@ async def open_runtime(
     store: "str | os.PathLike[str] | Store",
     *,
     workflows: Iterable[Workflow[Any, Any]] = (),
+    entities: Iterable[type] = (),
     namespace: str = "default",
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     max_concurrent_steps: int = 256,
@@ -258,6 +260,7 @@ async def open_runtime(
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
             resources=resources,
             evict_after=evict_after,
+            entities=entities,
         )
         store.when_failed(engine.fail)
         await _begin(engine)
@@ -307,6 +310,7 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             nursery.start_soon(guard, engine.children.run)
             nursery.start_soon(guard, engine.schedules.run)
             nursery.start_soon(guard, engine.sweeper.run)
+            nursery.start_soon(guard, engine.reception.requests.run)
             nursery.start_soon(guard, engine.entrance.run)
             nursery.start_soon(guard, engine.asyncio.run)
             nursery.start_soon(guard, engine.overruns.run)
@@ -345,6 +349,7 @@ async def _drain(engine: Engine, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
     engine.draining = engine.stopped = True
     engine.actors.hasten()
+    engine.reception.drain()
     for run in list(engine.live.values()):
         run.leave_if_asked()
         run.resume()
@@ -353,6 +358,7 @@ async def _drain(engine: Engine, timeout: float) -> None:
         await engine.actors.drain()
     for run in list(engine.live.values()):
         run.unwind(Unwind.LEAVE)
+    engine.reception.cut_off()
     await engine.actors.drain()
     await engine.store.durable()
     if engine.hook is not None:

@@ -22,6 +22,7 @@ from keyrun.runtime.values import Failure, FailureKind, State
 
 if TYPE_CHECKING:
     from keyrun.runtime.breaker import CircuitStatus
+    from keyrun.runtime.calls import Call
     from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.feed import Feed
     from keyrun.runtime.records import Standing, Submission
@@ -250,7 +251,7 @@ def clamped(feed: "Feed", run: "Run", current: "CurrentStep", why: str) -> None:
 def backpressure(
     feed: "Feed",
     kind: EventKind,
-    submission: "Submission",
+    submission: "Submission | Call",
     *,
     depth: int,
     waited: float,

@@ -111,6 +111,13 @@ class Group(Batch):
         # A closure takes longer to make.
         return trio.lowlevel.wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
 
+    def adopt(self, task: trio.lowlevel.Task) -> Callable[[Any], trio.lowlevel.Abort]:
+        """Have a task wait for this group that is blocked elsewhere: it is woken as by `wait`. What
+        this returns is for Trio to call if the task is cancelled."""
+        self.hasten()
+        self._waiting[task] = None
+        return partial(_leave, self._waiting, task)
+
     async def _outcome(self) -> None:
         if not self.durable:
             raise self._commits.refusal()

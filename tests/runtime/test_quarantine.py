@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),
     "conclude": (driver_module, "_conclude", of_run),
     "leave": (line.Line, "leave", lambda line, *_: line.key),
-    "window": (line.Line, "_read_window", lambda line: line.key),
+    "window": (line.Line, "read_window", lambda line: line.key),
 }
 
 
