@@ -101,7 +101,11 @@ def _state(world: World, key: str) -> None:
     if set(log) != expected:
         world.breach(f"the state of {key} has {sorted(log)}, and its steps are {sorted(expected)}")
     blocks = [run_id for run_id, _ in groupby(log, lambda entry: entry[0])]
-    first = [run_id for run_id in blocks if _generations(world, run_id) == 1]
+    first = [
+        run_id
+        for run_id in blocks
+        if _generations(world, run_id) == 1 and not world.runs[run_id].yields
+    ]
     places = [number for run_id in first if (number := world.peek.number(run_id)) is not None]
     if len(first) != len(set(first)):
         world.breach(f"runs of {key} were not one after the other: {blocks}")

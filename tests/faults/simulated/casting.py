@@ -46,6 +46,13 @@ async def scripted(ctx: Context, script: Script) -> list[Any]:
     return await perform(ctx, script)
 
 
+@workflow(name="yielding", while_waiting="yield")
+async def yielding(ctx: Context, script: Script) -> list[Any]:
+    """The same, and others go ahead while it waits."""
+    scene.world.passed(ctx.run_id)
+    return await perform(ctx, script)
+
+
 @machine(name="turning", retry=SOON, limits=Limits(step_timeout=2.0))
 async def turning(t: Turn) -> Continue | Succeed:
     """A machine of which each turn is an act; the payload carries what they come to."""
@@ -78,6 +85,13 @@ KINDS: dict[str, Kind] = {
     "function": Kind(
         weight=5,
         workflow=scripted,
+        make=lambda random: made_up(random, depth=TOP, most=5),
+        paper=on_paper,
+        ordered=lambda script: not any(PIECES[name].apart for name, *_ in script),
+    ),
+    "yielding": Kind(
+        weight=2,
+        workflow=yielding,
         make=lambda random: made_up(random, depth=TOP, most=5),
         paper=on_paper,
         ordered=lambda script: not any(PIECES[name].apart for name, *_ in script),
@@ -162,6 +176,13 @@ class Role:
     def undoes(self) -> bool:
         """Whether something of it may have to be undone, after which it is not redriven."""
         return "undoable" in str(self.input) or self.kind == "saga"
+
+    @property
+    def messages(self) -> list[Any]:
+        """The plans of signals and approvals that it waits for."""
+        if self.workflow not in (scripted, yielding):
+            return []
+        return [plan for plan in self.input if plan[0] in ("signal", "approval")]
 
     def foreseen(self, *, redriven: bool = False) -> Foreseen:
         """How it ends if nobody disturbs it."""

@@ -219,6 +219,15 @@ async def _play_sleep(ctx: Context, seconds: float) -> str:
     return "slept"
 
 
+async def _play_signal(ctx: Context, name: str, after: float, payload: int) -> Any:
+    """Somebody sends it, `after` so many seconds."""
+    return await ctx.wait_signal(name)
+
+
+async def _play_approval(ctx: Context, gate: str, after: float) -> str:
+    return (await ctx.approval(gate)).comment
+
+
 async def _play_dice(ctx: Context, number: int) -> str:
     world = scene.world
     world.rolled(ctx.run_id, f"random {number}", f"{ctx.random()}")
@@ -305,6 +314,22 @@ PIECES: dict[str, Piece] = {
         make=lambda random, depth: [random.choice((0.0, 0.2, random.uniform(0.0, 8.0)))],
         play=_play_sleep,
         paper=lambda paper, seconds: "slept",
+    ),
+    "signal": Piece(
+        weight=2,
+        make=lambda random, depth: [
+            f"signal-{random.getrandbits(40)}",
+            random.uniform(0.0, 6.0),
+            random.getrandbits(30),
+        ],
+        play=_play_signal,
+        paper=lambda paper, name, after, payload: payload,
+    ),
+    "approval": Piece(
+        weight=1,
+        make=lambda random, depth: [f"gate-{random.getrandbits(40)}", random.uniform(0.0, 6.0)],
+        play=_play_approval,
+        paper=lambda paper, gate, after: "fine",
     ),
     "dice": Piece(
         weight=1,

@@ -8,6 +8,7 @@ which Trio runs its tasks comes from the seed, too. There are no threads in it.
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -18,19 +19,22 @@ import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from keyrun.runtime import (
+    GateNotWaiting,
     Limits,
     RunCancelled,
+    RunEnded,
     RunFailed,
     RunOutcome,
     Runtime,
     State,
+    UnknownRun,
     open_runtime,
 )
 from keyrun.storage import StoreCrashed
 from keyrun.testing import EPOCH
 from tests.faults.simulated.acting import scene
 from tests.faults.simulated.audit import audit
-from tests.faults.simulated.casting import WORKFLOWS, Role, cast
+from tests.faults.simulated.casting import WORKFLOWS, Role, cast, yielding
 from tests.faults.simulated.stores import WitnessedStore
 from tests.faults.simulated.world import World
 
@@ -77,6 +81,7 @@ class Simulation:
         self.world.steady = not self.jumps
         self.small = {name: random.choice(sizes) for name, sizes in SMALL.items()}
         self.crowded = random.random() < 0.2
+        self.evict_after = random.choice((0.0, 0.1, 1.0, inf))
         self.hook_fails = random.choice((0.0, 0.0, 0.3))
         self.offset = 0.0
         self.done: dict[str, State] = {}
@@ -142,6 +147,7 @@ class Simulation:
             limits=Limits(max_interruptions=1000),
             on_terminal=self._hook,
             wall=self.wall,
+            evict_after=self.evict_after,
         ) as runtime:
             with trio.move_on_after(FOREVER if life is None else life.seconds):
                 await self._direct(runtime)
@@ -157,13 +163,16 @@ class Simulation:
                     nursery.start_soon(self._cancel, runtime, role)
                 if role.pause_at is not None:
                     nursery.start_soon(self._pause, runtime, role)
+                for message in role.messages:
+                    nursery.start_soon(self._send, runtime, role, message)
         while self.world.peek.unfinished():
             await trio.sleep(1.0)
 
     async def _play(self, runtime: Runtime, role: Role) -> None:
         run_id, world = role.run_id, self.world
         await trio.sleep_until(role.at)
-        world.submitting(run_id, role.key, delayed=role.delay > 0)
+        yields = role.workflow is yielding
+        world.submitting(run_id, role.key, delayed=role.delay > 0, yields=yields)
         run = await runtime.submit(
             role.workflow,
             role.input,
@@ -206,6 +215,24 @@ class Simulation:
         self.asked.add(role.run_id)
         self.world.note(f"cancel {role.run_id}")
         self.world.cancelled(role.run_id, await runtime.cancel(role.run_id))
+
+    async def _send(self, runtime: Runtime, role: Role, message: Any) -> None:
+        """Send a signal, again in each life; or approve, when that is waited for."""
+        kind, name, after, *rest = message
+        await trio.sleep_until(role.at + after)
+        while role.run_id not in self.done:
+            with suppress(UnknownRun, GateNotWaiting):
+                try:
+                    if kind == "signal":
+                        await runtime.signal(role.run_id, name, rest[0], signal_id=name)
+                    else:
+                        await runtime.approve(role.run_id, name, by="somebody", comment="fine")
+                except RunEnded:
+                    return
+                self.world.note(f"sent {role.run_id} {name}")
+                if kind == "signal":
+                    return
+            await trio.sleep(0.3)
 
     async def _pause(self, runtime: Runtime, role: Role) -> None:
         """Hold it for a while; what an earlier life held is let go."""

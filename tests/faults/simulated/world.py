@@ -35,6 +35,8 @@ class Known:
     key: str
     called: int
     delayed: bool
+    yields: bool = False
+    """Whether others of its key go ahead while it waits."""
     acknowledged: bool = False
     cancelled: bool = False
     """Whether a cancel was answered with yes."""
@@ -89,11 +91,13 @@ class World:
 
     # Whoever submits.
 
-    def submitting(self, run_id: str, key: str, *, delayed: bool = False) -> None:
+    def submitting(
+        self, run_id: str, key: str, *, delayed: bool = False, yields: bool = False
+    ) -> None:
         """A submit is called."""
         self.note(f"submit {run_id}")
         if run_id not in self.runs:
-            self.runs[run_id] = Known(run_id, key, self._moment, delayed)
+            self.runs[run_id] = Known(run_id, key, self._moment, delayed, yields)
 
     def submitted(self, run_id: str, *, newly: bool) -> None:
         """It has returned."""
@@ -148,7 +152,7 @@ class World:
         where = f"{run_id} began {step}, attempt {here.attempt},"
         if standing.state.terminal:
             self.breach(f"{where} when it had ended")
-        if self.peek.queue(key)[:1] != [number]:
+        if self._before(number, self.peek.queue(key)):
             self.breach(f"{where} and is not the first of its key")
         self._check_journal(known, number, here, where)
         if once and not self.peek.begun(number, step):
@@ -261,9 +265,20 @@ class World:
     def _check_turn(self, number: int, ended: set[int]) -> None:
         """Runs end in order. Those that do nothing may end in one commit with the run before."""
         queue = self.peek.queue(self.peek.submission(number).key)
-        left = [other for other in queue if other not in ended]
-        if left[:1] != [number]:
-            self.breach(f"run {number} ends before run {left[:1]}")
+        before = self._before(number, [other for other in queue if other not in ended])
+        if before:
+            self.breach(f"run {number} ends before {before}")
+
+    def _before(self, number: int, queue: list[int]) -> list[str]:
+        """The runs of a key whose turn comes before that of this run. Those that wait and yield
+        meanwhile do not count."""
+        before = []
+        for other in queue[: queue.index(number)] if number in queue else queue:
+            run_id = self.peek.submission(other).run_id
+            waits = self.peek.standing(other).state is State.WAITING
+            if not (self.runs[run_id].yields and waits):
+                before.append(run_id)
+        return before
 
     def _standing(self, run_id: str) -> Standing:
         number = self.peek.number(run_id)
