@@ -49,6 +49,8 @@ class Control:
             run.line.remove(run.number)
             engine.parking.waking.discard(run.number)
             settle(run, State.CANCELLED)
+            # It may have been the first, and asleep: the next begins when its end is durable.
+            run.line.group = run.staged
             engine.resting[run.number] = run
             run.line.wake()
             await run.gate()

@@ -33,6 +33,16 @@ async def stored_counter(ledger: Ledger) -> int:
     return 1 if fields is None else int(fields[0])
 
 
+async def stored_clock(ledger: Ledger) -> float:
+    """How late it was at least when runs last left memory; 0 where nobody knows."""
+    try:
+        fields = await ledger.get("counter", ledger.name("clock"))
+        return 0.0 if fields is None else float(fields[0])
+    except DAMAGE as error:
+        logger.error("how late it was last cannot be read, and is left to the clock: %s", error)
+        return 0.0
+
+
 async def _highest(ledger: Ledger) -> int:
     """The highest number that a record of a run has, or a place."""
     highest = 0

@@ -12,7 +12,7 @@ from keyrun.runtime.awaited import Awaited
 from keyrun.runtime.backlog import Backlog
 from keyrun.runtime.children import Children
 from keyrun.runtime.control import Control
-from keyrun.runtime.counter import stored_counter
+from keyrun.runtime.counter import stored_clock, stored_counter
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
 from keyrun.runtime.driver import drive
@@ -254,9 +254,7 @@ class Engine:
     async def read_counter(self) -> None:
         """Go on where the last owner of the store stopped."""
         self.next_number = self.opened_at = await stored_counter(self.ledger)
-        clock = await self.ledger.get("counter", self.ledger.name("clock"))
-        if clock is not None:
-            self.steady.at_least(clock[0])
+        self.steady.at_least(await stored_clock(self.ledger))
 
     def keep_time(self) -> None:
         """Have it stored how late it is, with what is staged."""

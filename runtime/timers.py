@@ -92,7 +92,7 @@ class Timers:
         engine = self._engine
         while self._heap and self._heap[0][0] <= now:
             _, number, key, place, due = heappop(self._heap)
-            if await self._later(number):
+            if await self._later(number, due):
                 # It has been woken since, and sleeps again for longer.
                 continue
             woken = await engine.parking.wake(number, key, place, due)
@@ -100,8 +100,9 @@ class Timers:
                 engine.store.open_group().delete("timers", engine.ledger.timed(due, number))
         engine.store.hasten()
 
-    async def _later(self, number: int) -> bool:
-        """Whether a run waits for a later time than the one that has come."""
+    async def _later(self, number: int, due: float) -> bool:
+        """Whether a run waits for a later time than the one that has come. That is due, whatever
+        the clock says, which may have been set back."""
         resting = self._engine.resting.get(number)
         try:
             standing = resting.standing if resting else await self._engine.ledger.standing(number)
@@ -111,7 +112,7 @@ class Timers:
         berth = None if standing is None else standing.berth
         if berth is None:
             return False
-        return berth.due is None or berth.due > self._engine.steady() + 0.001
+        return berth.due is None or berth.due > due + 0.001
 
     async def _read(self) -> None:
         """Read the first of those in the store, and know no others."""

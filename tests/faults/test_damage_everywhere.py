@@ -119,7 +119,7 @@ def blows(store: MemoryStore) -> list[Blow]:
             run_id = key = None
             if table in ("runs", "status", "journal", "begun", "memo", "reports", "dead", "outbox"):
                 run_id = numbers[peek.ledger.split_number(record)[0]]
-            elif table in ("delayed", "ended"):
+            elif table in ("delayed", "ended", "timers"):
                 run_id = numbers[peek.ledger.split_timed(record)[1]]
             elif table == "queue":
                 run_id = numbers[peek.ledger.split_place(record)[1]]

@@ -185,7 +185,8 @@ class Simulation:
         world.submitted(run_id, newly=run.newly_submitted)
         state = await self._result(run)
         world.result(run_id, state)
-        again = role.redrives and not role.undoes and role.foreseen().dead
+        # What a run was sent and did not take is gone when it ends.
+        again = role.redrives and not (role.undoes or role.messages) and role.foreseen().dead
         if state is State.FAILED and again:
             status = await run.status()
             assert status is not None

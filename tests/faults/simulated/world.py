@@ -153,7 +153,8 @@ class World:
         if standing.state.terminal:
             self.breach(f"{where} when it had ended")
         if self._before(number, self.peek.queue(key)):
-            self.breach(f"{where} and is not the first of its key")
+            ahead = self._before(number, self.peek.queue(key))
+            self.breach(f"{where} and is not the first of its key: {ahead} are before it")
         self._check_journal(known, number, here, where)
         if once and not self.peek.begun(number, step):
             self.breach(f"{where} which may run once, without its mark on the disk")
@@ -270,15 +271,11 @@ class World:
             self.breach(f"run {number} ends before {before}")
 
     def _before(self, number: int, queue: list[int]) -> list[str]:
-        """The runs of a key whose turn comes before that of this run. Those that wait and yield
-        meanwhile do not count."""
-        before = []
-        for other in queue[: queue.index(number)] if number in queue else queue:
-            run_id = self.peek.submission(other).run_id
-            waits = self.peek.standing(other).state is State.WAITING
-            if not (self.runs[run_id].yields and waits):
-                before.append(run_id)
-        return before
+        """The runs of a key whose turn comes before that of this run. Those that yield do not
+        count: once they have waited, they wait for whoever went ahead."""
+        others = queue[: queue.index(number)] if number in queue else queue
+        before = [self.peek.submission(other).run_id for other in others]
+        return [run_id for run_id in before if not self.runs[run_id].yields]
 
     def _standing(self, run_id: str) -> Standing:
         number = self.peek.number(run_id)
