@@ -6,8 +6,7 @@
 |          | number of the child   | nobody waits for it any more                             |
 
 The record is there from the child's admission until its parent was told, so that after a crash
-parents that sleep are woken, and children that nobody waits for are cancelled. Waits that would go
-round in a circle of keys are found by walking these records from key to key.
+parents that sleep are woken, and children that nobody waits for are cancelled.
 """
 
 from collections import deque
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from keyrun.runtime.circles import circle
 from keyrun.runtime.entry import CHILD, Call, Entry, Memory
 from keyrun.runtime.ids import number_in
-from keyrun.runtime.ledger import Sleep, at_place, sealed
-from keyrun.runtime.records import Parent, write_failure
+from keyrun.runtime.ledger import sealed
+from keyrun.runtime.records import Parent, Standing, Submission, write_failure
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import Failure, FailureKind, Priority
 from keyrun.runtime.workflow import Workflow
@@ -41,7 +41,10 @@ class Children:
         """Whether any run has children under other keys."""
         self._told: deque[tuple[int, str]] = deque()
         """Parents to be woken, and by whose end."""
-        self._orphans: deque[str] = deque()
+        self._orphans: deque[tuple[int, str]] = deque()
+        """Children to be cancelled, and by whom they were started."""
+        self._alone: set[str] = set()
+        """Children whose end nobody wants to be told."""
         self._news = trio.Event()
 
     async def admit(
@@ -92,11 +95,14 @@ class Children:
         record = self._engine.ledger.sequenced(parent, child)
         group.put("children", record, sealed("children", record, run_id, key, ended, orphaned))
 
-    def ended(self, run: Run, group: "Group") -> None:
+    def ended(self, about: Submission, standing: Standing, group: "Group") -> None:
         """The end of a child is staged in `group`: so is what its parent is sent of it."""
-        engine, standing, about = self._engine, run.standing, run.submission
-        parent = about.parent
+        engine, parent = self._engine, about.parent
         assert parent is not None
+        if about.run_id in self._alone:
+            self._alone.discard(about.run_id)
+            group.delete("children", engine.ledger.sequenced(parent.number, about.number))
+            return
         outcome = [
             str(standing.state),
             standing.result,
@@ -104,7 +110,7 @@ class Children:
             standing.reason,
         ]
         signal = engine.signals.stage(group, parent.number, CHILD + about.run_id, outcome)
-        self._put(group, parent.number, run.number, about.run_id, about.key, ended=True)
+        self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
         live = engine.live.get(parent.number)
         if live is not None and not live.standing.state.terminal:
             live.letters.put(signal, live.journal)
@@ -125,12 +131,31 @@ class Children:
         """Nobody waits for a child any more: it is cancelled, also if this process is killed."""
         group = run.staged = self._engine.commits.open_group()
         number = number_in(child_id)
-        if number is not None:
-            self._put(group, run.number, number, child_id, "", orphaned=True)
-        group.when_durable(self._cancel, child_id)
+        if number is None:
+            return
+        if self._engine.signals.discard(run, CHILD + child_id):
+            # It has ended, and nobody was told yet.
+            run.delete("children", self._engine.ledger.sequenced(run.number, number))
+            return
+        self.leave_alone(group, run.number, number, child_id)
 
-    def _cancel(self, child_id: str) -> None:
-        self._orphans.append(child_id)
+    def leave_alone(self, group: "Group", parent: int, child: int, child_id: str) -> None:
+        """Stage that nobody waits for a child, and cancel it when that is durable."""
+        self._alone.add(child_id)
+        self._put(group, parent, child, child_id, "", orphaned=True)
+        group.when_durable(self._cancel, parent, child_id)
+
+    async def bereave(self, group: "Group", parent: int) -> None:
+        """Stage that a run is gone which had not ended: its children are left alone."""
+        for record, raw in await self._engine.store.scan(
+            "children", prefix=self._engine.ledger.number(parent)
+        ):
+            child = await self._read(record, raw)
+            if child is not None and not child[1]:
+                self.leave_alone(group, parent, int.from_bytes(record[-8:], "big"), child[0])
+
+    def _cancel(self, parent: int, child_id: str) -> None:
+        self._orphans.append((parent, child_id))
         self._news.set()
 
     def left_alone(self, run: Run) -> None:
@@ -153,9 +178,17 @@ class Children:
                 while self._told:
                     await self._wake(*self._told.popleft())
                 while self._orphans:
-                    nursery.start_soon(self._engine.control.cancel, self._orphans.popleft())
+                    nursery.start_soon(self._end, *self._orphans.popleft())
                 self._news = trio.Event()
                 await self._news.wait()
+
+    async def _end(self, parent: int, child_id: str) -> None:
+        """Cancel a child that nobody waits for."""
+        engine, number = self._engine, number_in(child_id)
+        if not await engine.control.cancel(child_id) and number is not None:
+            # It had ended before.
+            self._alone.discard(child_id)
+            engine.store.open_group().delete("children", engine.ledger.sequenced(parent, number))
 
     async def _wake(self, number: int, channel: str) -> None:
         engine = self._engine
@@ -201,7 +234,8 @@ class Children:
                 if ended:
                     self._told.append((parent, CHILD + run_id))
                 elif orphaned or await self._over(parent):
-                    self._orphans.append(run_id)
+                    self._alone.add(run_id)
+                    self._orphans.append((parent, run_id))
             start = rows[-1][0] + b"\0"
             await trio.lowlevel.checkpoint()
 
@@ -224,47 +258,10 @@ class Children:
     async def _refuse_cycle(self, run: Run, child_id: str, number: int, key: str) -> None:
         """End a child that would wait for its own parent, if it is the youngest in the circle: who
         came before it could not know."""
-        found = await self._walk(key, run.key, [(key, number)], {key})
-        if found is None or max(each for _, each in found) != number:
+        found = await circle(self._engine, key, run.key, number)
+        if found is None:
             return
         keys = " -> ".join([run.key, *(key for key, _ in found)])
         reason = f"children that wait for each other's keys would wait for ever: {keys}"
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=reason)
         await self._engine.control.fail_at_rest(child_id, failure)
-
-    async def _walk(
-        self, key: str, target: str, path: list[tuple[str, int]], seen: set[str]
-    ) -> list[tuple[str, int]] | None:
-        """The keys from `key` to `target`, each waiting for the next, and whom it waits for."""
-        for other, number in await self._waits_for(key):
-            if other == target:
-                return [*path, (other, number)]
-            if other not in seen:
-                seen.add(other)
-                found = await self._walk(other, target, [*path, (other, number)], seen)
-                if found is not None:
-                    return found
-        return None
-
-    async def _waits_for(self, key: str) -> list[tuple[str, int]]:
-        """The keys that the run which holds `key` waits for, and the children that it has there."""
-        engine, ledger = self._engine, self._engine.ledger
-        start = b""
-        while rows := await engine.store.scan(
-            "queue", prefix=ledger.line(key), start=start, limit=PAGE
-        ):
-            for record, raw in rows:
-                there = at_place(record, raw, ledger.split_place(record)[1])
-                if there.sleep is not Sleep.YIELDS:
-                    found = await engine.store.scan("children", prefix=ledger.number(there.number))
-                    pairs = [self._open(*row) for row in found]
-                    return [pair for pair in pairs if pair is not None]
-            start = rows[-1][0] + b"\0"
-        return []
-
-    def _open(self, record: bytes, raw: bytes) -> tuple[str, int] | None:
-        try:
-            _, key, ended, orphaned = unseal("children", record, raw)
-        except StoreCorrupt:
-            return None
-        return None if ended or orphaned else (key, int.from_bytes(record[-8:], "big"))

@@ -164,10 +164,17 @@ class Control:
         if run.number not in engine.live:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
-        run.resume()
+        self._resume(run)
         if not paused:
             await self._wake(run)
         return True
+
+    def _resume(self, run: Run) -> None:
+        """Have a run look whether it may go on. While it was held it could not let others go ahead,
+        nor leave memory where its key was."""
+        run.resume()
+        if run.waits and run.parked == len(run.waits) and not run.held:
+            self._engine.parking.consider(run)
 
     async def _wake(self, run: Run) -> None:
         """Have a run driven that may sleep."""
@@ -207,7 +214,7 @@ class Control:
         await engine.store.durable(group)
         for run in list(engine.live.values()):
             if not key or run.key == key:
-                run.resume()
+                self._resume(run)
         if key:
             # It is dropped if there is nothing in it.
             engine.line(key).wake()

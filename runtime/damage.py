@@ -13,7 +13,7 @@ import trio
 from keyrun.runtime.ids import lost_id
 from keyrun.runtime.ledger import Ledger, number_at
 from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.records import SALVAGED, Submission
+from keyrun.runtime.records import SALVAGED, Parent, Submission
 from keyrun.runtime.values import Priority
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.errors import StoreTooNew
@@ -33,6 +33,7 @@ class Trace:
     key: str | None = None
     place: int | None = None
     ended_at: float | None = None
+    parent: int | None = None
     indexed: list[tuple[str, bytes]] = attrs.Factory(list)
     """Table and key of the records that give it a time or a place."""
 
@@ -57,6 +58,12 @@ async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
             if known is not None:
                 known.key, known.place = ordering_key, place
                 known.indexed.append(("queue", key))
+    async for key, raw in rows(ledger, "children"):
+        known = found.get(int.from_bytes(key[-8:], "big"))
+        if known is not None:
+            known.parent = ledger.split_number(key)[0]
+            with suppress(*DAMAGE):
+                known.run_id = known.run_id or unseal("children", key, raw)[0]
     for table in ("delayed", "timers", "ended"):
         async for key, _ in rows(ledger, table):
             time, number = ledger.split_timed(key)
@@ -98,4 +105,5 @@ def stand_in(number: int, known: Trace, raw: bytes) -> Submission:
         submitted_at=0.0,
         delay=0.0,
         origin=SALVAGED,
+        parent=None if known.parent is None else Parent(known.parent, "", 0, 0),
     )

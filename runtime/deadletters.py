@@ -229,6 +229,8 @@ async def forget(engine: "Engine", run_id: str) -> None:
         )
     group = engine.store.open_group()
     await erase(engine, group, number, submission, standing)
+    if quarantined and engine.children.used:
+        await _tell_family(engine, group, submission, standing)
     await engine.store.durable(group)
     if quarantined:
         live = engine.live.pop(number, None)
@@ -236,6 +238,16 @@ async def forget(engine: "Engine", run_id: str) -> None:
         if live.pending if live is not None else standing.place is not None:
             line.started()
         line.drop(number)
+
+
+async def _tell_family(
+    engine: "Engine", group: "Group", submission: Submission, standing: Standing
+) -> None:
+    """A run that has not ended is forgotten: who waits for it is told, and its children end."""
+    if submission.parent is not None and standing.generation == 1:
+        gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
+        engine.children.ended(submission, gone, group)
+    await engine.children.bereave(group, submission.number)
 
 
 async def _held_by_key(engine: "Engine", submission: Submission) -> bool:

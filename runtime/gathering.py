@@ -69,7 +69,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             if left:  # after the last one, the branch above goes on
                 journal.tasks -= 1
                 journal.look()
-                if not run.rehearsed:
+                if run.parked and not failed:
                     # All that is left may wait.
                     run.engine.parking.consider(run)
 

@@ -120,6 +120,10 @@ class Journal(Memories):
         """How many branches cannot go on by themselves."""
         return len(self.waiters) + len(self.resting)
 
+    def at_rest(self) -> int:
+        """How many branches cannot go on before those that wait for something outside."""
+        return sum(not over.is_set() for over in self.resting.values())
+
     def look(self) -> None:
         """Wake everybody if all wait for an outcome that nobody asks for."""
         if self.scopes:

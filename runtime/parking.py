@@ -59,7 +59,7 @@ class Parking:
         """Runs whose place will say that they are awake when what is staged is durable."""
 
     def consider(self, run: Run) -> None:
-        """A branch of a run has begun to wait."""
+        """A branch of a run has begun to wait, or has ended while others wait."""
         if not run.idle:
             return
         self._since.pop(run, None)

@@ -265,7 +265,7 @@ class Run:
         return (
             not self.current
             and self.unwinding is None
-            and self.parked + self.journal.waiting() >= self.journal.tasks
+            and self.parked + self.journal.at_rest() >= self.journal.tasks
             and not any(wait.over for wait in self.waits)
         )
 

@@ -46,8 +46,9 @@ def settle(
         for signal in run.inbox.signals:
             group.delete("signals", ledger.sequenced(run.number, signal.sequence))
     if engine.children.used:
-        if run.submission.parent is not None:
-            engine.children.ended(run, group)
+        if run.submission.parent is not None and standing.generation == 1:
+            # Of what a redrive makes of it nobody is told: they have gone on.
+            engine.children.ended(run.submission, standing, group)
         engine.children.left_alone(run)
     ended = ledger.timed(standing.ended_at, run.number)
     tables["ended"][ended] = seal_empty("ended", ended)

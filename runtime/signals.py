@@ -216,6 +216,15 @@ class Signals:
         group = run.staged = self._engine.commits.open_group()
         self._unstage(group, run.number, signal)
 
+    def discard(self, run: Run, channel: str) -> bool:
+        """Stage that nobody wants what a run was sent on a channel. Says whether it was."""
+        sent = [] if run.inbox is None else run.inbox.signals
+        unwanted = [signal for signal in sent if signal.channel == channel]
+        for signal in unwanted:
+            sent.remove(signal)
+            self.take(run, signal)
+        return bool(unwanted)
+
     def _unstage(self, group: "Group", number: int, signal: Signal) -> None:
         group.delete("signals", self._engine.ledger.sequenced(number, signal.sequence))
         staged = self._staged.get(number)

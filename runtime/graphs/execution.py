@@ -104,7 +104,7 @@ class Execution:
             if self._tasks:  # after the last one, the branch above goes on
                 self._journal.tasks -= 1
                 self._journal.look()
-                if not self._run.rehearsed:
+                if self._run.parked and not self._stopped:
                     # All that is left may wait.
                     self._run.engine.parking.consider(self._run)
 

@@ -440,3 +440,143 @@ async def test_a_child_inside_cannot_go_on_with_an_empty_journal(autojump_clock:
 
     async with open_test_runtime(workflows=[outer, inner]) as rt:
         assert "a key of its own" in await (await rt.submit(outer, key="k")).result()
+
+
+@workflow
+async def endless(ctx: Context) -> None:
+    await ctx.wait_signal("never")
+
+
+@workflow
+async def impatient(ctx: Context, round_: int) -> None:
+    with ctx.move_on_after(1):
+        await ctx.child(endless, key="other")
+    await ctx.sleep(5)
+    if round_ < 10:
+        ctx.continue_as(round_ + 1)
+    await ctx.wait_signal("never")
+
+
+@pytest.mark.parametrize("patience", [0, 0.1, 1, inf])
+async def test_children_that_are_left_alone_leave_nothing_behind(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    store = FragileStore()
+    workflows = [impatient, endless]
+    async with open_test_runtime(store, workflows=workflows, evict_after=patience) as rt:
+        await rt.submit(impatient, 0, key="k", run_id="p")
+        await trio.sleep(200)
+        ended = await rt.runs(key="other")
+        assert [child.state for child in ended] == [State.CANCELLED] * 11
+        assert (store.keys("children"), store.keys("signals")) == ([], [])
+
+
+@workflow
+async def waiting_for_both(ctx: Context) -> None:
+    async def signalled(ctx: Context) -> None:
+        await ctx.wait_signal("never")
+
+    await ctx.gather(ctx.child(leaf, "child", key="other"), signalled)
+
+
+async def test_a_child_that_has_ended_before_its_paused_parent_is_cancelled_leaves_nothing_behind(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[waiting_for_both, leaf]) as rt:
+        await rt.submit(waiting_for_both, key="k", run_id="p")
+        await trio.sleep(0.5)
+        await rt.pause("p")
+        await trio.sleep(20)
+        assert (await rt.runs(key="other"))[0].state is State.SUCCEEDED
+        await rt.cancel("p")
+        await trio.sleep(1)
+        assert (store.keys("children"), store.keys("signals")) == ([], [])
+
+
+@workflow
+async def forgiving(ctx: Context, what: str) -> str:
+    try:
+        return await ctx.child(leaf, what, key="other")
+    except ChildFailed:
+        await ctx.wait_signal("never")
+    except ChildCancelled as error:
+        return str(error.reason)
+    return "told"
+
+
+async def test_the_end_of_a_child_that_was_redriven_is_told_to_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[forgiving, leaf]) as rt:
+        await rt.submit(forgiving, "bad child", key="k", run_id="p")
+        await trio.sleep(20)
+        (child,) = await rt.runs(key="other")
+        await rt.redrive(child.run_id)
+        await trio.sleep(20)
+        status = await rt.status(child.run_id)
+        assert status is not None
+        assert (status.state, status.generation) == (State.FAILED, 2)
+        assert (store.keys("children"), store.keys("signals")) == ([], [])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_parent_is_told_that_its_quarantined_child_was_forgotten(
+    autojump_clock: MockClock, damaged: bool
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[forgiving, leaf]) as rt:
+        await rt.submit(forgiving, "child", key="k", run_id="p")
+        await trio.sleep(5)
+        (child,) = await rt.runs(key="other")
+    if damaged:
+        store.damage("runs", store.keys("runs")[1])
+    left = [forgiving, leaf] if damaged else [forgiving]
+    async with open_test_runtime(store, workflows=left) as rt:
+        await trio.sleep(20)
+        status = await rt.status(child.run_id)
+        assert status is not None
+        assert status.state is State.QUARANTINED
+        await rt.forget(child.run_id)
+        run = await rt.submit(forgiving, "child", key="k", run_id="p")
+        with trio.fail_after(100):
+            assert await run.result() == "it was forgotten"
+        assert (store.keys("children"), store.keys("signals")) == ([], [])
+        assert rt.statistics().backlog.pending == 0
+
+
+async def test_the_children_of_a_quarantined_run_that_is_forgotten_are_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[forgiving, leaf]) as rt:
+        await rt.submit(forgiving, "child", key="k", run_id="p")
+        await trio.sleep(0.5)
+    async with open_test_runtime(store, workflows=[leaf]) as rt:
+        await trio.sleep(0.5)
+        await rt.forget("p")
+        await trio.sleep(0.5)
+        (child,) = await rt.runs(key="other")
+        assert child.state is State.CANCELLED
+        assert (store.keys("children"), store.keys("signals")) == ([], [])
+
+
+@workflow(while_waiting="yield")
+async def polite_parent(ctx: Context) -> str:
+    return await ctx.child(leaf, "polite", key="b")
+
+
+@workflow
+async def rude_parent(ctx: Context) -> str:
+    await ctx.sleep(5)
+    return await ctx.child(leaf, "rude", key="a")
+
+
+@pytest.mark.parametrize("patience", [0, 0.1, 1, inf])
+async def test_who_yields_closes_no_circle(autojump_clock: MockClock, patience: float) -> None:
+    workflows = [leaf, polite_parent, rude_parent]
+    async with open_test_runtime(workflows=workflows, evict_after=patience) as rt:
+        rude = await rt.submit(rude_parent, key="b")
+        polite = await rt.submit(polite_parent, key="a")
+        assert [await rude.result(), await polite.result()] == ["rude ends", "polite ends"]

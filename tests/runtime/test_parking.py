@@ -195,7 +195,7 @@ async def test_with_branches_a_run_leaves_only_when_all_of_them_wait(
         await trio.sleep(40)
         assert rt.statistics().live == 1
         await trio.sleep(20)
-        assert rt.statistics().live == 1, "the branch that has ended is awaited by the other"
+        assert rt.statistics().live == 0
         await run.result()
         assert trio.current_time() == pytest.approx(200, abs=0.2)
 
@@ -430,6 +430,76 @@ async def test_damage_to_what_a_sleeper_left_behind_is_noticed_and_stays_with_it
         behind = await rt.submit(napping, 1, key="bad", run_id="behind")
         await behind.result()
         assert rt.statistics().backlog.pending == 0
+
+
+@step
+async def take(seconds: float) -> None:
+    await trio.sleep(seconds)
+
+
+async def _signalled(ctx: Context) -> Any:
+    return await ctx.wait_signal("go")
+
+
+@workflow(while_waiting="yield")
+async def polite_in_part(ctx: Context) -> None:
+    await ctx.gather(ctx.step(take, 5), _signalled)
+
+
+@workflow(while_waiting="yield")
+async def polite_later(ctx: Context) -> None:
+    await ctx.step(take, 5)
+    await ctx.wait_signal("go")
+
+
+async def test_a_run_yields_when_the_last_branch_that_did_something_has_ended(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[polite_in_part, napping]) as rt:
+        first = await rt.submit(polite_in_part, key="k", run_id="first")
+        second = await rt.submit(napping, 1, key="k", run_id="second")
+        assert await second.result() == pytest.approx(6, abs=0.1)
+        await rt.signal("first", "go")
+        await first.result()
+
+
+async def _hold(rt: Runtime, what: str, *, paused: bool) -> None:
+    if what == "run":
+        await (rt.pause if paused else rt.resume)("first")
+    elif what == "key":
+        await (rt.pause_key if paused else rt.resume_key)("k")
+    else:
+        await (rt.pause_all if paused else rt.resume_all)()
+
+
+@pytest.mark.parametrize("what", ["run", "key", "all"])
+async def test_a_run_that_waits_yields_when_it_is_no_longer_held(
+    autojump_clock: MockClock, what: str
+) -> None:
+    async with open_test_runtime(workflows=[polite_later, napping], evict_after=100) as rt:
+        first = await rt.submit(polite_later, key="k", run_id="first")
+        second = await rt.submit(napping, 1, key="k", run_id="second")
+        await trio.sleep(1)
+        await _hold(rt, what, paused=True)
+        await trio.sleep(9)
+        await _hold(rt, what, paused=False)
+        assert await second.result() == pytest.approx(11, abs=0.1)
+        await rt.signal("first", "go")
+        await first.result()
+
+
+async def test_a_run_whose_key_was_held_leaves_memory_afterwards(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[polite_later]) as rt:
+        await rt.submit(polite_later, key="k", run_id="r")
+        await trio.sleep(5.5)
+        await rt.pause_key("k")
+        await trio.sleep(10)
+        assert rt.statistics().live == 1
+        await rt.resume_key("k")
+        await trio.sleep(2)
+        assert rt.statistics().live == 0
 
 
 async def test_evict_after_is_checked() -> None:
