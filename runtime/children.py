@@ -77,9 +77,8 @@ class Children:
         run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None)
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
-        if run.workflow.while_waiting == "hold":
-            await engine.store.durable(group)
-            await self._refuse_cycle(run, described.run_id, described.number, key)
+        await engine.store.durable(group)
+        await self._refuse_cycle(run, described.run_id, described.number, key)
 
     def _put(
         self,
@@ -258,7 +257,7 @@ class Children:
     async def _refuse_cycle(self, run: Run, child_id: str, number: int, key: str) -> None:
         """End a child that would wait for its own parent, if it is the youngest in the circle: who
         came before it could not know."""
-        found = await circle(self._engine, key, run.key, number)
+        found = await circle(self._engine, run.number, (key, number))
         if found is None:
             return
         keys = " -> ".join([run.key, *(key for key, _ in found)])

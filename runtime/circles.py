@@ -1,6 +1,8 @@
-"""Circles: runs that hold their keys and wait for children under each other's would wait for ever.
+"""Circles: runs that wait for children which wait for them would wait for ever.
 
-A circle is found when it closes, by walking the records of children from key to key.
+A run waits for its children. A child waits for whoever holds its key, unless that is itself; a run
+that lets others go ahead while it waits holds none. A circle is found when it closes, which is when
+a child is admitted, by walking from run to run.
 """
 
 from typing import TYPE_CHECKING
@@ -14,57 +16,79 @@ if TYPE_CHECKING:
 
 PAGE = 500
 
-
-async def circle(
-    engine: "Engine", key: str, target: str, number: int
-) -> list[tuple[str, int]] | None:
-    """The keys from `key` to `target`, each waiting for the next, and whom it waits for; `number`
-    is the child under the first. Only those count who came before it, since who came later looks
-    for itself: so it is the youngest in what is found, and one of a circle always is."""
-    path = [(key, number)]
-    return await _walk(engine, key, target, path, {key})
+Kin = tuple[str, int]
+"""The key and the number of a child."""
 
 
-async def _walk(
-    engine: "Engine", key: str, target: str, path: list[tuple[str, int]], seen: set[str]
-) -> list[tuple[str, int]] | None:
-    for other, number in await _waits_for(engine, key):
-        if number > path[0][1]:
-            continue
-        if other == target:
-            return [*path, (other, number)]
-        if other not in seen:
-            seen.add(other)
-            found = await _walk(engine, other, target, [*path, (other, number)], seen)
+async def circle(engine: "Engine", parent: int, child: Kin) -> list[Kin] | None:
+    """The children that lead from a child back to its parent, itself first. Only those count who
+    came before it, since who came later looks for itself: so it is the youngest in what is found,
+    and one of a circle always is."""
+    return await _walk(engine, parent, [child], {child[1]})
+
+
+async def _walk(engine: "Engine", target: int, path: list[Kin], seen: set[int]) -> list[Kin] | None:
+    key, number = path[-1]
+    holder = await _holder(engine, key)
+    if holder == target:
+        return path
+    steps = await _children(engine, number)
+    if holder is not None and holder != number:
+        steps += await _children(engine, holder)
+    for step in steps:
+        if step[1] == target:
+            return [*path, step]
+        if step[1] < path[0][1] and step[1] not in seen:
+            seen.add(step[1])
+            found = await _walk(engine, target, [*path, step], seen)
             if found is not None:
                 return found
     return None
 
 
-async def _waits_for(engine: "Engine", key: str) -> list[tuple[str, int]]:
-    """The keys that the run which holds `key` waits for, and the children that it has there."""
+async def _holder(engine: "Engine", key: str) -> int | None:
+    """The run that lets nobody of its key go ahead, if there is one."""
     ledger, start = engine.ledger, b""
     while rows := await engine.store.scan(
         "queue", prefix=ledger.line(key), start=start, limit=PAGE
     ):
         for record, raw in rows:
             there = at_place(record, raw, ledger.split_place(record)[1])
-            if there.sleep is not Sleep.YIELDS and not _will_yield(engine, there.number):
-                found = await engine.store.scan("children", prefix=ledger.number(there.number))
-                pairs = [_open(*row) for row in found]
-                return [pair for pair in pairs if pair is not None]
+            if there.sleep is Sleep.HOLDS:
+                return there.number
+            if there.sleep is Sleep.NO:
+                yields = await _yields(engine, there.number)
+                if not yields:
+                    return None if yields is None else there.number
         start = rows[-1][0] + b"\0"
-    return []
+    return None
 
 
-def _will_yield(engine: "Engine", number: int) -> bool:
-    """Whether a run in memory lets others go ahead while it waits."""
+async def _yields(engine: "Engine", number: int) -> bool | None:
+    """Whether a run lets others go ahead while it waits; None if it has not begun, as then none has
+    that comes after it."""
     run = engine.live.get(number)
-    workflow = None if run is None else run.workflow
+    if run is not None:
+        workflow = run.workflow
+    else:
+        try:
+            standing = await engine.ledger.standing(number)
+            submission = await engine.ledger.submission(number)
+        except StoreCorrupt:
+            return True  # it is set aside when its turn comes
+        if standing is None or standing.started_at is None or submission is None:
+            return None
+        workflow = engine.registry.find(submission.workflow, submission.version)
     return workflow is not None and workflow.while_waiting == "yield"
 
 
-def _open(record: bytes, raw: bytes) -> tuple[str, int] | None:
+async def _children(engine: "Engine", parent: int) -> list[Kin]:
+    """Those that a run waits for."""
+    rows = await engine.store.scan("children", prefix=engine.ledger.number(parent))
+    return [child for child in (_open(*row) for row in rows) if child is not None]
+
+
+def _open(record: bytes, raw: bytes) -> Kin | None:
     try:
         _, key, ended, orphaned = unseal("children", record, raw)
     except StoreCorrupt:

@@ -580,3 +580,27 @@ async def test_who_yields_closes_no_circle(autojump_clock: MockClock, patience: 
         rude = await rt.submit(rude_parent, key="b")
         polite = await rt.submit(polite_parent, key="a")
         assert [await rude.result(), await polite.result()] == ["rude ends", "polite ends"]
+
+
+@workflow(while_waiting="yield")
+async def polite_between(ctx: Context) -> str:
+    try:
+        return await ctx.child(leaf, "third", key="a")
+    except ChildFailed as error:
+        return str(error)
+
+
+@workflow
+async def first_of_three(ctx: Context) -> str:
+    return await ctx.child(polite_between, key="b")
+
+
+@PATIENCE
+async def test_a_circle_closes_through_who_yields_its_key_and_is_waited_for(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    workflows = [leaf, polite_between, first_of_three]
+    async with open_test_runtime(workflows=workflows, evict_after=patience) as rt:
+        run = await rt.submit(first_of_three, key="a")
+        with trio.fail_after(1000):
+            assert "b -> a -> b" in await run.result()
