@@ -182,6 +182,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if isinstance(decision, CancelVerdict):
         return _end(run, State.CANCELLED, reason=decision.reason)
     if standing.cancel_requested:
+        run.engine.parking.stay(run)
         return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
         quarantine(run, str(decision))

@@ -283,7 +283,8 @@ class Engine:
         """A run was found that sleeps and holds its key."""
         line = self.lines.get(key)
         if line is None and key not in self.entrance.dormant:
-            self.asleep[key] = number, 0
+            # It may have been read before, and runs that came since be counted.
+            self.asleep[key] = number, self.asleep.get(key, (0, 0))[1]
         elif number not in self.live:
             self.line(key).sleeper = number
 

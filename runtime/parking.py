@@ -128,6 +128,10 @@ class Parking:
             return False
         return bool(run.waits) and all(wait.label != BACKOFF for wait in run.waits)
 
+    def stay(self, run: Run) -> None:
+        """A run that was about to leave ends instead."""
+        self._leaving.pop(run, None)
+
     def left(self, run: Run) -> bool | None:
         """The workflow of a run was unwound: stage that it sleeps. Says whether its line goes on
         with the next; None if there is something to do after all."""

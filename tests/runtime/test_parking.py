@@ -502,6 +502,37 @@ async def test_a_run_whose_key_was_held_leaves_memory_afterwards(
         assert rt.statistics().live == 0
 
 
+async def test_runs_that_are_cancelled_while_they_leave_are_not_kept(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[napping], evict_after=100) as rt:
+        runs = [await rt.submit(napping, 1000, key=f"k{n}") for n in range(20)]
+        await trio.sleep(1)
+        parking = rt._engine.parking
+        async with trio.open_nursery() as nursery:
+            for run in runs:
+                nursery.start_soon(run.cancel)
+            await trio.lowlevel.checkpoint()
+            for live in list(rt._engine.live.values()):
+                parking.evict(live)
+        assert not parking._leaving
+
+
+async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[napping]) as rt:
+        await rt.submit(napping, 100, key="k", run_id="first")
+        await trio.sleep(10)
+        second = await rt.submit(napping, 1, key="k", run_id="second")
+        engine = rt._engine
+        ((sleeper, pending),) = engine.asleep.values()
+        assert pending == 1
+        engine.sleeps("k", sleeper)
+        await second.result()
+        assert (rt.statistics().backlog.pending, rt.statistics().keys) == (0, 0)
+
+
 async def test_evict_after_is_checked() -> None:
     with pytest.raises(ValueError, match="evict_after must be at least 0"):
         async with open_test_runtime(workflows=[napping], evict_after=-1):
