@@ -462,7 +462,7 @@ async def test_children_that_are_left_alone_leave_nothing_behind(
     autojump_clock: MockClock, patience: float
 ) -> None:
     store = FragileStore()
-    workflows = [impatient, endless]
+    workflows: list[Any] = [impatient, endless]
     async with open_test_runtime(store, workflows=workflows, evict_after=patience) as rt:
         await rt.submit(impatient, 0, key="k", run_id="p")
         await trio.sleep(200)
@@ -532,7 +532,7 @@ async def test_a_parent_is_told_that_its_quarantined_child_was_forgotten(
         (child,) = await rt.runs(key="other")
     if damaged:
         store.damage("runs", store.keys("runs")[1])
-    left = [forgiving, leaf] if damaged else [forgiving]
+    left: list[Any] = [forgiving, leaf] if damaged else [forgiving]
     async with open_test_runtime(store, workflows=left) as rt:
         await trio.sleep(20)
         status = await rt.status(child.run_id)
@@ -575,7 +575,7 @@ async def rude_parent(ctx: Context) -> str:
 
 @pytest.mark.parametrize("patience", [0, 0.1, 1, inf])
 async def test_who_yields_closes_no_circle(autojump_clock: MockClock, patience: float) -> None:
-    workflows = [leaf, polite_parent, rude_parent]
+    workflows: list[Any] = [leaf, polite_parent, rude_parent]
     async with open_test_runtime(workflows=workflows, evict_after=patience) as rt:
         rude = await rt.submit(rude_parent, key="b")
         polite = await rt.submit(polite_parent, key="a")
@@ -599,7 +599,7 @@ async def first_of_three(ctx: Context) -> str:
 async def test_a_circle_closes_through_who_yields_its_key_and_is_waited_for(
     autojump_clock: MockClock, patience: float
 ) -> None:
-    workflows = [leaf, polite_between, first_of_three]
+    workflows: list[Any] = [leaf, polite_between, first_of_three]
     async with open_test_runtime(workflows=workflows, evict_after=patience) as rt:
         run = await rt.submit(first_of_three, key="a")
         with trio.fail_after(1000):
