@@ -119,15 +119,19 @@ class Timers:
         engine = self._engine
         await engine.store.durable()
         rows = await engine.store.scan("timers", prefix=engine.ledger.prefix, limit=WINDOW)
-        now, wall = trio.current_time(), self._engine.steady()
-        self._heap = []
+        found: list[tuple[int, str, int, float]] = []
         for record, raw in rows:
             due, number = engine.ledger.split_timed(record)
             try:
                 key, place, due, length = unseal("timers", record, raw)
+                # It was that late when the run left memory, whatever the clock says today.
+                engine.steady.at_least(due - length)
             except StoreCorrupt as error:
-                key, place, length = *await self._search(number, error), due
-            heappush(self._heap, (now + min(due - wall, length), number, key, place, due))
+                key, place = await self._search(number, error)
+            found.append((number, key, place, due))
+        late = trio.current_time() - engine.steady()
+        self._heap = [(due + late, number, key, place, due) for number, key, place, due in found]
+        heapify(self._heap)
         self._beyond = max(self._heap)[0] if len(rows) == WINDOW else inf
 
     async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
