@@ -16,6 +16,8 @@ SUITES = {
     "events": "the cost of a step while nobody listens to the events, and while one does",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
+    "sleepers": "100,000 runs that sleep, with --long 1,000,000: memory, disk, lateness",
+    "signals": "from a signal to the step that waits for it, in memory and evicted",
     "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
     "entities": "calls of entities per second beside the record-only loop",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
@@ -33,6 +35,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
     parser.add_argument("--quick", action="store_true", help="less work, fewer rounds")
+    parser.add_argument("--long", action="store_true", help="much more work where there is any")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds; default 5, quick 3")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="hold them against FILE")
@@ -48,7 +51,7 @@ def main() -> int:
     figures: list[Figure] = []
     for name in options.names or SUITES:
         repeat = options.repeat or (3 if options.quick else 5)
-        bench = Bench(name, repeat=repeat, quick=options.quick)
+        bench = Bench(name, repeat=repeat, quick=options.quick, long=options.long)
         import_module(f"benchmarks.{name}").run(bench)
         figures += bench.figures
     print(report.table(figures))

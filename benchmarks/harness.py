@@ -45,11 +45,14 @@ class Bench:
     suite: str
     repeat: int = 5
     quick: bool = False
+    long: bool = False
     figures: list[Figure] = attrs.field(factory=list)
 
-    def size(self, full: int, quick: int) -> int:
-        """How much work to do: less of it in a quick run."""
-        return quick if self.quick else full
+    def size(self, full: int, quick: int, long: int | None = None) -> int:
+        """How much work to do: less of it in a quick run, and more in a long one if given."""
+        if self.quick:
+            return quick
+        return long if self.long and long is not None else full
 
     def group(
         self,

@@ -9,6 +9,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
 from keyrun.runtime.inbox import Signal
 from keyrun.runtime.journal import GATE, Journal
@@ -95,6 +97,8 @@ class Signals:
             self._unhand(number, submission)
         elif run.letters.put(signal, run.journal):
             delivered = True
+            # Who waits for it mostly goes on before the commit begins, and takes it in the same.
+            await trio.lowlevel.checkpoint()
         await engine.store.durable(group)
         return Delivery.DELIVERED if delivered else Delivery.BUFFERED
 

@@ -80,3 +80,10 @@ def test_comparison_counts_as_worse_only_what_exceeds_the_spread(tmp_path: Path)
     text, worse = report.compare([figure(100, 100, ratios=[0.4, 0.4])], file)
     assert worse
     assert "-50%" in text
+
+
+def test_a_long_run_does_more_where_there_is_more_to_do() -> None:
+    assert Bench("s").size(10, 1, 100) == 10
+    assert Bench("s", quick=True, long=True).size(10, 1, 100) == 1
+    assert Bench("s", long=True).size(10, 1, 100) == 100
+    assert Bench("s", long=True).size(10, 1) == 10
