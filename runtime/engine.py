@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
-from keyrun.actors import Actor, ActorSystem, Supervision
-from keyrun.actors.errors import is_crash
+from keyrun.actors import ActorSystem, Supervision
 from keyrun.runtime.admission import Admission
 from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.awaited import Awaited
@@ -15,7 +14,6 @@ from keyrun.runtime.control import Control
 from keyrun.runtime.counter import stored_clock, stored_counter
 from keyrun.runtime.crashes import Crashes
 from keyrun.runtime.delays import Delays
-from keyrun.runtime.driver import drive
 from keyrun.runtime.entrance import Entrance
 from keyrun.runtime.feed import Feed
 from keyrun.runtime.groups import Groups
@@ -35,6 +33,7 @@ from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
 from keyrun.runtime.schedules import Schedules
+from keyrun.runtime.serving import LineActor
 from keyrun.runtime.signals import Signals
 from keyrun.runtime.slots import Slots
 from keyrun.runtime.timers import Timers
@@ -50,67 +49,8 @@ News = tuple[int, Run | None] | None
 """A number and the run that has ended, or None if it was forgotten; None when all is over."""
 
 
-_QUARANTINED = State.QUARANTINED  # to look it up takes as long as a call
-
 SPARE = 1024
 """Lines with nothing in them that are kept, since many a key gets its next run soon."""
-
-
-class LineActor(Actor["Line", None]):
-    """The actor of a key: it drives the runs of the key's line, one after the other."""
-
-    __slots__ = ()
-
-    async def receive(self, line: Line) -> None:
-        """Go on until there is no run, or the first is held."""
-        engine = line.engine
-        again = crashed = False
-        try:
-            while not engine.draining:
-                if line.calls:
-                    served = await engine.reception.serve(line)
-                    if not served:
-                        again = served is None
-                        return
-                    if line.idle:
-                        engine.forget_line(line)
-                        return
-                run = line.head or line.fresh() or await line.next()
-                if run is None:
-                    if line.calls and line.sleeper is None:
-                        continue
-                    engine.forget_line(line)
-                    return
-                if run.standing.state is _QUARANTINED:
-                    return
-                if line.entering:
-                    # Until it asks for a step: what else it waits for must keep nobody out.
-                    engine.suspension.callback = line.entered
-                ended = await drive(run)
-                engine.suspension.callback = None
-                if run.spent:
-                    engine.actors.renew_scope()
-                if ended is False:
-                    return
-                if ended:
-                    line.leave(run)
-                if run.spent:
-                    again = True
-                    return
-        except BaseException as error:
-            if not is_crash(error):
-                raise
-            crashed = await engine.crashes.crashed(line, error)
-            if crashed:
-                raise
-        finally:
-            # After a crash its actor still has what woke it, and needs no further call.
-            if crashed:
-                line.entered()
-            else:
-                line.rest()
-            if again:
-                line.wake()
 
 
 class Engine:

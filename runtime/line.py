@@ -1,77 +1,45 @@
-"""A line: the runs of one ordering key, of which only the first is driven.
+"""A line: the runs of one ordering key, of which only the first is driven, in the order of their
+places, and the durable mapping of the key."""
 
-The order is that of the places in the store. In memory there is a small window of it; what is
-beyond stays in the store until its turn comes.
-"""
-
-from bisect import bisect
 from typing import TYPE_CHECKING
 
 from keyrun.runtime import telling
 from keyrun.runtime.current import CurrentStep, Draft
 from keyrun.runtime.events import EventKind
-from keyrun.runtime.ledger import NUMBER, Sleep, at_place
+from keyrun.runtime.places import Places
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
 from keyrun.runtime.salvage import set_aside
 from keyrun.runtime.settlement import quarantine
-from keyrun.runtime.values import Priority, State
+from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
     from keyrun.runtime.calls import Call
     from keyrun.runtime.engine import Engine
-    from keyrun.runtime.entity import Kind
-    from keyrun.storage.group import Group
-
-WINDOW = 64
 
 LIGHT = 256
 """Bytes of a key's mapping that may stay in memory when there is nothing to do."""
 
 
-class Line:
+class Line(Places):
     """The queue of one key."""
 
     __slots__ = (
-        "_last",
-        "_more",
-        "_overtaken",
-        "_prefix",
-        "_rank",
         "_state",
-        "_told",
         "_untouched",
         "awake",
         "calls",
-        "engine",
         "entering",
-        "group",
         "head",
         "holder",
-        "key",
         "paused",
         "pending",
         "queued",
-        "sleeper",
-        "window",
     )
 
     def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
-        self.engine = engine
-        self.key = key
-        self._prefix = engine.ledger.line(key)
-        self.window: list[tuple[int, int, Submission | None]] = []
-        """Place, number, and what was submitted if it is still at hand."""
-        self._last = 0
-        """The last place that came into the window."""
-        self._more = not known
-        self._rank = Priority.NORMAL
-        """The priority of the first run that was found in the store."""
-        self._overtaken = False
-        """Whether the index has more of this key than the reading of it at the start brought."""
-        self._told = False
-        """Whether a run got a place that is not in the window, since that was last read."""
+        super().__init__(engine, key, known=known)
         self._untouched = not known
         """Whether no run was driven since the store was opened."""
         self.head: Run | None = None
@@ -82,23 +50,11 @@ class Line:
         """Whether it was let in, and its first run has not begun."""
         self.paused = False
         self.pending = 0
-        self.group: Group | None = None
-        """The group that ends the last run: nothing of the next may happen before it is durable."""
         self._state: bytes | None = None
         """The key's mapping as it is stored, empty if there is none; None if it was not read."""
         self.holder: CurrentStep | None = None
-        self.sleeper: int | None = None
-        """The run that has left memory to wait, and lets nobody go ahead of it."""
         self.calls: list[Call] | None = None
         """Calls of entities that have not begun, in order; they are nowhere else."""
-
-    def place(self, place: int) -> bytes:
-        """The record key of a place in this line."""
-        return self._prefix + NUMBER.pack(place)
-
-    def entity(self, kind: "Kind") -> bytes:
-        """The record key of the state that an entity keeps under this key."""
-        return self._prefix + kind.encoded
 
     def admit(self, submission: Submission) -> None:
         """A run has its place, which is its number, durably."""
@@ -108,30 +64,8 @@ class Line:
         """A run that was there before has a place again, durably."""
         self._append(place, number, None)
 
-    def found(self, place: int, number: int, priority: Priority) -> None:
-        """The index of places, read in order, has this one. Whoever has driven all that was found
-        reads on by itself."""
-        if len(self.window) < WINDOW and place > self._last and not self._overtaken:
-            if not self.window:
-                self._rank = priority
-            self._last = place
-            self.window.append((place, number, None))
-        else:
-            self._overtaken = True
-
-    def listed(self) -> None:
-        """The index of places has no more of this key than was found."""
-        self._more = self._more and (self._overtaken or self._told)
-
     def _append(self, place: int, number: int, submission: Submission | None) -> None:
-        if self._more or len(self.window) >= WINDOW:
-            self._more = self._told = True
-        elif place > self._last:
-            # Else it was read from the store between its commit and the news of it.
-            self._last = place
-            self.window.append((place, number, submission))
-            if submission is not None:
-                submission.at_hand = True
+        self.put(place, number, submission)
         if self.head is not None and self.head.parked:
             self.engine.parking.overtake(self.head)
         self.wake()
@@ -148,13 +82,8 @@ class Line:
 
     def rewind(self) -> None:
         """Know nothing of the runs: they are read from the store when the line is served."""
-        for _, _, submission in self.window:
-            if submission is not None:
-                submission.at_hand = False
+        self.blank()
         self.head = self.holder = self.group = self._state = None
-        self.window = []
-        self._last = 0
-        self._more = self._overtaken = True
 
     @property
     def others(self) -> bool:
@@ -174,17 +103,8 @@ class Line:
             engine.lines.pop(self.key, None)
 
     def wake_up(self, place: int, number: int) -> None:
-        """A run that had left memory has something to do, durably. The one that holds the line
-        comes first, others where their place is."""
-        known = any(other == number for _, other, _ in self.window)
-        if self.sleeper == number:
-            self.sleeper = None
-            if not known:
-                self.window.insert(0, (place, number, None))
-        elif not known and not (self._more and place > self._last):
-            at = bisect(self.window, place, key=lambda item: item[0])
-            self.window.insert(at, (place, number, None))
-            self._last = max(self._last, place)
+        """A run that had left memory has something to do, durably."""
+        self.put_back(place, number)
         self.wake()
 
     def drop(self, number: int) -> None:
@@ -206,17 +126,12 @@ class Line:
             # Calls alone need not be let in: their callers are in memory anyway.
             entrance = engine.entrance
             if entrance.closed and self.pending:
-                entrance.queue(self, self._priority())
+                entrance.queue(self, self.first_priority())
                 return
             self.entering = True
             entrance.under_way += 1
         self.awake = True
         engine.actors.tell_nowait(self.key, self)
-
-    def _priority(self) -> Priority:
-        """That of the first run, as far as it is at hand."""
-        submission = self.window[0][2] if self.window else None
-        return self._rank if submission is None else submission.priority
 
     def reusable(self) -> bool:
         """Whether it is empty as it was made, once its actor has left it. Of no weight then."""
@@ -279,21 +194,6 @@ class Line:
             # Others that were there before it have been woken meanwhile.
             self.remove(run.number)
 
-    def remove(self, number: int) -> None:
-        """A run has no place here any more."""
-        self.forget_submission(number)
-        if self.sleeper == number:
-            self.sleeper = None
-        self.window = [item for item in self.window if item[1] != number]
-
-    def forget_submission(self, number: int) -> None:
-        """A run in the window was changed: it must be read from the store when its turn comes."""
-        for at, (place, other, submission) in enumerate(self.window):
-            if other == number:
-                self.window[at] = (place, number, None)
-                if submission is not None:
-                    submission.at_hand = False
-
     def dismiss(self, run: Run) -> None:
         """A run that held the line has been settled from outside."""
         if self.head is run:
@@ -322,7 +222,7 @@ class Line:
         """Make the first run of the line ready to be driven, whatever that takes."""
         while True:
             if self.unread:
-                await self.read_window()
+                await self.read_window(self)
             if not self.window or self.sleeper is not None:
                 return None
             place, number, _ = self.window[0]
@@ -371,42 +271,6 @@ class Line:
     def idle(self) -> bool:
         """Whether there is nothing to do, as far as can be told without asking the store."""
         return not (self.window or self._more or self.calls) and self.head is None
-
-    @property
-    def unread(self) -> bool:
-        """Whether the store has to be asked which run is the first."""
-        return self._more and not self.window
-
-    async def read_window(self) -> None:
-        """Read which runs come next."""
-        engine = self.engine
-        ledger, store = engine.ledger, engine.store
-        self._told = False
-        self._overtaken = True
-        if self.group is not None:
-            # The index must not show runs whose end is only staged.
-            await self.group.wait()
-        if self.engine.resting.has(self.key):
-            # Nor runs that slept, and were ended or woken.
-            await store.durable()
-        while not self.window:
-            start = self.place(self._last + 1) if self._last else b""
-            rows = await store.scan("queue", prefix=self._prefix, start=start, limit=WINDOW)
-            self._more = self._told or len(rows) == WINDOW
-            for key, raw in rows:
-                place = self._last = ledger.split_place(key)[1]
-                number, priority, sleep = at_place(key, raw, place)
-                if sleep is not Sleep.NO:
-                    if sleep is Sleep.HOLDS:
-                        self.sleeper = number
-                    continue
-                if not engine.recovered and place < engine.opened_at:
-                    engine.backlog.meet(self, key)
-                if not self.window:
-                    self._rank = priority
-                self.window.append((place, number, None))
-            if len(rows) < WINDOW:
-                return
 
     async def _read_state(self) -> None:
         fields = await self.engine.ledger.get("state", self._prefix)

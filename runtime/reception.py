@@ -215,7 +215,7 @@ class Reception:
         turn = 0
         while line.calls and line.head is None and not engine.draining:
             if line.unread:
-                await line.read_window()
+                await line.read_window(line)
                 continue
             call = line.calls[0]
             if line.sleeper is not None or (line.window and line.window[0][0] < call.number):

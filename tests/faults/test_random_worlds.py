@@ -23,7 +23,7 @@ SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
 SMALL = {
     "keyrun.runtime.entrance.SLACK": (0, 2),
     "keyrun.runtime.entrance.AT_HAND": (0, 2),
-    "keyrun.runtime.line.WINDOW": (1, 3),
+    "keyrun.runtime.places.WINDOW": (1, 3),
     "keyrun.runtime.recovery.PAGE": (1, 4),
     "keyrun.runtime.reading.PAGE": (1, 4),
 }

@@ -10,7 +10,7 @@ from keyrun.runtime import (
     Workflow,
     current_step,
     entrance,
-    line,
+    places,
     recovery,
     step,
     workflow,
@@ -269,7 +269,7 @@ async def test_runs_that_start_before_they_are_counted_are_counted_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
     monkeypatch.setattr(recovery, "PAGE", 1)
-    monkeypatch.setattr(line, "WINDOW", 1)
+    monkeypatch.setattr(places, "WINDOW", 1)
     store = MemoryStore()
     async with open_test_runtime(store, workflows=[gate.job], drain_timeout=0) as rt:
         for number in range(50):

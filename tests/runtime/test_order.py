@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from keyrun.runtime import Context, Retry, TransientError, current_step, step, workflow
-from keyrun.runtime.line import WINDOW
+from keyrun.runtime.places import WINDOW
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.fragile import FragileStore, LateNews

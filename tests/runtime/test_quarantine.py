@@ -23,6 +23,7 @@ from keyrun.runtime import (
     engine,
     line,
     open_reader,
+    serving,
     settlement,
     step,
     workflow,
@@ -96,7 +97,7 @@ def of_run(run: Run, *_: Any) -> str:
 
 
 FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
-    "drive": (engine, "drive", of_run),
+    "drive": (serving, "drive", of_run),
     "settle": (driver_module, "settle", of_run),
     "load": (engine.Engine, "load", lambda _, line, *rest: line.key),
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),

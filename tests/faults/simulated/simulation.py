@@ -41,7 +41,7 @@ from tests.faults.simulated.world import World
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
-    "keyrun.runtime.line.WINDOW": (1, 2, 3),
+    "keyrun.runtime.places.WINDOW": (1, 2, 3),
     "keyrun.runtime.recovery.PAGE": (1, 2, 3),
     "keyrun.runtime.entrance.SLACK": (0, 1, 64),
     "keyrun.runtime.entrance.AT_HAND": (0, 1, 10_000),
