@@ -155,6 +155,14 @@ class Control:
         run = await self._find(run_id)
         if run is None or run.standing.state.terminal or run.standing.paused == paused:
             return False
+        if not paused and run.standing.berth is not None and run.number not in engine.live:
+            # In one commit with the request: what sleeps and is not paused any more may have
+            # nothing else to wake it. If it is awake first, it is held as before.
+            berth, place = run.standing.berth, run.standing.place
+            await engine.parking.wake(run.number, run.key, place, berth.due)
+            run = await self._find(run_id)
+            if run is None or run.standing.state.terminal or not run.standing.paused:
+                return False
         run.standing.paused = paused
         run.write(Entry.NOTE, "", "paused" if paused else "resumed")
         run.store_standing()

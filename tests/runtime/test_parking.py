@@ -488,6 +488,27 @@ async def test_a_run_that_waits_yields_when_it_is_no_longer_held(
         await first.result()
 
 
+@pytest.mark.parametrize("latency", [0.0, 0.05])
+async def test_a_run_that_is_resumed_while_it_sleeps_is_woken_in_the_same_commit(
+    autojump_clock: MockClock, latency: float
+) -> None:
+    store = FragileStore(latency=latency)
+    async with open_test_runtime(store, workflows=[napping]) as rt:
+        await rt.submit(napping, 5, key="k", run_id="r")
+        await trio.sleep(1)
+        await rt.pause("r")
+        await trio.sleep(20)
+        assert rt.statistics().live == 0
+        # The process is killed as soon as the request is durable.
+        store.crash_at = store.commits + 2
+        await rt.resume("r")
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[napping]) as rt:
+        run = await rt.submit(napping, 5, key="k", run_id="r")
+        with trio.fail_after(100):
+            await run.result()
+
+
 async def test_a_run_whose_key_was_held_leaves_memory_afterwards(
     autojump_clock: MockClock,
 ) -> None:
