@@ -84,7 +84,13 @@ class Control:
 
     async def _cancel_when_driven(self, run: Run) -> None:
         """What a run at rest has done is undone before it is cancelled: its line sees to that."""
-        engine = self._engine
+        engine, berth = self._engine, run.standing.berth
+        if berth is not None:
+            # In one commit with the request: it may have nothing else to wake it.
+            await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
+            if run.number in engine.live:
+                await self.cancel(run.run_id)
+                return
         run.write(Entry.NOTE, "", "cancel_requested")
         run.store_standing()
         group = run.staged

@@ -509,6 +509,40 @@ async def test_a_run_that_is_resumed_while_it_sleeps_is_woken_in_the_same_commit
             await run.result()
 
 
+@step
+async def put_back(why: Any) -> None:
+    ran.append("undone")
+
+
+@step(compensate=put_back)
+async def put() -> None:
+    ran.append("done")
+
+
+@workflow
+async def undoable(ctx: Context) -> None:
+    await ctx.step(put)
+    await ctx.wait_signal("never")
+
+
+async def test_a_run_that_is_cancelled_while_it_sleeps_is_undone_also_if_that_is_cut_off(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[undoable]) as rt:
+        await rt.submit(undoable, key="k", run_id="r")
+        await trio.sleep(10)
+        assert rt.statistics().live == 0
+        store.crash_at = store.commits + 2
+        await rt.cancel("r")
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[undoable]) as rt:
+        await trio.sleep(10)
+        status = await rt.status("r")
+        assert status is not None
+        assert (status.state, ran) == (State.CANCELLED, ["done", "undone"])
+
+
 async def test_a_run_whose_key_was_held_leaves_memory_afterwards(
     autojump_clock: MockClock,
 ) -> None:
