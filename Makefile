@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 VENV := .venv
+# Many tests wait for a disk or for a process of theirs, so more of them than there are cores.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint types unit bench bench-peers soak view clean help
@@ -22,7 +24,7 @@ types: $(VENV)/dev.stamp view  ## mypy, strict
 	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests examples
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --cov --cov-report term $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov --cov-report term $(TESTS)
 
 bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured in the same run
 	$(BIN)/python -m benchmarks $(BENCH)
