@@ -10,10 +10,10 @@ import pytest
 from tests.faults import constant_load as work
 from tests.faults.soaking import amount
 
-SAMPLES = amount(9, 120)
-RUNS = amount(80, 1000)
+SAMPLES = amount(15, 120)
+RUNS = amount(150, 1000)
 """Of each sample."""
-WARM = amount(4, 30)
+WARM = amount(10, 30)
 """Samples until everything has been seen once."""
 MOST = amount(600, 40)
 """Bytes per run that a slope may come to: memory comes in pages, and a short look sees few."""
