@@ -72,13 +72,17 @@ class ProcessCommitter:
         """Start the child and wait until it has the store open. It shares the owner lock through
         the descriptor `lock`."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = [str(path), str(theirs.fileno()), str(map_size)]
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", writer.__file__, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), lock),
-            )
+        try:
+            with theirs:
+                arguments = [str(path), str(theirs.fileno()), str(map_size)]
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-P", writer.__file__, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), lock),
+                )
+        except BaseException:
+            ours.close()
+            raise
         self = cls(process, ours)
         try:
             await self._answer()

@@ -82,10 +82,14 @@ def attended(call: Coroutine[Any, Any, R], seat: Seat) -> Generator[Any, Any, R]
     """Await `call`, and tell `seat` when it first waits."""
     try:
         trap = call.send(None)
+        try:
+            seat.waits()
+        except Exception as error:
+            # The store has failed: what has begun ends by that, and is not left in the middle.
+            trap = call.throw(error)
     except StopIteration as stop:
         value: R = stop.value
         return value
-    seat.waits()
     while True:
         try:
             try:
