@@ -82,11 +82,13 @@ class Signals:
         if signal_id is not None and await self._repeats(number, signal_id):
             waiting = any(one.signal_id == signal_id for one in await self.stored(number))
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
-        old = [one for one in await self.stored(number) if one.channel == channel and replace]
         delivered = await self._wake(number, submission, channel)
         if (await self._standing(number)).state.terminal:
             # It came to its end while it was being woken.
             await self._find(run_id)
+        # Read last: what came while the run was being woken is replaced, too.
+        sent = await self.stored(number) if replace else []
+        old = [one for one in sent if one.channel == channel]
         # Nothing is awaited between here and the end of the staging.
         run = engine.live.get(number)
         group = engine.store.open_group()
@@ -242,9 +244,10 @@ class Signals:
         await self._check_gate(number, submission, gate)
         engine = self._engine
         await self._wake(number, submission, channel)
-        run = engine.live.get(number)
         if await self._settled(number, channel):
             raise _not_waiting(submission, gate, "it is settled already")
+        # Nothing is awaited between here and the end of the staging.
+        run = engine.live.get(number)
         group = engine.store.open_group()
         signal = self.stage(group, number, channel, decision)
         if run is None:
