@@ -2,13 +2,26 @@
 
 A run is an async function whose steps are remembered: driven again after a crash, steps with a
 journaled outcome return it at once. Everything else here follows from that.
+
+| room         | what lives there                                                       |
+|--------------|------------------------------------------------------------------------|
+| (this one)   | the front of it: runtime, workflows, context; the engine; a run        |
+| `order/`     | the runs of one key, one after the other, and who is next              |
+| `steps/`     | from what a workflow asks for, over attempts, to the outcome           |
+| `policies/`  | breaker, rate, resources, retry ...: one small module each             |
+| `journal/`   | what a run remembers, and how its code is driven against it again      |
+| `waiting/`   | timers, signals, approvals; runs that leave memory until they come     |
+| `children/`  | runs that a run starts and waits for                                   |
+| `entities/`  | classes whose methods are called under a key and keep state there      |
+| `graphs/`    | workflows drawn as nodes and edges                                     |
+| `groups/`    | many runs that are submitted, awaited and cancelled as one             |
+| `schedules/` | runs that the clock starts                                             |
+| `recovery/`  | after a crash, damage, a bug, or a failure for good                    |
+| `views/`     | events, progress, history and listings, for those who look at runs     |
 """
 
-from keyrun.runtime.breaker import CircuitBreaker, CircuitState, CircuitStatus
-from keyrun.runtime.cadence import EverySeconds, EverySteps, Manual
 from keyrun.runtime.context import Context, DurableCall
-from keyrun.runtime.current import CurrentStep, current_step
-from keyrun.runtime.entity import Entity, entity
+from keyrun.runtime.entities.entity import Entity, entity
 from keyrun.runtime.errors import (
     ApprovalRejected,
     Backpressure,
@@ -44,7 +57,44 @@ from keyrun.runtime.errors import (
     UnknownWorkflow,
     WrongTask,
 )
-from keyrun.runtime.events import (
+from keyrun.runtime.graphs import (
+    ConditionError,
+    Graph,
+    InvalidGraph,
+    NodeInput,
+    OutputTooLarge,
+    Port,
+    durable,
+)
+from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
+from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
+from keyrun.runtime.groups.grouping import GroupHandle
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
+from keyrun.runtime.opening import open_runtime
+from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
+from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
+from keyrun.runtime.policies.rate import RateLimit
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.policies.turnstile import TurnstileStatus
+from keyrun.runtime.retention import Retention
+from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.schedules.schedule import ScheduleStatus
+from keyrun.runtime.schedules.timetable import Cron, Every, Once
+from keyrun.runtime.steps.current import CurrentStep, current_step
+from keyrun.runtime.steps.step import StepFunction, step
+from keyrun.runtime.steps.undoing import Compensation
+from keyrun.runtime.values import (
+    Failure,
+    FailureKind,
+    Priority,
+    RunOutcome,
+    RunStatus,
+    State,
+)
+from keyrun.runtime.views.events import (
     BackpressureEvent,
     CircuitEvent,
     Event,
@@ -58,48 +108,15 @@ from keyrun.runtime.events import (
     StepEvent,
     WaitEvent,
 )
-from keyrun.runtime.graphs import (
-    ConditionError,
-    Graph,
-    InvalidGraph,
-    NodeInput,
-    OutputTooLarge,
-    Port,
-    durable,
-)
-from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
-from keyrun.runtime.group import GroupStatus, Member, MemberOutcome
-from keyrun.runtime.grouping import GroupHandle
-from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.history import Happening, History
-from keyrun.runtime.keys import KeyStatus
-from keyrun.runtime.limits import Limits
-from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
-from keyrun.runtime.progress import Progress, StepCounts, StepProgress
-from keyrun.runtime.rate import RateLimit
-from keyrun.runtime.reader import Reader, open_reader
-from keyrun.runtime.receiving import Approval
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.retention import Retention
-from keyrun.runtime.retry import Retry
-from keyrun.runtime.runtime import Runtime, open_runtime
-from keyrun.runtime.schedule import ScheduleStatus
-from keyrun.runtime.signals import Delivery
-from keyrun.runtime.statistics import RuntimeStatistics
-from keyrun.runtime.step import StepFunction, step
-from keyrun.runtime.subscription import Events
-from keyrun.runtime.timetable import Cron, Every, Once
-from keyrun.runtime.turnstile import TurnstileStatus
-from keyrun.runtime.undoing import Compensation
-from keyrun.runtime.values import (
-    Failure,
-    FailureKind,
-    Priority,
-    RunOutcome,
-    RunStatus,
-    State,
-)
-from keyrun.runtime.watching import Watch
+from keyrun.runtime.views.history import Happening, History
+from keyrun.runtime.views.keys import KeyStatus
+from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
+from keyrun.runtime.views.reader import Reader, open_reader
+from keyrun.runtime.views.statistics import RuntimeStatistics
+from keyrun.runtime.views.subscription import Events
+from keyrun.runtime.views.watching import Watch
+from keyrun.runtime.waiting.receiving import Approval
+from keyrun.runtime.waiting.signals import Delivery
 from keyrun.runtime.workflow import Workflow, workflow
 
 __all__ = [

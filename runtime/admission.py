@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyrun.runtime import telling
 from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
 from keyrun.runtime.ids import RunIds
 from keyrun.runtime.ledger import MAX_KEY, placed, sealed
 from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.records import SALVAGED, Submission
 from keyrun.runtime.values import UNSET, Priority
+from keyrun.runtime.views import telling
 from keyrun.runtime.wording import brief
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage import StoreCorrupt

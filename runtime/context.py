@@ -7,21 +7,22 @@ from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from keyrun.runtime import child, reports
 from keyrun.runtime.admission import check_key
-from keyrun.runtime.branch import Branch
-from keyrun.runtime.cadence import checkpoint
+from keyrun.runtime.children import child
 from keyrun.runtime.continuing import identity, what_keeps
-from keyrun.runtime.gathering import gather
-from keyrun.runtime.journal import Call, Entry
-from keyrun.runtime.receiving import Approval, wait_approval, wait_signal
+from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.journal.gathering import gather
+from keyrun.runtime.journal.journal import Call, Entry
+from keyrun.runtime.journal.scope import FailAfter, MoveOnAfter, watched
+from keyrun.runtime.policies.cadence import checkpoint
 from keyrun.runtime.run import Run
-from keyrun.runtime.scope import FailAfter, MoveOnAfter, watched
-from keyrun.runtime.step import StepFunction, as_step
-from keyrun.runtime.stepping import halt, perform
-from keyrun.runtime.timer import sleep
+from keyrun.runtime.steps.step import StepFunction, as_step
+from keyrun.runtime.steps.stepping import halt, perform
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict, Continuation
+from keyrun.runtime.views import reports
+from keyrun.runtime.waiting.receiving import Approval, wait_approval, wait_signal
+from keyrun.runtime.waiting.timer import sleep
 from keyrun.runtime.wording import a_reason
 from keyrun.runtime.workflow import Workflow
 

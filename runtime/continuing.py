@@ -11,11 +11,11 @@ taken, and the mapping of its key. What is counted per journal begins anew.
 
 from typing import TYPE_CHECKING
 
-from keyrun.runtime import telling
-from keyrun.runtime.entry import Continued, Entry
-from keyrun.runtime.events import EventKind
-from keyrun.runtime.journal import Journal
+from keyrun.runtime.journal.entry import Continued, Entry
+from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.values import State
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
 
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run

@@ -3,15 +3,17 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from keyrun.runtime import telling
-from keyrun.runtime.events import EventKind
-from keyrun.runtime.journal import Entry
+from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import sealed
+from keyrun.runtime.loading import recall
 from keyrun.runtime.records import Standing
-from keyrun.runtime.run import Run, Unwind
-from keyrun.runtime.salvage import set_aside
+from keyrun.runtime.recovery.salvage import set_aside
+from keyrun.runtime.run import Run
 from keyrun.runtime.settlement import settle
+from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, State
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ class Control:
         run.pending = not aside and not sleeps
         # How far it is: the status is not stored with every step. What is damaged can be ended.
         with suppress(StoreCorrupt):
-            await engine.recall(run)
+            await recall(run)
         last = await engine.store.scan(
             "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
         )

@@ -5,9 +5,9 @@ key that is made of it. Where the counter is damaged, the highest number that an
 to the next one, beyond those that runs which are gone may have had.
 """
 
-from keyrun.runtime.damage import DAMAGE, rows
 from keyrun.runtime.ledger import Ledger, number_at
 from keyrun.runtime.logs import logger
+from keyrun.runtime.recovery.damage import DAMAGE, rows
 
 SPARE = 1_000_000
 """Numbers that are left out where the counter is lost: of so many runs, the latest of all, may

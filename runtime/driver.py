@@ -7,10 +7,6 @@ from typing import Any
 import trio
 
 from keyrun.actors.errors import is_crash
-from keyrun.runtime import telling
-from keyrun.runtime.branch import Branch
-from keyrun.runtime.bugs import is_bug
-from keyrun.runtime.cadence import Cadence
 from keyrun.runtime.context import Context
 from keyrun.runtime.continuing import go_on, input_of, what_keeps
 from keyrun.runtime.errors import (
@@ -20,12 +16,17 @@ from keyrun.runtime.errors import (
     ScopeTimeout,
     StepFailed,
 )
+from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.logs import log
-from keyrun.runtime.run import NOT_DRIVEN, Halt, Run, Unwind
+from keyrun.runtime.policies.cadence import Cadence
+from keyrun.runtime.recovery.bugs import is_bug
+from keyrun.runtime.run import NOT_DRIVEN, Run
 from keyrun.runtime.settlement import quarantine, settle
-from keyrun.runtime.undoing import decide, undo
+from keyrun.runtime.steps.undoing import decide, undo
+from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict, Continuation
+from keyrun.runtime.views import telling
 from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.errors import StoreError
 

@@ -6,40 +6,40 @@ import trio
 
 from keyrun.actors import ActorSystem, Supervision
 from keyrun.runtime.admission import Admission
-from keyrun.runtime.asyncio_loop import AsyncioLoop
 from keyrun.runtime.awaited import Awaited
-from keyrun.runtime.backlog import Backlog
-from keyrun.runtime.children import Children
+from keyrun.runtime.children.children import Children
 from keyrun.runtime.control import Control
 from keyrun.runtime.counter import stored_clock, stored_counter
-from keyrun.runtime.crashes import Crashes
-from keyrun.runtime.delays import Delays
-from keyrun.runtime.entrance import Entrance
-from keyrun.runtime.feed import Feed
-from keyrun.runtime.groups import Groups
-from keyrun.runtime.instances import Instances
+from keyrun.runtime.entities.reception import Reception
+from keyrun.runtime.groups.groups import Groups
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.line import Line
+from keyrun.runtime.order.backlog import Backlog
+from keyrun.runtime.order.delays import Delays
+from keyrun.runtime.order.entrance import Entrance
+from keyrun.runtime.order.line import Line
+from keyrun.runtime.order.serving import LineActor
 from keyrun.runtime.outbox import Outbox
-from keyrun.runtime.overruns import Overruns
-from keyrun.runtime.parking import Parking
-from keyrun.runtime.reading import Reading
-from keyrun.runtime.reception import Reception
+from keyrun.runtime.policies.instances import Instances
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.policies.retry import DEFAULT_RETRY
+from keyrun.runtime.policies.turnstile import Turnstiles
 from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.resting import Resting
+from keyrun.runtime.recovery.crashes import Crashes
 from keyrun.runtime.retention import Retention, Sweeper
-from keyrun.runtime.retry import DEFAULT_RETRY
 from keyrun.runtime.run import Run
-from keyrun.runtime.schedules import Schedules
-from keyrun.runtime.serving import LineActor
-from keyrun.runtime.signals import Signals
-from keyrun.runtime.slots import Slots
-from keyrun.runtime.timers import Timers
-from keyrun.runtime.turnstile import Turnstiles
-from keyrun.runtime.values import RunOutcome, State
-from keyrun.runtime.wallclock import SteadyClock
+from keyrun.runtime.schedules.schedules import Schedules
+from keyrun.runtime.steps.asyncio_loop import AsyncioLoop
+from keyrun.runtime.steps.overruns import Overruns
+from keyrun.runtime.steps.slots import Slots
+from keyrun.runtime.values import RunOutcome
+from keyrun.runtime.views.feed import Feed
+from keyrun.runtime.views.reading import Reading
+from keyrun.runtime.waiting.parking import Parking
+from keyrun.runtime.waiting.resting import Resting
+from keyrun.runtime.waiting.signals import Signals
+from keyrun.runtime.waiting.timers import Timers
+from keyrun.runtime.waiting.wallclock import SteadyClock
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
@@ -276,40 +276,6 @@ class Engine:
             if line.group is not None and not line.group.durable
         }
         self._most_spare = max(SPARE, 2 * len(self._spare))
-
-    async def load(self, line: Line, place: int, number: int) -> Run | None:
-        """A run that is about to be driven, with all that it remembers; None if it has no business
-        in the line any more."""
-        while (resting := self.resting.get(number)) is not None:
-            await resting.gate()
-        submission = await self.ledger.submission(number)
-        if submission is None:
-            self.store.open_group().delete("queue", line.place(place))
-            line.started()
-            return None
-        standing = await self.ledger.standing(number)
-        if standing is not None and standing.state.terminal:
-            return None
-        workflow = self.registry.find(submission.workflow, submission.version)
-        run = Run(self, line, submission, standing or Standing(), workflow)
-        run.standing.place = place
-        run.seen = run.standing.state is State.RUNNING
-        await self.recall(run)
-        return run
-
-    async def recall(self, run: Run) -> None:
-        """Take in what a run remembers."""
-        journal, ledger = run.journal, self.ledger
-        prefix = run.record
-        for key, fields in await ledger.scan("journal", prefix):
-            journal.fold(int.from_bytes(key[-4:], "big"), fields)
-        # The status is not stored with every step.
-        run.standing.steps_done = journal.steps_done()
-        if not self.memoless:
-            for _, (step, payload) in await ledger.scan("memo", prefix):
-                run.memos[step] = payload
-        if self.signals.used:
-            await self.signals.recall(run)
 
     def ended(self, number: int) -> Awaitable[Standing]:
         """To be awaited at once: how a run stands that has not ended yet, when its end is

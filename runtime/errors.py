@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from keyrun.errors import KeyrunError
 
 if TYPE_CHECKING:
-    from keyrun.runtime.breaker import CircuitStatus
+    from keyrun.runtime.policies.breaker import CircuitStatus
     from keyrun.runtime.values import Failure
 
 

@@ -8,8 +8,8 @@ from keyrun.actors.errors import logged
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
-    from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.run import Run
+    from keyrun.runtime.steps.current import CurrentStep
 
 logger = logging.getLogger("keyrun.runtime")
 

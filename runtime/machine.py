@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from keyrun.runtime import telling
-from keyrun.runtime.current import CurrentStep, Draft, current_step
-from keyrun.runtime.journal import Call, Entry, Memory, NextTurn
+from keyrun.runtime.journal.journal import Call, Entry, Memory, NextTurn
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.outcome import step_failed
-from keyrun.runtime.receiving import check_channel, check_timeout
-from keyrun.runtime.retry import Retry
+from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.run import Run
-from keyrun.runtime.step import StepFunction, StepOptions
-from keyrun.runtime.stepping import halt
-from keyrun.runtime.trying import attempts, ready
+from keyrun.runtime.steps.current import CurrentStep, Draft, current_step
+from keyrun.runtime.steps.outcome import step_failed
+from keyrun.runtime.steps.step import StepFunction, StepOptions
+from keyrun.runtime.steps.stepping import halt
+from keyrun.runtime.steps.trying import attempts, ready
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
-from keyrun.runtime.wait import TIMER, Wait
+from keyrun.runtime.views import telling
+from keyrun.runtime.waiting.receiving import check_channel, check_timeout
+from keyrun.runtime.waiting.wait import TIMER, Wait
 from keyrun.runtime.wording import a_reason
 from keyrun.runtime.workflow import WhileWaiting, Workflow
 
 if TYPE_CHECKING:
-    from keyrun.runtime.branch import Branch
     from keyrun.runtime.context import Context
+    from keyrun.runtime.journal.branch import Branch
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ import attrs
 import trio
 
 from keyrun.runtime.logs import log_key, logger
+from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.retry import Retry
 from keyrun.runtime.values import RunOutcome
 from keyrun.runtime.wording import named
 from keyrun.storage import StoreCorrupt

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from keyrun.runtime.deadletters import erase
 from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.salvage import remains
+from keyrun.runtime.recovery.deadletters import erase
+from keyrun.runtime.recovery.salvage import remains
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:

@@ -1,52 +1,32 @@
 """A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
 
-from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
-from keyrun.runtime import telling
-from keyrun.runtime.events import EventKind
-from keyrun.runtime.inbox import Inbox
-from keyrun.runtime.journal import Entry, Journal
+from keyrun.runtime.journal.journal import Entry, Journal
 from keyrun.runtime.ledger import SEQUENCE
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import RunStatus, State
-from keyrun.runtime.wait import Wait, waiting_on
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
+from keyrun.runtime.waiting.inbox import Inbox
+from keyrun.runtime.waiting.wait import Wait, waiting_on
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.cadence import Cadence
-    from keyrun.runtime.current import CurrentStep
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.graphs.allowance import Allowance
-    from keyrun.runtime.line import Line
-    from keyrun.runtime.reports import Report
-    from keyrun.runtime.step import StepFunction
+    from keyrun.runtime.order.line import Line
+    from keyrun.runtime.policies.cadence import Cadence
+    from keyrun.runtime.steps.current import CurrentStep
+    from keyrun.runtime.steps.step import StepFunction
+    from keyrun.runtime.views.reports import Report
     from keyrun.runtime.workflow import Workflow
     from keyrun.storage.group import Group
-
-
-class Unwind(Enum):
-    """Why the coroutine of a workflow is being cancelled."""
-
-    AGAIN = auto()
-    """To be driven again at once: a step ran out of time."""
-    DEADLINE = auto()
-    """The run is out of time."""
-    CANCEL = auto()
-    """Somebody cancelled the run."""
-    LEAVE = auto()
-    """The run leaves memory and will be driven again later: drain."""
-    EVICT = auto()
-    """All of it waits: it leaves memory until there is something to do, and its place says so."""
-
-
-class Halt(BaseException):
-    """Ends the pass: `run.decision` or `run.unwinding` says what comes of it. Not an Exception, so
-    that a workflow's own `except Exception` cannot swallow it."""
 
 
 NOT_DRIVEN = trio.CancelScope()

@@ -1,12 +1,12 @@
 """Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
 
-from keyrun.runtime import telling
-from keyrun.runtime.events import EventKind
-from keyrun.runtime.journal import Entry
+from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import Failure, FailureKind, State
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
 from keyrun.runtime.wording import clean
 from keyrun.storage.record import seal, seal_empty
 

@@ -4,11 +4,11 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
-from keyrun.runtime.cadence import Checkpoint
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.retry import Retry
-from keyrun.runtime.step import return_type
+from keyrun.runtime.policies.cadence import Checkpoint
+from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.steps.step import return_type
 from keyrun.runtime.values import Failure
 
 I = TypeVar("I")  # noqa: E741 (the input)

@@ -14,7 +14,7 @@ from keyrun.cli.screen import say, visible
 from keyrun.cli.target import load, workflows_in
 from keyrun.runtime import Workflow
 from keyrun.runtime.graphs.errors import MissingExtra
-from keyrun.runtime.step import StepFunction
+from keyrun.runtime.steps.step import StepFunction
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -12,7 +12,7 @@ from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
 from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.runtime import Failure, Reader, RunStatus
-from keyrun.runtime.group import MEMBER, ORIGIN
+from keyrun.runtime.groups.group import MEMBER, ORIGIN
 from keyrun.storage import PayloadError
 
 

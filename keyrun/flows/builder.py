@@ -17,7 +17,7 @@ from keyrun.runtime.graphs import Graph
 from keyrun.runtime.graphs.allowance import OUTPUT
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.resources import Resources
+from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.workflow import Workflow
 
 _NAMED = re.compile(r"'([^']*)'")

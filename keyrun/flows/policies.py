@@ -5,11 +5,11 @@ from typing import Any
 
 from keyrun.flows.record import Either, Field, MapOf, Record, Variants
 from keyrun.flows.shape import Choice, Flag, Number, Text
-from keyrun.runtime.breaker import CircuitBreaker
-from keyrun.runtime.cadence import Checkpoint, EverySeconds, EverySteps
-from keyrun.runtime.rate import RateLimit
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.retry import Retry
+from keyrun.runtime.policies.breaker import CircuitBreaker
+from keyrun.runtime.policies.cadence import Checkpoint, EverySeconds, EverySteps
+from keyrun.runtime.policies.rate import RateLimit
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import Priority
 
 COUNT = Number(whole=True, least=1)

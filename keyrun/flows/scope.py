@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from keyrun.flows.errors import NodeFailed
 from keyrun.runtime.context import Context
-from keyrun.runtime.current import running
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.errors import ConditionError
-from keyrun.runtime.undoing import Compensation
+from keyrun.runtime.steps.current import running
+from keyrun.runtime.steps.undoing import Compensation
 
 
 class Given(Protocol):

@@ -1,8 +1,8 @@
 """The branch of a node that is workflow code."""
 
-from keyrun.runtime.branch import Branch
-from keyrun.runtime.run import Halt
-from keyrun.runtime.stepping import contradiction, halt
+from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.steps.stepping import contradiction, halt
+from keyrun.runtime.unwinding import Halt
 
 
 class NodeBranch(Branch):

@@ -23,9 +23,9 @@ from keyrun.runtime.graphs.performer import Performer
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, attended
 from keyrun.runtime.graphs.tracing import NODE_ENDED
-from keyrun.runtime.journal import Call, Entry, Memory
-from keyrun.runtime.run import Halt
-from keyrun.runtime.stepping import contradiction, halt
+from keyrun.runtime.journal.journal import Call, Entry, Memory
+from keyrun.runtime.steps.stepping import contradiction, halt
+from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.values import Failure, FailureKind
 
 if TYPE_CHECKING:

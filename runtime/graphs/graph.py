@@ -5,7 +5,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
-from keyrun.runtime.cadence import Checkpoint
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.allowance import OUTPUT, RUN
 from keyrun.runtime.graphs.edge import Edge, On
@@ -16,9 +15,10 @@ from keyrun.runtime.graphs.plan import Plan, draw, node_of
 from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import faults
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.policy import Throttles
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.retry import Retry
+from keyrun.runtime.policies.cadence import Checkpoint
+from keyrun.runtime.policies.policy import Throttles
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import UNSET, Failure, Unset
 from keyrun.runtime.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
 

@@ -8,8 +8,8 @@ import attrs
 
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.step import StepFunction, as_step
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.steps.step import StepFunction, as_step
 from keyrun.runtime.values import Failure, Priority
 
 Join = Literal["all", "any"]

@@ -11,9 +11,9 @@ from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node import read, stored
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, sprint
-from keyrun.runtime.journal import Memory
-from keyrun.runtime.stepping import halt, replayed
-from keyrun.runtime.trying import attempts
+from keyrun.runtime.journal.journal import Memory
+from keyrun.runtime.steps.stepping import halt, replayed
+from keyrun.runtime.steps.trying import attempts
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named, traceback_of, type_of
 

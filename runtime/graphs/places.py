@@ -6,8 +6,8 @@ bring. It has all the places that it needs, or none, so that nodes cannot wait f
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
+from keyrun.runtime.policies.turnstile import Turnstile
 from keyrun.runtime.run import Run
-from keyrun.runtime.turnstile import Turnstile
 
 
 class Places:

@@ -8,8 +8,8 @@ import attrs
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.edge import Edge, Link, On
 from keyrun.runtime.graphs.node import Node
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.step import StepFunction
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.steps.step import StepFunction
 
 
 @attrs.frozen(kw_only=True)

@@ -3,8 +3,8 @@
 import attrs
 
 from keyrun.runtime.graphs.view import ExecutionGraph
-from keyrun.runtime.progress import Progress
 from keyrun.runtime.values import State
+from keyrun.runtime.views.progress import Progress
 
 
 def in_nodes(far: Progress, graph: ExecutionGraph) -> Progress:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import attrs
 import trio
 
-from keyrun.runtime import telling
-from keyrun.runtime.attempt import Overrun, Raised, Returned, only_cancelled
-from keyrun.runtime.clock import start_clock
-from keyrun.runtime.current import CurrentStep, enter, leave
 from keyrun.runtime.graphs.activation import Activation
-from keyrun.runtime.outcome import note_undoable, stage_value
-from keyrun.runtime.turnstile import Pass
+from keyrun.runtime.policies.turnstile import Pass
+from keyrun.runtime.steps.attempt import Overrun, Raised, Returned, only_cancelled
+from keyrun.runtime.steps.clock import start_clock
+from keyrun.runtime.steps.current import CurrentStep, enter, leave
+from keyrun.runtime.steps.outcome import note_undoable, stage_value
+from keyrun.runtime.views import telling
 
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run

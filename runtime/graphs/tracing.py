@@ -10,14 +10,14 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.entry import Entry
 from keyrun.runtime.graphs.activation import End
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
 from keyrun.runtime.graphs.node import read
 from keyrun.runtime.graphs.plan import Station, node_of
 from keyrun.runtime.graphs.sketch import Sketch
-from keyrun.runtime.journal import Journal
+from keyrun.runtime.journal.entry import Entry
+from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import PayloadCodec
 

@@ -11,8 +11,8 @@ from keyrun.runtime.graphs.condition import Condition, Unreadable
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.node import Node, is_durable
-from keyrun.runtime.resources import Resources
-from keyrun.runtime.step import as_step, check_name
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.steps.step import as_step, check_name
 
 
 def faults(

@@ -23,7 +23,7 @@ from rich.console import Console
 from keyrun.demo import command
 from keyrun.demo.display import Display
 from keyrun.demo.entry import Begun, begin, campaign_of
-from keyrun.runtime.journal import Entry
+from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import Ledger
 from keyrun.storage import Batch, LmdbStore, unseal
 from keyrun.stress.violation import Promise

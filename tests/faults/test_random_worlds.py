@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun.runtime import Priority, State
-from keyrun.runtime.line import Line
+from keyrun.runtime.order.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.run import Run
 from tests.faults.world import World
@@ -21,11 +21,11 @@ from tests.faults.world import World
 SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
 
 SMALL = {
-    "keyrun.runtime.entrance.SLACK": (0, 2),
-    "keyrun.runtime.entrance.AT_HAND": (0, 2),
-    "keyrun.runtime.places.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.PAGE": (1, 4),
-    "keyrun.runtime.reading.PAGE": (1, 4),
+    "keyrun.runtime.order.entrance.SLACK": (0, 2),
+    "keyrun.runtime.order.entrance.AT_HAND": (0, 2),
+    "keyrun.runtime.order.places.WINDOW": (1, 3),
+    "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
+    "keyrun.runtime.views.reading.PAGE": (1, 4),
 }
 """What keeps little in memory, and reads little at once: as if there were very much."""
 
@@ -88,7 +88,7 @@ async def _lose(outbox: Outbox) -> None:
     ("broken", "by", "said"),
     [
         ("keyrun.runtime.run.Run.stopped", property(_deaf), "was paused"),
-        ("keyrun.runtime.line.Line.found", _late, "began before"),
+        ("keyrun.runtime.order.line.Line.found", _late, "began before"),
         ("keyrun.runtime.outbox.Outbox.recover", _lose, "was never told"),
     ],
 )

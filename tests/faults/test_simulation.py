@@ -15,9 +15,8 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import FailureKind, State
-from keyrun.runtime.engine import Engine
-from keyrun.runtime.journal import Entry
+from keyrun.runtime import FailureKind, State, loading
+from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.run import Run
 from keyrun.storage import MemoryStore, StoreError, group
 from tests.faults.simulated.casting import KINDS
@@ -151,17 +150,17 @@ def order() -> None:
 
 def replay_nothing() -> None:
     """A run that is driven again does not know what was finished."""
-    recall = Engine.recall
+    recall = loading.recall
 
-    async def forgetful(self: Engine, run: Run) -> None:
-        await recall(self, run)
+    async def forgetful(run: Run) -> None:
+        await recall(run)
         journal = run.journal
         for ident, memory in list(journal.memories.items()):
             if memory.outcome is Entry.DONE:
                 del journal.memories[ident]
         journal._order = [ident for ident in journal._order if ident in journal.memories]
 
-    sabotage.replace(Engine, "recall", forgetful)
+    sabotage.replace(loading, "recall", forgetful)
 
 
 def gate() -> None:

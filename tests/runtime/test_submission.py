@@ -258,7 +258,7 @@ async def test_a_duplicate_of_a_submit_that_is_being_committed_waits_for_that_co
 async def test_duplicates_that_come_while_a_long_backlog_is_read_are_one_run(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.recovery.PAGE", 1)
+    monkeypatch.setattr("keyrun.runtime.recovery.recovery.PAGE", 1)
     store = MemoryStore()
     async with open_test_runtime(store, workflows=WORKFLOWS) as runtime:
         await runtime.pause_all()

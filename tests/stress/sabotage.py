@@ -11,12 +11,12 @@ from typing import Any
 import trio
 
 from keyrun import Runtime
-from keyrun.runtime import outcome
-from keyrun.runtime.current import CurrentStep
-from keyrun.runtime.delays import Delays
-from keyrun.runtime.journal import Entry, Journal
+from keyrun.runtime.journal.journal import Entry, Journal
+from keyrun.runtime.order.delays import Delays
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.steps import outcome
+from keyrun.runtime.steps.current import CurrentStep
 from keyrun.storage import LmdbStore, group
 from keyrun.stress import child
 

@@ -9,8 +9,8 @@ from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.scope import Given, scope
 from keyrun.flows.templates import fillable
 from keyrun.flows.web import Exchange
-from keyrun.runtime.current import current_step
 from keyrun.runtime.graphs.allowance import OUTPUT
+from keyrun.runtime.steps.current import current_step
 
 BASE_URL = "https://api.openai.com/v1"
 

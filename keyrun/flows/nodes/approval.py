@@ -7,8 +7,8 @@ from keyrun.flows.scope import Given
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.graphs import Port, durable
-from keyrun.runtime.receiving import Approval, wait_approval
-from keyrun.runtime.scope import watched
+from keyrun.runtime.journal.scope import watched
+from keyrun.runtime.waiting.receiving import Approval, wait_approval
 
 PORTS = ("approved", "rejected", "timeout")
 

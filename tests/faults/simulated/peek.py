@@ -7,7 +7,7 @@ is checked when it counts, not when all is over.
 from bisect import bisect_left
 from typing import Any
 
-from keyrun.runtime.journal import Journal
+from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.records import Standing, Submission
 from keyrun.storage import MemoryStore, PayloadCodec

@@ -41,10 +41,10 @@ from tests.faults.simulated.world import World
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
-    "keyrun.runtime.places.WINDOW": (1, 2, 3),
-    "keyrun.runtime.recovery.PAGE": (1, 2, 3),
-    "keyrun.runtime.entrance.SLACK": (0, 1, 64),
-    "keyrun.runtime.entrance.AT_HAND": (0, 1, 10_000),
+    "keyrun.runtime.order.places.WINDOW": (1, 2, 3),
+    "keyrun.runtime.recovery.recovery.PAGE": (1, 2, 3),
+    "keyrun.runtime.order.entrance.SLACK": (0, 1, 64),
+    "keyrun.runtime.order.entrance.AT_HAND": (0, 1, 10_000),
     "keyrun.actors.pool.PASS": (1, 2, 256),
     "keyrun.runtime.outbox.AT_ONCE": (1, 2, 16),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import outcome
+from keyrun.runtime.steps import outcome
 from keyrun.storage import MemoryStore
 from tests.runtime.golden import dump, leave_behind
 

@@ -18,9 +18,9 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.drawings import Drawings
 from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.reading import Reading
+from keyrun.runtime.views.drawings import Drawings
+from keyrun.runtime.views.reading import Reading
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec

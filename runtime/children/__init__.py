@@ -1,0 +1,1 @@
+"""Children: runs that a run starts and waits for."""

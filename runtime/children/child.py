@@ -1,0 +1,142 @@
+"""Children: workflows that a workflow starts and waits for.
+
+Without a key of its own a child is a part of its parent's run: its calls stand in the parent's
+journal, in a branch of their own. With another key it is a run of its own in the line of that key.
+Its admission is in one commit with the entry of the parent that says so, and its end with what the
+parent is sent of it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.runtime.errors import ChildCancelled, ChildFailed, StepFailed, TooDeep
+from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.journal.entry import CHILD, Call
+from keyrun.runtime.journal.scope import FailAfter
+from keyrun.runtime.records import read_failure
+from keyrun.runtime.steps.trying import ready
+from keyrun.runtime.values import UNSET, Failure, FailureKind, State
+from keyrun.runtime.waiting.receiving import receive
+from keyrun.runtime.workflow import Workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from keyrun.runtime.run import Run
+
+MAX_DEPTH = 5
+
+
+class Verdict(BaseException):
+    """What a child that is a part of its parent's run decided of itself. Not an Exception, so that
+    its own `except Exception` cannot swallow it."""
+
+    def __init__(self, reason: str, *, cancelled: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.cancelled = cancelled
+
+
+def _check_depth(branch: Branch) -> int:
+    """How deep the next child would be."""
+    parent = branch.run.submission.parent
+    depth = (0 if parent is None else parent.depth) + branch.depth + 1
+    if depth > MAX_DEPTH:
+        raise TooDeep(
+            f"children may be {MAX_DEPTH} deep, and this would be one more; a chain of runs is "
+            "better made by submitting the next one from a step",
+            run_id=branch.run.run_id,
+            key=branch.run.key,
+        )
+    return depth
+
+
+async def inside(
+    branch: Branch,
+    workflow: Workflow[Any, Any],
+    input_: Any,
+    call: "Callable[[Branch, Workflow[Any, Any], Any], Coroutine[Any, Any, Any]]",
+) -> Any:
+    """Drive a child as a part of its parent's run."""
+    branch.check()
+    depth = _check_depth(branch)
+    if workflow.kind != "function":
+        raise TypeError(
+            f"{workflow.name!r} is a {workflow.kind}, with a journal of its own: give it a key "
+            "of its own, ctx.child(..., key=...)"
+        )
+    run, codec = branch.run, branch.run.engine.codec
+    ident = branch.name("child()")
+    prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
+    # It sees what a run of its own would see.
+    given = codec.decode(codec.encode(input_, workflow.input_type), workflow.input_type)
+    child = branch.part(prefix)
+    child.depth = depth - (0 if run.submission.parent is None else run.submission.parent.depth)
+    limit = workflow.limits.run_timeout
+    try:
+        if limit is UNSET or limit is None:
+            result = await call(child, workflow, given)
+        else:
+            with FailAfter(child, float(limit)):
+                result = await call(child, workflow, given)
+        encoded = codec.encode(result, workflow.result_type)
+        return codec.decode(encoded, workflow.result_type)
+    except Verdict as verdict:
+        kind = State.CANCELLED if verdict.cancelled else State.FAILED
+        own = Failure(kind=FailureKind.VERDICT, reason=verdict.reason)
+        raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
+    except StepFailed as error:
+        raise _error(run, ident, workflow.name, State.FAILED, None, error.failure) from error
+    finally:
+        branch.leave(child)
+
+
+async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: str) -> Any:
+    """Have a child run under another key, and wait for its end."""
+    run = branch.run
+    branch.check()
+    depth = _check_depth(branch)
+    children = run.engine.children
+    ident = branch.name("child()")
+    memory = run.journal.memory(ident)
+    if memory.channel is None and memory.outcome is None:
+        if branch.bound:
+            await branch.admit()
+        if run.rehearsed:
+            return await run.rehearse_wait(f"child {workflow.name}")
+        if run.stopped:
+            await ready(run)
+        await children.admit(run, ident, memory, workflow, input_, key, depth)
+    channel = memory.channel or str(memory.payload[0])
+    child_id = channel.removeprefix(CHILD)
+    try:
+        sent = await receive(branch, ident, Call.CHILD, channel, f"child {child_id}", None)
+    except trio.Cancelled:
+        if memory.outcome is None and not memory.rank and run.going:
+            children.orphan(run, child_id)
+        raise
+    assert sent is not None
+    state, result, failure, reason = sent[0]
+    children.heard(run, child_id)
+    if state == State.SUCCEEDED:
+        return run.engine.reading.decode_result(workflow.name, workflow.version, result)
+    raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
+
+
+def _error(
+    run: "Run",
+    ident: str,
+    child: str,
+    state: State,
+    reason: str | None,
+    cause: Failure | None,
+) -> Exception:
+    """What the parent gets for a child that did not succeed, with the chain of causes."""
+    if state is State.CANCELLED:
+        said = f"the child {child} was cancelled" + (f": {reason}" if reason else "")
+        failure = Failure(kind=FailureKind.CHILD_FAILED, reason=said, step=ident, cause=cause)
+        return ChildCancelled(said, reason=reason, failure=failure, run_id=run.run_id, key=run.key)
+    said = f"the child {child} failed: {reason or (cause.reason if cause else 'nobody knows why')}"
+    failure = Failure(kind=FailureKind.CHILD_FAILED, reason=said, step=ident, cause=cause)
+    return ChildFailed(said, failure=failure, run_id=run.run_id, key=run.key)

@@ -1,0 +1,1 @@
+"""Entities: classes whose methods are called under a key and keep durable state there."""

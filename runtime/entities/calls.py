@@ -1,0 +1,293 @@
+"""Calls: methods of entities that run under a key, in order with the runs of that key.
+
+1. A call stands in the line of its key, in memory only. It goes after the runs that have a place by
+   then and before those that get one later; whatever holds the first of them holds it, too.
+2. Its method runs in the actor of the key, in the place of a step: with a slot and a timeout, which
+   cost nothing if it waits for nothing.
+3. What it made of the state, and with a request id its answer, are staged together, and its caller
+   is woken when that group is durable. So there is one commit, and before it nothing is stored: a
+   call that a crash cuts off has not happened.
+"""
+
+from contextvars import ContextVar
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import trio
+from outcome import Error
+
+from keyrun.actors.errors import is_crash, shown
+from keyrun.runtime.entities.entity import Kind, Method
+from keyrun.runtime.entities.requests import Request
+from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
+from keyrun.runtime.steps.current import Draft
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.wording import named, traceback_of, type_of
+from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
+from keyrun.storage.record import seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.order.line import Line
+    from keyrun.runtime.steps.current import CurrentStep
+
+serving: "ContextVar[Call | None]" = ContextVar("keyrun.call", default=None)
+"""The call that the code is part of."""
+
+
+class Call:
+    """One call, and the task that waits for its answer. Trio calls it if that is cancelled: what
+    has not begun is withdrawn, and what has is finished with nobody to tell."""
+
+    __slots__ = (
+        "_leave",
+        "above",
+        "args",
+        "begun",
+        "engine",
+        "error",
+        "key",
+        "kind",
+        "kwargs",
+        "line",
+        "method",
+        "number",
+        "over",
+        "record",
+        "request",
+        "scope",
+        "slot",
+        "task",
+        "timeout",
+        "told",
+        "until",
+        "value",
+    )
+
+    def __init__(
+        self,
+        engine: "Engine",
+        kind: Kind,
+        key: str,
+        method: Method,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float,
+    ) -> None:
+        self.engine = engine
+        self.kind = kind
+        self.key = key
+        self.method = method
+        self.args = args
+        self.kwargs = kwargs
+        self.timeout = timeout
+        self.request: Request | None = None
+        self.above: Call | CurrentStep | None = None
+        """What calls it, if that holds a key itself."""
+        self.line: Line | None = None
+        self.record = b""
+        """Where the state is."""
+        self.number = 0
+        """Runs with a place before it go first."""
+        self.task: trio.lowlevel.Task | None = None
+        self.begun = False
+        self.slot = False
+        self.scope: trio.CancelScope | None = None
+        self.until = inf
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.over = False
+        self.told: trio.Event | None = None
+        """Set when it is answered or withdrawn, for those who ask for the same."""
+        self._leave: Callable[[Any], trio.lowlevel.Abort] | None = None
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return f"{self.kind.name}.{self.method.name}"
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Run id, which it has not, key and what is called, for those who tell of it."""
+        return "", self.key, self.name
+
+    def wait_begins(self) -> None:
+        """The method has to wait: it takes the slot that nobody can have taken meanwhile, and its
+        time is counted."""
+        engine = self.engine
+        if not self.slot:
+            self.slot = True
+            engine.slots.free -= 1
+        engine.reception.running[self] = None
+        self.scope = engine.actors.scope(kept=True)
+        self.until = self.scope.deadline = trio.current_time() + self.timeout
+
+    def answer(self, value: Any) -> None:
+        """Nothing has to be stored for this answer."""
+        task, self.task = self.task, None
+        self.value = value
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    def refuse(self, error: BaseException) -> None:
+        """Have the caller get `error` at once: nothing of the call is stored."""
+        task, self.task = self.task, None
+        if self.request is not None:
+            self.engine.reception.settled(self)
+        if task is not None:
+            trio.lowlevel.reschedule(task, Error(error))
+
+    def __call__(self, _: object) -> trio.lowlevel.Abort:
+        self.task = None
+        if self._leave is not None:
+            self._leave(_)
+        elif not self.begun:
+            self.engine.reception.withdraw(self)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def settle(self, stored: bytes, draft: Draft, value: Any, error: BaseException | None) -> None:
+        """The method is done: stage what came of it, and have the caller wait for the commit."""
+        engine, line, request = self.engine, self.line, self.request
+        assert line is not None
+        payload = failure = None
+        state = stored
+        if error is None:
+            state = draft.encoded() if draft.values_ else b""
+            if request is not None:
+                payload = engine.codec.encode(value, self.method.declared)
+        elif request is None:
+            self.refuse(error)
+            return
+        else:
+            failure = self._failure(error)
+            self.error = CallFailed(failure, key=self.key)
+            self.error.__cause__ = error
+        if state == stored and request is None:
+            group = line.group
+            if group is None or group.durable:
+                self.answer(value)
+                return
+            engine.commits.open_group()  # raises if that group can no longer become durable
+        else:
+            group = line.group = engine.commits.open_group()
+            if state != stored:
+                record = self.record
+                sealed = seal("entities", record, (state,)) if state else None
+                group.tables["entities"][record] = sealed
+                engine.reception.states.keep(record, state, group)
+            if request is not None:
+                engine.reception.requests.stage(group, request, payload, failure)
+                group.when_durable(engine.reception.settled, self)
+        self.value = value
+        if self.task is None:
+            group.hasten()
+        else:
+            self._leave = group.adopt(self.task)
+
+    def _failure(self, error: BaseException) -> Failure:
+        name = self.name
+        return Failure(
+            kind=FailureKind.STEP_FAILED,
+            reason=f"{name} of the key {self.key!r} raised {named(error)}",
+            step=name,
+            error_type=type_of(error),
+            traceback=traceback_of(error),
+        )
+
+
+_NOT_STORED = (TransientError, CallTimeout, StoreClosed)
+"""What is no answer: the same request may be made again."""
+_UNFIT = (PayloadError, PayloadTypeError)
+
+
+async def perform(call: Call, stored: bytes) -> None:
+    """Run the method of a call, on the state as it is stored, and see to its answer."""
+    engine, line, cls = call.engine, call.line, call.kind.cls
+    assert line is not None
+    call.begun = True
+    line.started()
+    try:
+        draft = Draft(engine.codec, stored)
+    except _UNFIT as error:
+        call.refuse(error)
+        return
+    instance: Any = object.__new__(cls)
+    instance.key = call.key
+    instance.state = draft
+    instance.request_id = None if call.request is None else call.request.request_id
+    value: Any = None
+    raised: BaseException | None = None
+    token = serving.set(call)
+    suspension = engine.suspension
+    suspension.callback = call.wait_begins
+    try:
+        value = await call.method.function(instance, *call.args, **call.kwargs)
+    except BaseException as error:
+        raised = error
+    suspension.callback = None
+    serving.reset(token)
+    call.over = True
+    if call.slot:
+        engine.slots.give()
+    try:
+        if call.scope is not None:
+            raised = _after_waiting(call, raised)
+        if raised is not None and not _is_answer(call, raised):
+            return
+        try:
+            call.settle(stored, draft, value, raised)
+        except _UNFIT as error:
+            call.settle(stored, draft, None, error)
+    except BaseException as error:
+        call.refuse(error if isinstance(error, Exception) else left(call))
+        raise
+
+
+def _is_answer(call: Call, raised: BaseException) -> bool:
+    """Whether what a method raised is its answer. If not, the caller has it already."""
+    if isinstance(raised, SystemExit):
+        # It would end the process.
+        call.refuse(RuntimeError(f"{call.name} called sys.exit({shown(raised.code)})"))
+    elif not is_crash(raised):
+        raise raised
+    elif isinstance(raised, _NOT_STORED):
+        call.refuse(raised)
+    else:
+        return True
+    return False
+
+
+def _after_waiting(call: Call, raised: BaseException | None) -> BaseException | None:
+    """What a method that has waited came to, once its scope is given back."""
+    scope, engine = call.scope, call.engine
+    assert scope is not None
+    engine.reception.running.pop(call, None)
+    scope.deadline = inf
+    late = trio.current_time() >= call.until
+    if scope.cancel_called:
+        engine.actors.renew_scope()
+        if raised is not None:
+            if not is_crash(raised, trio.Cancelled):
+                return raised
+            if not late:
+                return left(call)
+    if not late:
+        return raised
+    error = CallTimeout(
+        f"{call.name} of the key {call.key!r} took longer than its timeout of {call.timeout:g} s, "
+        "and nothing of it is stored",
+        key=call.key,
+        step=call.name,
+    )
+    error.__cause__ = raised if isinstance(raised, Exception) else None
+    return error
+
+
+def left(call: Call) -> StoreClosed:
+    """What a caller gets whose call cannot be made, or was cut off, since all ends."""
+    return StoreClosed(
+        f"the runtime was left before {call.name} of the key {call.key!r} was done, and nothing of "
+        "it is stored; call it again when the runtime is open"
+    )

@@ -1,0 +1,297 @@
+"""The reception: takes calls of entities in, and serves those that are next in the line of a key.
+
+Calls that wait count as work that was not started: `max_pending` and `max_pending_per_key` bound
+them together with the runs, and they have to wait at the entrance like these.
+"""
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.runtime.admission import check_key
+from keyrun.runtime.entities.calls import Call, left, perform, serving
+from keyrun.runtime.entities.entity import Kind, Method, kind_of
+from keyrun.runtime.entities.requests import Requests
+from keyrun.runtime.entities.states import States
+from keyrun.runtime.errors import CallCycle, UnknownEntity
+from keyrun.runtime.limits import ResolvedLimits
+from keyrun.runtime.retention import Retention
+from keyrun.runtime.steps.current import running
+from keyrun.runtime.values import Priority
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.order.line import Line
+
+TURN = 32
+"""Calls of one key that are served before other keys have their turn."""
+
+
+class Reception:
+    """Where calls come in."""
+
+    def __init__(self, engine: "Engine", entities: Iterable[type], retention: Retention) -> None:
+        self._engine = engine
+        self._timeouts: dict[Kind, float] = {}
+        names: dict[str, Kind] = {}
+        for each in entities:
+            kind = kind_of(each)
+            if names.setdefault(kind.name, kind) is not kind:
+                raise ValueError(f"two entities are called {kind.name!r}")
+            timeout = ResolvedLimits.of(kind.limits, engine.limits).step_timeout
+            self._timeouts[kind] = inf if timeout is None else timeout
+        self.requests = Requests(engine, retention)
+        self.states = States()
+        self.running: dict[Call, None] = {}
+        """Those whose method waits for something."""
+        self._asked: dict[bytes, Call] = {}
+        """Those with a request id that have no answer yet, by the record it will be in."""
+        self._waits: dict[str, dict[Call, None]] = {}
+        """What code that holds a key has called, by that key."""
+
+    def known(self, entity: type) -> tuple[Kind, float]:
+        """What this runtime knows of an entity, and how long its methods may take."""
+        kind = kind_of(entity)
+        timeout = self._timeouts.get(kind)
+        if timeout is None:
+            known = ", ".join(sorted(each.name for each in self._timeouts)) or "none"
+            raise UnknownEntity(
+                f"{kind.name!r} is not an entity of this runtime, which has: {known}; give it to "
+                "open_runtime(entities=[...])"
+            )
+        return kind, timeout
+
+    async def call(
+        self,
+        kind: Kind,
+        key: str,
+        method: Method,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float,
+        request_id: str | None,
+    ) -> Any:
+        """Call a method, and return its answer when that is durable."""
+        check_key(key)
+        call = Call(self._engine, kind, key, method, args, kwargs, timeout)
+        above = serving.get() or running.get()
+        if above is not None and not above.over:
+            call.above = above
+            self._refuse_cycle(call, above.key)
+        if request_id is not None:
+            call.request = self.requests.describe(kind, key, method, request_id, args, kwargs)
+            found, value = await self._repeated(call)
+            if found:
+                await trio.lowlevel.checkpoint()
+                return value
+        else:
+            while self._is_hindered(call):
+                await self._make_way(call)
+        self._enter(call)
+        if call.above is None:
+            await trio.lowlevel.wait_task_rescheduled(call)
+        else:
+            await self._wait_apart(call, call.above.key)
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+    async def _repeated(self, call: Call) -> tuple[bool, Any]:
+        """Whether a request has been answered, and how. If not, nobody else makes it from here
+        on."""
+        request = call.request
+        assert request is not None
+        while True:
+            other = self._asked.get(request.record)
+            if other is not None:
+                assert other.request is not None
+                request.check(other.request.digest)
+                if other.told is None:
+                    other.told = trio.Event()
+                await other.told.wait()
+                continue
+            found, value = await self.requests.answer(request)
+            if found:
+                return True, value
+            if not self._is_hindered(call):
+                self._asked[request.record] = call
+                return False, None
+            await self._make_way(call)
+
+    def settled(self, call: Call) -> None:
+        """A call with a request id has its answer, durably, or will have none."""
+        request = call.request
+        if request is not None and self._asked.get(request.record) is call:
+            del self._asked[request.record]
+            if call.told is not None:
+                call.told.set()
+
+    def _is_hindered(self, call: Call) -> bool:
+        """Whether it takes more than a look to know that a call may come in."""
+        engine = self._engine
+        if engine.closed or not engine.recovered or engine.backlog.full(call.key):
+            return True
+        # A step must not fail because of a drain: it is cut off while it waits.
+        return engine.draining and call.above is None
+
+    async def _make_way(self, call: Call) -> None:
+        engine = self._engine
+        engine.check_open()
+        if engine.draining and call.above is None:
+            raise left(call)
+        if not engine.recovered:
+            await engine.counted.wait()
+            # Lines were forgotten meanwhile that knew what their last run has staged.
+            await engine.store.durable()
+        elif engine.backlog.full(call.key):
+            await engine.backlog.wait_for_room(call)
+
+    def _enter(self, call: Call) -> None:
+        """Put a call into the line of its key."""
+        engine = self._engine
+        line = call.line = engine.line(call.key)
+        call.number = engine.next_number
+        call.task = trio.lowlevel.current_task()
+        if line.calls is None:
+            line.calls = [call]
+        else:
+            line.calls.append(call)
+        engine.backlog.enter(line)
+        head = line.head
+        if head is not None and head.parked:
+            engine.parking.overtake(head)
+        if not line.awake:
+            line.wake()
+
+    async def _wait_apart(self, call: Call, holder: str) -> None:
+        """Wait for the answer while a key is held."""
+        waits = self._waits.setdefault(holder, {})
+        waits[call] = None
+        try:
+            await trio.lowlevel.wait_task_rescheduled(call)
+        finally:
+            del waits[call]
+            if not waits and self._waits.get(holder) is waits:
+                del self._waits[holder]
+
+    def _refuse_cycle(self, call: Call, holder: str) -> None:
+        """Raise if the key that is called waits for the one that is held."""
+        paths = [[call.key]]
+        seen = {call.key}
+        while paths:
+            path = paths.pop()
+            if path[-1] == holder:
+                chain = ", which waits for ".join(map(repr, path))
+                raise CallCycle(
+                    f"{call.name} would never begin: {holder!r} would wait for {chain}; call it "
+                    "after the method or step has returned, or under another key",
+                    key=call.key,
+                    step=call.name,
+                )
+            for other in self._waits.get(path[-1], ()):
+                if other.key not in seen:
+                    seen.add(other.key)
+                    paths.append([*path, other.key])
+
+    def withdraw(self, call: Call) -> None:
+        """A call that has not begun will not begin."""
+        line, engine = call.line, self._engine
+        assert line is not None
+        assert line.calls is not None
+        line.calls.remove(call)
+        line.started()
+        self.settled(call)
+        if not engine.closed and engine.failure is None:
+            # There may be nothing in the line any more.
+            line.wake()
+
+    async def serve(self, line: "Line") -> bool | None:
+        """Serve the calls that are next in a line. Says whether it goes on with its runs; if not,
+        it is held, or to be looked at again where the answer is None."""
+        engine, slots = self._engine, self._engine.slots
+        turn = 0
+        while line.calls and line.head is None and not engine.draining:
+            if line.unread:
+                await line.read_window(line)
+                continue
+            call = line.calls[0]
+            if line.sleeper is not None or (line.window and line.window[0][0] < call.number):
+                return True
+            if line.paused or engine.stopped:
+                return False
+            group = line.group
+            if group is not None and not group.durable and call.kind.effects:
+                await group.wait()
+                continue
+            if turn == TURN:
+                return None
+            turn += 1
+            if not slots.free:
+                await slots.take(Priority.NORMAL)
+                if line.calls[:1] != [call] or line.paused or engine.stopped:
+                    slots.give()
+                    continue
+                call.slot = True
+            del line.calls[0]
+            stored = await self._state(line, call)
+            if stored is None:
+                continue
+            await perform(call, stored)
+            if call.scope is not None and call.scope.cancel_called:
+                return None
+        return True
+
+    async def _state(self, line: "Line", call: Call) -> bytes | None:
+        """The state that a call is about, or None if the call is refused since it is damaged.
+        Nothing is awaited here that lets another task run."""
+        engine = self._engine
+        record = call.record = line.entity(call.kind)
+        stored = self.states.get(record)
+        if stored is None:
+            try:
+                fields = await engine.ledger.get("entities", record)
+            except StoreCorrupt as error:
+                call.begun = True
+                line.started()
+                call.refuse(error)
+                if call.slot:
+                    engine.slots.give()
+                return None
+            stored = b"" if fields is None else fields[0]
+            self.states.keep(record, stored, None)
+        return stored
+
+    def look_again(self) -> None:
+        """What was paused may go on."""
+        for line in list(self._engine.lines.values()):
+            if line.calls:
+                line.wake()
+
+    def drain(self) -> None:
+        """Nothing more begins: send those away who wait for it. Steps and methods go on waiting,
+        until they are cut off."""
+        self._refuse_waiting(lambda call: call.above is None)
+
+    def cut_off(self) -> None:
+        """Cancel the methods that still run."""
+        for call in list(self.running):
+            if call.scope is not None:
+                call.scope.cancel()
+
+    def close(self) -> None:
+        """No call will be answered any more."""
+        self._refuse_waiting(lambda call: True)
+        for call in list(self.running):
+            call.refuse(left(call))
+        for call in list(self._asked.values()):
+            self.settled(call)
+
+    def _refuse_waiting(self, chosen: Callable[[Call], bool]) -> None:
+        for line in list(self._engine.lines.values()):
+            for call in list(line.calls or ()):
+                if chosen(call):
+                    self.withdraw(call)
+                    call.refuse(left(call))

@@ -1,0 +1,1 @@
+"""Groups: many runs that are submitted, awaited and cancelled as one."""

@@ -1,0 +1,127 @@
+"""Ends: how the members of a group end, told as it happens."""
+
+from collections import deque
+from typing import Any
+from weakref import ref
+
+import trio
+
+from keyrun.runtime.engine import Engine, News
+from keyrun.runtime.groups.group import Entry, MemberOutcome, member_run_id
+from keyrun.runtime.values import RunStatus, State
+from keyrun.storage import StoreClosed
+
+
+class Ends:
+    """How the members of a group ended: first those that have, then the others as they do."""
+
+    def __init__(self, engine: Engine, group_id: str) -> None:
+        self._engine = engine
+        self._group_id = group_id
+        self._unseen: list[Entry] | None = None
+        """Members that may have ended before anybody looked."""
+        self._waiting: dict[int, Entry] = {}
+        self._news: deque[News] = deque()
+        self._heard = trio.Event()
+        me = ref(self)
+
+        def tell(news: News) -> None:
+            ends = me()
+            if ends is not None:
+                ends._news.append(news)
+                ends._heard.set()
+
+        self._tell = tell
+        """What the engine has does not keep this alive: whoever listens may just go away."""
+
+    def __aiter__(self) -> "Ends":
+        return self
+
+    async def __anext__(self) -> MemberOutcome[Any]:
+        if self._unseen is None:
+            members = (await self._engine.groups.members(self._group_id)).values()
+            self._unseen = sorted(members, key=lambda entry: -entry.position)
+        while self._unseen:
+            outcome = await self._look(self._unseen[-1])
+            self._unseen.pop()
+            if outcome is not None:
+                return outcome
+        while self._waiting:
+            while not self._news:
+                self._engine.check_open()
+                self._heard = trio.Event()
+                await self._heard.wait()
+            outcome = self._told(self._news.popleft())
+            if outcome is not None:
+                return outcome
+        raise StopAsyncIteration
+
+    async def _look(self, entry: Entry) -> MemberOutcome[Any] | None:
+        """How a member ended; if it has not, it is waited for."""
+        engine, number = self._engine, entry.number
+        engine.check_open()
+        if number not in self._waiting:
+            # Watched before it is looked up: its end cannot fall between the two.
+            self._waiting[number] = entry
+            engine.watched.setdefault(number, []).append(self._tell)
+        outcome = await _outcome(engine, self._group_id, entry)
+        if outcome is None or self._waiting.pop(number, None) is None:
+            return None
+        watching = engine.watched.get(number, [])
+        if self._tell in watching:
+            watching.remove(self._tell)
+            if not watching:
+                del engine.watched[number]
+        return outcome
+
+    def _told(self, news: News) -> MemberOutcome[Any] | None:
+        if news is None:
+            raise StoreClosed(
+                "the runtime was left before the group ended; it goes on when the store is opened "
+                "again"
+            )
+        number, run = news
+        entry = self._waiting.pop(number, None)
+        if entry is None:
+            return None
+        if run is None:
+            return _forgotten(self._group_id, entry, State.CANCELLED)
+        status = self._engine.reading.status_of(run.submission, run.standing)
+        return _ended(entry, status)
+
+
+async def _outcome(engine: Engine, group_id: str, entry: Entry) -> MemberOutcome[Any] | None:
+    """How a member ended, if it has."""
+    if entry.gone is not None:
+        return _forgotten(group_id, entry, entry.gone)
+    if entry.number in engine.live or entry.number in engine.redriven:
+        return None
+    status = await engine.reading.status(entry.number)
+    if status is None:
+        return _forgotten(group_id, entry, State.CANCELLED)
+    return _ended(entry, status) if status.state.terminal else None
+
+
+def _ended(entry: Entry, status: RunStatus) -> MemberOutcome[Any]:
+    return MemberOutcome(
+        member_id=entry.member_id,
+        position=entry.position,
+        run_id=status.run_id,
+        state=status.state,
+        result=status.result,
+        reason=status.reason,
+        failure=status.failure,
+    )
+
+
+def _forgotten(group_id: str, entry: Entry, state: State) -> MemberOutcome[Any]:
+    return MemberOutcome(
+        member_id=entry.member_id,
+        position=entry.position,
+        run_id=member_run_id(group_id, entry.member_id),
+        state=state,
+        result=None,
+        reason=None,
+        failure=None,
+        forgotten=True,
+    )

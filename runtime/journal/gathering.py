@@ -1,0 +1,104 @@
+"""Gather: several branches of a run side by side.
+
+When a branch fails, one journal entry says which, and its siblings are cancelled. Driven again
+after a crash, the siblings give back what they had, and start nothing that they had not finished.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+
+from keyrun.actors.errors import is_crash
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.journal.journal import Call, Entry
+from keyrun.runtime.recovery.bugs import is_bug
+from keyrun.runtime.steps.stepping import halt
+from keyrun.runtime.unwinding import Halt
+
+Start = Callable[[Any, Branch], Awaitable[Any]]
+
+
+async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[Any, ...]:
+    """The results of all `parts`, in their order, or what the first that failed raised."""
+    run = branch.run
+    branch.check()
+    if run.pending:
+        run.engine.suspension.callback = None
+    journal = run.journal
+    scope = f"{branch.prefix}g{branch.count('gather()')}"
+    ident = f"{scope}()"
+    decision = journal.memories.get(ident)
+    results: list[Any] = [None] * len(parts)
+    failed: list[BaseException] = []
+    left = len(parts)
+
+    async def live(index: int, nursery: trio.Nursery) -> None:
+        nonlocal left
+        child = branch.fork(f"{scope}.{index}/")
+        fails = decision is not None and decision.payload == index
+        if branch.lost or (decision is not None and not fails):
+            child.lost = child.bound = True
+        try:
+            if failed:
+                return
+            results[index] = await start(parts[index], child)
+            if fails:
+                said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
+                raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
+        except BaseException as error:
+            if not is_crash(error):
+                raise
+            while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
+                await child.rest()
+            if not failed:
+                failed.append(error)
+                # First, so that losers that rest are not taken for all that is left.
+                for sibling in branch.forks:
+                    sibling.close()
+                ended = branch.closed or isinstance(error, Halt) or run.engine.failure
+                if not (ended or is_bug(error)):
+                    _decide(branch, ident, index)
+                # What losers were given after the decision is asked for by nobody.
+                journal.abandon(f"{scope}.")
+                nursery.cancel_scope.cancel()
+        finally:
+            child.closed = True
+            left -= 1
+            if left:  # after the last one, the branch above goes on
+                journal.tasks -= 1
+                journal.look()
+                if run.parked and not failed:
+                    # All that is left may wait.
+                    run.engine.parking.consider(run)
+
+    if parts:
+        journal.tasks += left - 1
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(left):
+                    nursery.start_soon(live, index, nursery)
+        except* trio.Cancelled:
+            # That a branch failed is written down, so it comes before what else cancelled them.
+            if not failed:
+                raise
+        finally:
+            branch.forks.clear()
+    if failed:
+        journal.abandon(f"{scope}.")
+        raise failed[0]
+    return tuple(results)
+
+
+def _decide(branch: Branch, ident: str, index: int) -> None:
+    """Write down which branch failed first, unless that is known."""
+    run = branch.run
+    memory = run.journal.memory(ident)
+    if memory.outcome is not None:
+        run.journal.deliver(memory)
+        return
+    memory.call = Call.GATHER
+    memory.payload = index
+    run.write(Entry.DONE, ident, int(Call.GATHER), None, 1, None, index)
+    run.journal.settled(ident, memory, Entry.DONE)

@@ -1,0 +1,205 @@
+"""Memories: what a run remembers, in memory as it is in the store."""
+
+from typing import Any
+from zlib import crc32
+
+from keyrun.runtime.journal.entry import Call, Continued, Entry, Memory, NextTurn
+from keyrun.runtime.journal.unhandled import unhandled
+from keyrun.runtime.records import read_failure
+from keyrun.runtime.values import Failure
+
+UNDOABLE = "undoable"
+"""What the note of a step says that has a compensation."""
+
+# To look a member up by its number takes as long as the rest of an entry.
+_DONE = int(Entry.DONE)
+_CALLS = {int(call): call for call in Call}
+_APART = ("turn-", "undo()/")
+
+
+class Memories:
+    """The memories of a run by what they are about, and the order in which they came about."""
+
+    __slots__ = (
+        "_order",
+        "continued",
+        "fresh",
+        "last_failure",
+        "memories",
+        "next",
+        "past",
+        "retries",
+        "turn",
+        "turn_entries",
+        "undoable",
+        "undoing",
+    )
+
+    def __init__(self) -> None:
+        self.memories: dict[str, Memory] = {}
+        self.fresh: list[tuple[str, int | None, bytes]] = []
+        """Steps that were done at their first attempt since others were last settled: what they
+        are called, their fingerprint and their payload. Nobody asks for them in this pass, and
+        most runs need no other, so that is all that is kept of them."""
+        self.next = 1
+        self.past = 0
+        """How many outcomes are there to be asked for again in this pass."""
+        self.retries = 0
+        self.last_failure: Failure | None = None
+        """What the latest attempt that failed did."""
+        self.turn: NextTurn | None = None
+        """The next turn of a machine."""
+        self.turn_entries: tuple[int, ...] = ()
+        """Entries about the turn that is under way, which go when it is done."""
+        self.undoable: list[str] | None = None
+        """Steps that have a compensation, in the order in which they were done, if there are."""
+        self.continued: Continued | None = None
+        """What the journal begins with, if the run has gone on with another input."""
+        self.undoing: list[Any] | None = None
+        """How the run will end when all is undone: see `undoing.decide`."""
+        self._order: list[str] = []
+
+    def memory(self, ident: str) -> Memory:
+        """What is known of `ident`, from now on remembered."""
+        known = self.memories.get(ident)
+        if known is None:
+            known = self.memories[ident] = Memory()
+        return known
+
+    def remember(self, ident: str, fingerprint: int | None) -> Memory:
+        """What is known of a step, from now on remembered."""
+        memory = self.memory(ident)
+        memory.fingerprint = fingerprint
+        return memory
+
+    def note_undoable(self, ident: str) -> None:
+        """A step that is done has a compensation."""
+        if self.undoable is None:
+            self.undoable = []
+        self.undoable.append(ident)
+
+    def _absorb(self) -> None:
+        """Remember what is fresh like all the rest."""
+        for ident, fingerprint, payload in self.fresh:
+            memory = self.remember(ident, fingerprint)
+            memory.attempts = 1
+            memory.payload = payload
+            memory.outcome = Entry.DONE
+            memory.delivered = True
+            self._order.append(ident)
+        self.fresh.clear()
+
+    def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
+        """`ident` has its outcome, and whoever asked for it has it at once."""
+        if self.fresh:
+            self._absorb()
+        memory.outcome = outcome
+        memory.delivered = True
+        self._order.append(ident)
+
+    def steps_done(self) -> int:
+        """How many steps, or turns, have succeeded."""
+        before = 0 if self.turn is None else self.turn.number
+        if self.continued is not None:
+            before += self.continued.steps
+        done, step = Entry.DONE, Call.STEP
+        steps = [each for each in self.memories.values() if each.call is step]
+        return before + len([each for each in steps if each.outcome is done])
+
+    def outcomes(self) -> int:
+        """How many calls have their outcome."""
+        return len(self._order)
+
+    def unread(self) -> str | None:
+        """An outcome that was not asked for in this pass."""
+        if not self.past:
+            return None
+        return next((ident for ident in self._order if not self.memories[ident].delivered), None)
+
+    def fold(self, sequence: int, fields: list[Any]) -> None:
+        """Take in one stored entry; they come in order."""
+        self.next = sequence + 1
+        kind, ident, _at, *rest = fields
+        if kind == _DONE and not ident.startswith(_APART):
+            # What most entries are.
+            memory = self.memory(ident)
+            call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
+            memory.call = _CALLS[call]
+            self._has(ident, memory, Entry.DONE)
+            return
+        entry = Entry(kind)
+        if entry is Entry.CONTINUED:
+            self.continued = Continued(*rest)
+            return
+        if entry is Entry.TURN:
+            number, payload, timer, *more = rest
+            self.turn = NextTurn(number, payload, timer and (timer[0], timer[1]), *more)
+            self.retries = self.turn.retries
+            return
+        if ident.startswith("turn-"):
+            self.turn_entries += (sequence,)
+        if entry is Entry.NOTE:
+            if rest[0] == UNDOABLE:
+                self.note_undoable(ident)
+            elif rest[0] == "wait_cancelled":
+                self.memory(ident).rank = 0
+            return
+        if entry is Entry.UNDO:
+            self.undoing = rest
+            return
+        if entry is Entry.REDRIVEN:
+            self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
+            return
+        memory = self.memory(ident)
+        match entry:
+            case Entry.DONE:
+                call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
+                memory.call = Call(call)
+            case Entry.FAILED:
+                memory.fingerprint, memory.attempts, _begun, failure, retry = rest
+                memory.failure = self.last_failure = read_failure(failure)
+                memory.retry = (retry[0], retry[1])
+                memory.interruptions = memory.interruptions_alone = 0
+                self.retries += 1
+            case Entry.GAVE_UP:
+                memory.fingerprint, memory.attempts, _begun, failure = rest
+                memory.failure = self.last_failure = read_failure(failure)
+            case Entry.TIMER:
+                due, length, *call = rest
+                memory.call = Call(*call) if call else Call.TIMER
+                memory.retry = (due, length)
+            case Entry.WAIT:
+                call, memory.channel, timer = rest
+                memory.call = Call(call)
+                memory.fingerprint = crc32((memory.channel or "").encode())
+                memory.retry = timer and (timer[0], timer[1])
+                memory.rank = sequence
+            case Entry.INTERRUPTED:
+                _attempt, alone, *_begun = rest
+                memory.interruptions += 1
+                memory.interruptions_alone += bool(alone)
+        if entry in (Entry.DONE, Entry.GAVE_UP):
+            if ident.startswith("undo()/"):
+                memory.outcome = entry  # no workflow asks for it
+            else:
+                self._has(ident, memory, entry)
+
+    def _has(self, ident: str, memory: Memory, outcome: Entry) -> None:
+        """`ident` had its outcome before this pass."""
+        memory.outcome = outcome
+        self._order.append(ident)
+        self.past += 1
+
+    def _forget_failures(self, *, fresh: bool) -> None:
+        """What failed is tried again, with budgets that are fresh unless turns since were counted.
+        What is done stays done, and so do the failures that the workflow handled: it went on after
+        them."""
+        again = unhandled(self.memories, self._order)
+        for ident, memory in list(self.memories.items()):
+            unfinished = memory.outcome is None and memory.call in (Call.STEP, Call.SCOPE)
+            if unfinished or ident in again:
+                del self.memories[ident]
+        self._order = [ident for ident in self._order if ident in self.memories]
+        if fresh:
+            self.retries = 0
+        self.last_failure = None

@@ -1,0 +1,1 @@
+"""Policies: what holds for the calls of a step, one small module each."""

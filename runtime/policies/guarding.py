@@ -1,0 +1,71 @@
+"""Guarding: attempts of steps that have something in their way."""
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.errors import CircuitOpen, StepFailed
+from keyrun.runtime.journal.journal import Memory
+from keyrun.runtime.policies.turnstile import Pass
+from keyrun.runtime.steps.outcome import gave_up
+from keyrun.runtime.steps.step import StepFunction
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.views import telling
+from keyrun.runtime.wording import type_of
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run import Run
+
+
+async def guarded(
+    run: "Run",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    attempt: Coroutine[Any, Any, Any],
+    passed: Pass | None,
+    again: object,
+) -> Any:
+    """One attempt, when nothing is in its way any more; `again` if it was held meanwhile. With
+    `passed` it was let through already."""
+    begun, before = passed is not None, memory.attempts
+    try:
+        if passed is None:
+            passed = await _enter(run, step, ident, memory)
+            if run.stopped:
+                return again
+        begun = True
+        return await attempt
+    finally:
+        if not begun:
+            attempt.close()
+        if passed is not None:
+            passed.end(memory, before)
+
+
+async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: Memory) -> Pass:
+    await run.gate()
+    while run.stopped:
+        await run.hold()
+    rank = step.set.priority
+    turnstile = run.engine.turnstiles.of(step)
+    try:
+        rank = run.submission.priority if rank is None else rank
+        return await turnstile.enter(run, rank, step.set.name)
+    except CircuitOpen as error:
+        raise _refused(run, ident, memory, error) from error
+
+
+def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> StepFailed:
+    failure = Failure(
+        kind=FailureKind.CIRCUIT_OPEN,
+        reason=f"step {ident!r} was not called: {error}",
+        step=ident,
+        attempt=memory.attempts,
+        error_type=type_of(error),
+        cause=memory.failure,
+        numbers=error.status.numbers(),
+    )
+    final = gave_up(run, ident, memory, failure)
+    if run.engine.feed is not None:
+        telling.step_failed(run.engine.feed, run, failure)
+    return final

@@ -1,0 +1,77 @@
+"""Bugs: errors that Keyrun's own code came to while it did what a workflow asked for.
+
+They are no failure of the workflow: its key is served again from what is stored, and set aside if
+that fails too often, as for any other bug. In doubt an error is the workflow's. It is ours only
+if it came to be, and was not raised on purpose, in a module that touches nothing of the user's.
+"""
+
+from dis import opmap
+from types import TracebackType
+
+from keyrun.errors import KeyrunError
+
+_OURS = ("keyrun.runtime.", "keyrun.storage.", "keyrun.actors.")
+_INNER = frozenset(
+    f"keyrun.{name}"
+    for name in (
+        "runtime.steps.attempt",
+        "runtime.journal.branch",
+        "runtime.steps.clock",
+        "runtime.views.feed",
+        "runtime.journal.gathering",
+        "runtime.journal.journal",
+        "runtime.ledger",
+        "runtime.order.line",
+        "runtime.steps.outcome",
+        "runtime.run",
+        "runtime.journal.scope",
+        "runtime.steps.slots",
+        "runtime.steps.stepping",
+        "runtime.views.telling",
+        "runtime.waiting.timer",
+        "storage.group",
+        "storage.record",
+        "storage.store",
+    )
+)
+_CALLS = frozenset({"perform", "_call", "in_thread"})
+"""Functions that call the function of a step: what it makes of its arguments shows there."""
+_RAISE = opmap["RAISE_VARARGS"]
+
+
+def is_bug(error: BaseException) -> bool:
+    """Whether what a workflow let out is an error of Keyrun, or a group with one in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_bug, error.exceptions))
+    frames = _frames(error)
+    return bool(frames) and _is_ours(error, frames[-1])
+
+
+def is_bug_in_step(error: BaseException) -> bool:
+    """Whether what came of an attempt is an error of Keyrun: nothing of the user's was called."""
+    frames = _frames(error)
+    if not frames or frames[-1].tb_frame.f_code.co_name in _CALLS:
+        return False
+    theirs = any(not _module(frame).startswith(_OURS) for frame in frames)
+    return not theirs and _is_ours(error, frames[-1])
+
+
+def _is_ours(error: BaseException, last: TracebackType) -> bool:
+    if isinstance(error, KeyrunError) or _module(last) not in _INNER:
+        return False
+    on_purpose = last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
+    return not on_purpose or isinstance(error, AssertionError)
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    """From where it was caught to where it came to be."""
+    frames, frame = [], error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    return frames
+
+
+def _module(frame: TracebackType) -> str:
+    name = frame.tb_frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,138 @@
+"""Crashes: what becomes of a key when Keyrun's own code fails while it serves it.
+
+A bug that one key brings out must not end the others. The key is forgotten in memory and served
+again from what is stored, by the supervision of its actor: after a while, and not more than so
+many times. Then it is quarantined until a person releases it. That is known in memory only, so a
+restart tries again. What is wrong with the store itself ends the runtime.
+"""
+
+from logging import INFO
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.actors import Supervision
+from keyrun.runtime.logs import log_key
+from keyrun.runtime.records import Standing
+from keyrun.runtime.settlement import settle
+from keyrun.runtime.values import State
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
+from keyrun.runtime.wording import named
+from keyrun.storage import StoreCorrupt, StoreError
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.order.line import Line
+    from keyrun.runtime.run import Run
+
+
+class Crashes:
+    """Answers crashes, and knows the keys that are quarantined for them."""
+
+    def __init__(self, engine: "Engine", supervision: Supervision) -> None:
+        self._engine = engine
+        self._supervision = supervision
+        self.quarantined: dict[str, str] = {}
+        """The reason, by key."""
+
+    async def crashed(self, line: "Line", error: BaseException) -> bool:
+        """Serving a line raised `error`. Says whether it is to be served again."""
+        engine = self._engine
+        if engine.actors.scope().cancel_called:
+            engine.actors.renew_scope()
+        try:
+            if _is_fatal(error):
+                raise error
+            self._log_crash(line, error)
+            # What the run was driven in may be cancelled.
+            with trio.CancelScope(shield=True):
+                await _restore(line)
+        except Exception as other:
+            if _is_fatal(other):
+                engine.fail(other)
+            else:
+                said = f"the key {line.key!r} could not be put in order"
+                log_key(line.key, "key_crashed", said, error=other)
+        return engine.failure is None and not engine.draining
+
+    def _log_crash(self, line: "Line", error: BaseException) -> None:
+        run_id = "" if line.head is None else line.head.run_id
+        at = f", at run {run_id}" if run_id else ""
+        said = f"serving the key {line.key!r} failed{at}, and the others go on: {named(error)}"
+        log_key(line.key, "key_crashed", said, run_id=run_id, error=error)
+
+    def quarantine(self, key: str, error: BaseException) -> None:
+        """The actor of a key has crashed too often."""
+        most, window = self._supervision.max_restarts, self._supervision.window
+        reason = self.quarantined[key] = (
+            f"the key {key!r} is quarantined: serving it failed again after {most} restarts within "
+            f"{window:g} s, at last with {named(error)}; release_key({key!r}) tries again"
+        )
+        self._tell(EventKind.KEY_QUARANTINED, key, reason)
+        log_key(key, "key_quarantined", reason, error=error)
+
+    def _tell(self, kind: EventKind, key: str, reason: str | None = None) -> None:
+        engine = self._engine
+        if engine.feed is not None:
+            telling.key_changed(engine.feed, None, kind, key, reason)
+
+    def release(self, key: str) -> bool:
+        """Serve a key again. Says whether it was quarantined."""
+        if self.quarantined.pop(key, None) is None:
+            return False
+        self._tell(EventKind.KEY_RELEASED, key)
+        log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
+        return self._engine.actors.release(key)
+
+
+def _is_fatal(error: BaseException) -> bool:
+    """Whether it is the store that failed, and not only one record of it."""
+    if isinstance(error, StoreCorrupt):
+        return error.key is None
+    return isinstance(error, StoreError)
+
+
+async def _restore(line: "Line") -> None:
+    """Forget what is in memory of a line: it is read again when the line is served."""
+    engine, run = line.engine, line.head
+    line.rewind()
+    if run is None:
+        await engine.store.durable()
+        return
+    # Nobody drives it from here on, so that it can be cancelled like any other at rest.
+    engine.live.pop(run.number, None)
+    engine.resting[run.number] = run
+    for _ in range(len(run.current)):
+        # A step that was left without its slot being given back.
+        engine.slots.give()
+    run.current.clear()
+    while True:
+        await engine.store.durable()
+        standing = await _stored(run)
+        if run.staged is None or run.staged.durable:
+            break
+    if engine.resting.get(run.number) is not run:
+        return
+    if standing is not None and standing.state.terminal:
+        # Its end was staged before the crash, and those who wait were not told.
+        run.standing = standing
+        engine.run_ended(run)
+        return
+    del engine.resting[run.number]
+    if not run.pending:
+        run.pending = True
+        engine.backlog.enter(line)
+    if standing is not None and standing.cancel_requested:
+        # Whoever asked for it waits for the end, and nothing of the run is left to be stopped.
+        run.standing = standing
+        settle(run, State.CANCELLED)
+        engine.resting[run.number] = run
+
+
+async def _stored(run: "Run") -> Standing | None:
+    try:
+        return await run.engine.ledger.standing(run.number)
+    except StoreCorrupt:
+        # Its turn comes again, and then it is set aside.
+        return None

@@ -1,0 +1,282 @@
+"""Dead letters and what is quarantined, and their way back: redrive, forget, release."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyrun.runtime.control import Control
+from keyrun.runtime.errors import RunEnded, UnknownRun
+from keyrun.runtime.groups.group import ORIGIN
+from keyrun.runtime.journal.journal import Entry
+from keyrun.runtime.ledger import placed, sealed
+from keyrun.runtime.records import SALVAGED, Standing, Submission
+from keyrun.runtime.recovery.salvage import check_submitted, readmit, remains
+from keyrun.runtime.values import State
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
+from keyrun.runtime.views.story import redriven
+from keyrun.runtime.wording import brief
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
+
+
+async def redrive(engine: "Engine", run_id: str) -> int:
+    """Give a failed or quarantined run another chance, with today's code. Returns its generation.
+
+    A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
+    goes on from the step that failed. A quarantined one keeps its place."""
+    generation, group = await stage_redrive(engine, run_id)
+    if group is not None:
+        await engine.store.durable(group)
+    return generation
+
+
+async def stage_redrive(
+    engine: "Engine", run_id: str, *, states: Collection[State] = (State.FAILED, State.QUARANTINED)
+) -> "tuple[int, Group | None]":
+    """Stage what `redrive` does to a run that is in one of `states`; a quarantined one has its
+    other chance when this returns."""
+    number, submission, standing = await _find(engine, run_id)
+    if standing.state in states:
+        check_submitted(submission)
+    if standing.state is State.QUARANTINED:
+        if standing.place is None:
+            return await _back_in_line(engine, submission, standing), None
+        await _again(engine, submission, standing)
+        return standing.generation, None
+    if submission.key in engine.crashes.quarantined and not standing.state.terminal:
+        raise RunEnded(
+            f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
+            run_id=run_id,
+            key=submission.key,
+        )
+    ledger = engine.ledger
+    if standing.state is State.FAILED and await _was_undone(engine, number):
+        raise RunEnded(
+            f"what the run {run_id!r} had done was undone, so it cannot go on from there; submit "
+            "it again under another id",
+            run_id=run_id,
+            key=submission.key,
+        )
+    journal_key = ledger.entry(number, await _next_entry(engine, number))
+    told = ledger.outbox(number, standing.generation)
+    in_outbox = await engine.store.get("outbox", told) is not None
+    # Another call may have come first: what it staged is not to be read yet.
+    state = State.PENDING if number in engine.redriven else standing.state
+    if state not in states:
+        raise RunEnded(
+            f"the run {run_id!r} is {state}; only failed and quarantined runs can be redriven",
+            run_id=run_id,
+            key=submission.key,
+        )
+    version = _todays_version(engine, submission)
+    generation = standing.generation + 1
+    place = engine.take_number()
+    group = engine.store.open_group()
+    assert standing.ended_at is not None
+    group.delete("ended", ledger.timed(standing.ended_at, number))
+    group.delete("dead", ledger.number(number))
+    if in_outbox and engine.outbox.untold(submission.key, number, standing.generation):
+        # The record of the run will no longer say how this generation ended.
+        group.put("outbox", told, sealed("outbox", told, *standing.fields()))
+    fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
+    _put_standing(engine, group, number, fresh)
+    fields = (int(Entry.REDRIVEN), "", engine.wall(), *redriven(generation, standing))
+    group.put("journal", journal_key, sealed("journal", journal_key, *fields))
+    queued = ledger.place(submission.key, place)
+    group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+    _put_version(engine, group, submission, version)
+    engine.enter(submission.key)
+    engine.redriven.add(number)
+
+    def durable() -> None:
+        engine.redriven.discard(number)
+        engine.line(submission.key).admit_stored(place, number)
+
+    _tell(engine, group, submission, fresh)
+    group.when_durable(durable)
+    return generation, group
+
+
+async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
+    """A run that was set aside gets a place at the end of its key's line."""
+    number, version = submission.number, _todays_version(engine, submission)
+    async with engine.salvaging:
+        fresh = await readmit(engine, submission, standing)
+        known = await engine.ledger.standing(number)
+        if known is None or known.state is not State.QUARANTINED:
+            # Somebody else asked at the same time.
+            return fresh.generation
+        place = fresh.place
+        assert place is not None
+        group = engine.store.open_group()
+        _put_version(engine, group, submission, version)
+        _put_standing(engine, group, number, fresh)
+        queued = engine.ledger.place(submission.key, place)
+        group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+        engine.enter(submission.key)
+        group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+        _tell(engine, group, submission, fresh)
+        await engine.store.durable(group)
+        return fresh.generation
+
+
+def _tell(engine: "Engine", group: "Group", submission: Submission, standing: Standing) -> None:
+    if engine.feed is not None:
+        kind = EventKind.RUN_REDRIVEN
+        telling.run_changed(engine.feed, group, kind, submission, standing)
+
+
+async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
+    version = _todays_version(engine, submission)
+    group = engine.store.open_group()
+    standing.state = State.PENDING if standing.started_at is None else State.RUNNING
+    standing.reason = None
+    _put_standing(engine, group, submission.number, standing)
+    _put_version(engine, group, submission, version)
+    _tell(engine, group, submission, standing)
+    await engine.store.durable(group)
+    engine.line(submission.key).reload(submission.number)
+
+
+def _todays_version(engine: "Engine", submission: Submission) -> int:
+    """The version of the run, or the latest if that is no longer registered."""
+    if engine.registry.find(submission.workflow, submission.version) is not None:
+        return submission.version
+    return engine.registry.latest(submission.workflow).version
+
+
+def _put_version(engine: "Engine", group: "Group", submission: Submission, version: int) -> None:
+    if version != submission.version:
+        record = engine.ledger.number(submission.number)
+        changed = attrs.evolve(submission, version=version)
+        group.put("runs", record, sealed("runs", record, *changed.fields()))
+
+
+def _put_standing(engine: "Engine", group: "Group", number: int, standing: Standing) -> None:
+    record = engine.ledger.number(number)
+    group.put("status", record, sealed("status", record, *standing.fields()))
+
+
+async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
+    number = await engine.ledger.find(run_id)
+    submission: Submission | None = None
+    standing: Standing | None = None
+    if number is not None:
+        try:
+            submission = await engine.ledger.submission(number)
+            live = engine.live.get(number)
+            if live is not None and live.standing.state.terminal:
+                # An end that is only staged has not happened yet.
+                await engine.store.durable(live.staged)
+                live = None
+            standing = live.standing if live is not None else await engine.ledger.standing(number)
+        except StoreCorrupt as error:
+            submission, standing = await remains(engine, number, error)
+    if number is None or submission is None:
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
+    return number, submission, standing or Standing(place=number)
+
+
+async def release(engine: "Engine", key: str) -> bool:
+    """Serve a key again that is quarantined, by itself or by its first run."""
+    engine.check_open()
+    if engine.crashes.release(key):
+        return True
+    number = await engine.ledger.head(key)
+    head = None if number is None else await engine.reading.status(number)
+    if head is None or head.state is not State.QUARANTINED:
+        return False
+    await redrive(engine, head.run_id)
+    return True
+
+
+async def _next_entry(engine: "Engine", number: int) -> int:
+    last = await engine.store.scan(
+        "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+    )
+    return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+
+
+async def _was_undone(engine: "Engine", number: int) -> bool:
+    """Whether compensations of a run ran."""
+    for key, raw in await engine.store.scan("journal", prefix=engine.ledger.number(number)):
+        with suppress(StoreCorrupt):
+            if unseal("journal", key, raw)[0] == Entry.UNDO:
+                return True
+    return False
+
+
+async def forget(engine: "Engine", run_id: str) -> None:
+    """Remove all that is stored of a run that has ended, or is quarantined."""
+    # Before, one could not tell whether the run has been counted as waiting.
+    await engine.counted.wait()
+    number, submission, standing = await _find(engine, run_id)
+    quarantined = standing.state is State.QUARANTINED
+    if not (standing.state.terminal or quarantined) and await _held_by_key(engine, submission):
+        number, submission, standing = await _find(engine, run_id)
+    if not standing.state.terminal and not quarantined:
+        raise RunEnded(
+            f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
+            run_id=run_id,
+            key=submission.key,
+        )
+    group = engine.store.open_group()
+    await erase(engine, group, number, submission, standing)
+    if quarantined and engine.children.used:
+        await _tell_family(engine, group, submission, standing)
+    await engine.store.durable(group)
+    if quarantined:
+        live = engine.live.pop(number, None)
+        line = engine.line(submission.key)
+        if live.pending if live is not None else standing.place is not None:
+            line.started()
+        line.drop(number)
+
+
+async def _tell_family(
+    engine: "Engine", group: "Group", submission: Submission, standing: Standing
+) -> None:
+    """A run that has not ended is forgotten: who waits for it is told, and its children end."""
+    if submission.parent is not None and standing.generation == 1:
+        gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
+        engine.children.ended(submission, gone, group)
+    await engine.children.bereave(group, submission.number)
+
+
+async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
+    """End a run that is quarantined with its key. Says whether it was."""
+    if submission.key not in engine.crashes.quarantined:
+        return False
+    await Control(engine).cancel(submission.run_id)
+    return True
+
+
+async def erase(
+    engine: "Engine", group: "Group", number: int, submission: Submission, standing: Standing
+) -> None:
+    """Stage the removal of every record of a run."""
+    ledger = engine.ledger
+    record = ledger.number(number)
+    for table in ("runs", "status", "dead"):
+        group.delete(table, record)
+    if engine.instances is not None:
+        engine.instances.dropped(group, submission)
+    for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
+        for key, _ in await engine.store.scan(table, prefix=record):
+            group.delete(table, key)
+    if submission.origin == SALVAGED or submission.origin.startswith(ORIGIN):
+        await engine.groups.erased(group, number, submission, standing)
+    # The id may lead to a later run by now.
+    if await ledger.find(submission.run_id) == number:
+        group.delete("ids", ledger.run_id(submission.run_id))
+    if standing.ended_at is not None:
+        group.delete("ended", ledger.timed(standing.ended_at, number))
+    if standing.place is not None:
+        group.delete("queue", ledger.place(submission.key, standing.place))

@@ -1,0 +1,107 @@
+"""Recovery: what happens when a store is opened that somebody has used before.
+
+1. Steps that were begun and have no outcome were interrupted by a crash. That is written into the
+   journals of their runs and the marks are removed, in one commit each page: done again after a
+   crash in the middle, it finds only what is left.
+2. The index of places is read page by page, and the line of each key is woken. No run is loaded
+   before its turn comes, and of those that sleep only the names of their keys are.
+"""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.journal.journal import Entry
+from keyrun.runtime.ledger import Sleep, at_place
+from keyrun.runtime.logs import logger
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import seal, unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.order.line import Line
+
+PAGE = 1000
+
+PASSES = 16
+"""Passes of the loop between two pages of the index."""
+
+
+async def note_interruptions(engine: "Engine") -> None:
+    """Write down which steps a crash cut off."""
+    ledger, store = engine.ledger, engine.store
+    reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
+    while True:
+        rows = await store.scan("begun", prefix=ledger.prefix, limit=PAGE)
+        if not rows:
+            return
+        following: dict[int, int] = {}
+        # One snapshot for all: to take one for each read costs more than the reads.
+        with store.view():
+            for key, raw in rows:
+                number, step = ledger.split_number(key)
+                try:
+                    ident, attempt, begun, alone = unseal("begun", key, raw)
+                except StoreCorrupt:
+                    # What matters stands in the key.
+                    ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
+                if number not in following:
+                    last = await store.scan(
+                        "journal", prefix=ledger.number(number), limit=1, reverse=True
+                    )
+                    following[number] = 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+                entry = ledger.entry(number, following[number])
+                following[number] += 1
+                fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone, begun)
+                tables = store.open_group().tables
+                tables["journal"][entry] = seal("journal", entry, fields)
+                tables["begun"][key] = None
+                if reported:
+                    tables["reports"][key] = None
+        await store.durable()
+
+
+async def wake_lines(engine: "Engine") -> None:
+    """Wake every key that has runs which have not ended."""
+    ledger, start = engine.ledger, b""
+    line: Line | None = None
+    while True:
+        rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
+        for key, raw in rows:
+            try:
+                ordering_key, place = ledger.split_place(key)
+            except StoreCorrupt as error:
+                logger.error("a place in line is damaged, and nobody knows whose: %s", error)
+                continue
+            # What got its place since has been counted and woken by its own admission.
+            if place >= engine.opened_at:
+                continue
+            number, priority, sleep = at_place(key, raw, place)
+            if not engine.backlog.counts(key):
+                continue
+            if sleep is not Sleep.NO:
+                if sleep is Sleep.HOLDS:
+                    engine.sleeps(ordering_key, number)
+                continue
+            if ordering_key in engine.asleep:
+                engine.enter(ordering_key)
+                continue
+            if engine.entrance.find(ordering_key, priority):
+                continue
+            if line is not None and line.key != ordering_key:
+                line.listed()
+            # Not the same object as before if all that was found was driven meanwhile.
+            line = engine.line(ordering_key)
+            engine.backlog.enter(line)
+            line.found(place, number, priority)
+            line.wake()
+        if len(rows) < PAGE:
+            if line is not None:
+                line.listed()
+            engine.recovered = True
+            engine.counted.set()
+            return
+        start = rows[-1][0] + b"\0"
+        # Who was woken gets on meanwhile, and its worker serves the next.
+        for _ in range(PASSES):
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,207 @@
+"""Outcomes of attempts: what is written down when a step succeeds, fails, or fails for good."""
+
+from typing import Any
+
+from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
+from keyrun.runtime.journal.journal import Call, Entry, Memory
+from keyrun.runtime.journal.memories import UNDOABLE
+from keyrun.runtime.logs import log
+from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.records import write_failure
+from keyrun.runtime.run import Run
+from keyrun.runtime.steps.attempt import Overrun
+from keyrun.runtime.steps.current import CurrentStep
+from keyrun.runtime.steps.step import StepFunction
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.views import telling
+from keyrun.runtime.wording import named, traceback_of, type_of
+from keyrun.storage.payload import PayloadError, PayloadTypeError
+
+# To look a member up in its enum, and to pack it, takes as long as the rest of the record.
+_DONE, _STEP = int(Entry.DONE), int(Call.STEP)
+
+
+def succeeded(
+    run: Run, step: StepFunction[..., Any], memory: Memory, current: CurrentStep, value: Any
+) -> None:
+    """Stage what a step returned, and remember it."""
+    memory.payload = stage_value(run, step, memory.fingerprint, current, value)
+    memory.attempts = current.attempt
+    memory.interruptions = memory.interruptions_alone = 0
+    run.journal.settled(current.step, memory, Entry.DONE)
+    if step.set.compensate is not None:
+        note_undoable(run, step, current.step)
+
+
+def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
+    """Stage that a step which is done has a compensation."""
+    run.compensated_by(ident, step)
+    run.journal.note_undoable(ident)
+    run.write(Entry.NOTE, ident, UNDOABLE)
+
+
+def stage_value(
+    run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
+) -> bytes:
+    """Stage what a step returned, with what it made of the key's state: one commit."""
+    engine, ident = run.engine, current.step
+    held = run.line.holder is current
+    if held:
+        current.seal_state()
+    payload = engine.codec.encode(value, step.declared)
+    if run.allowance is not None:
+        run.allowance.take(len(payload), ident)
+    now = engine.wall()
+    run.enter((_DONE, ident, now, _STEP, mark, current.attempt, current.begun, payload))
+    current.over = True
+    if held:
+        run.line.keep_state(run, current)
+        run.line.holder = None
+    if run.memos and ident in run.memos:
+        del run.memos[ident]
+        run.delete("memo", engine.ledger.step(run.number, ident))
+    run.standing.steps_done += 1
+    if run.cadence is not None:
+        run.cadence.step_done(run)
+    if engine.feed is not None:
+        telling.step_completed(engine.feed, run, current, now)
+    return payload
+
+
+def failed(
+    run: Run,
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    error: Exception,
+) -> StepFailed | None:
+    """Stage a failed attempt: None if another follows, else what the workflow gets."""
+    ident, number = current.step, current.attempt
+    memory.attempts = number
+    memory.interruptions = memory.interruptions_alone = 0
+    try:
+        current.store_memo()
+    except Exception as unfit:
+        log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
+    policy = step.set.retry or run.workflow.retry or run.engine.retry
+    failure, again = _judge(run, step, current, error, policy)
+    feed, timed_out = run.engine.feed, isinstance(error, Overrun)
+    if not again:
+        final = gave_up(run, ident, memory, failure, current.begun)
+        if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
+            note_undoable(run, step, ident)
+        if feed is not None:
+            telling.step_failed(feed, run, failure, current, timed_out=timed_out)
+        return final
+    delay = policy.delay_for(run.run_id, ident, number)
+    if isinstance(error, TransientError) and error.retry_after is not None:
+        delay = max(delay, error.retry_after)
+    memory.failure = run.journal.last_failure = failure
+    memory.retry = (run.engine.steady() + delay, delay)
+    run.journal.retries += 1
+    run.write(
+        Entry.FAILED,
+        ident,
+        memory.fingerprint,
+        number,
+        current.begun,
+        write_failure(failure),
+        memory.retry,
+    )
+    if step.complete is not None:
+        run.journal.turn_entries += (run.journal.next - 1,)
+    if feed is not None:
+        telling.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
+    log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
+    return None
+
+
+def gave_up(
+    run: Run, ident: str, memory: Memory, failure: Failure, begun: float | None = None
+) -> StepFailed:
+    """Stage that a step failed for good."""
+    memory.failure = run.journal.last_failure = failure
+    run.write(
+        Entry.GAVE_UP, ident, memory.fingerprint, memory.attempts, begun, write_failure(failure)
+    )
+    run.journal.settled(ident, memory, Entry.GAVE_UP)
+    log(run, "step_failed", failure.reason, failure)
+    return step_failed(run, failure)
+
+
+def step_failed(run: Run, failure: Failure) -> StepFailed:
+    """What the workflow gets for a step that failed for good, live and replayed alike."""
+    kind = StepTimeout if failure.kind is FailureKind.STEP_TIMEOUT else StepFailed
+    return kind(failure, run_id=run.run_id, key=run.key)
+
+
+def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> StepFailed:
+    """A step that crashes have interrupted too often is not started again."""
+    if at_most_once:
+        reason = (
+            f"step {ident!r} may run at most once, and a crash, or a drain that did not wait for "
+            "it, interrupted it"
+        )
+    else:
+        reason = (
+            f"step {ident!r} was interrupted by {memory.interruptions_alone} crashes while it was "
+            "the only suspect: it seems to end the process"
+        )
+    failure = Failure(
+        kind=FailureKind.INTERRUPTED,
+        reason=reason,
+        step=ident,
+        attempt=memory.attempts + 1,
+        cause=memory.failure,
+    )
+    final = gave_up(run, ident, memory, failure)
+    feed = run.engine.feed
+    if feed is not None:
+        if not at_most_once:
+            telling.limit_hit(feed, run, failure)
+        telling.step_failed(feed, run, failure)
+    return final
+
+
+def _judge(
+    run: Run,
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    error: Exception,
+    policy: Retry,
+) -> tuple[Failure, bool]:
+    """What a failed attempt is, and whether another may follow."""
+    ident, number = current.step, current.attempt
+    elapsed = current.elapsed()
+    kind = FailureKind.STEP_FAILED
+    what = named(error)
+    if isinstance(error, Overrun):
+        kind = FailureKind.STEP_TIMEOUT
+        what = f"took longer than its timeout of {current.timeout:g} s"
+        error = TimeoutError(what)
+    # A value that cannot be stored, or a bug like that, will not be any better the next time.
+    hopeless = PayloadError | PayloadTypeError | WrongTask
+    again = policy.retries(error) and not isinstance(error, hopeless)
+    if not again:
+        kind = FailureKind.PERMANENT_ERROR
+    limits = run.submission.limits
+    most = policy.max_attempts if step.set.retry else limits.max_attempts or policy.max_attempts
+    if step.set.at_most_once:
+        most = 1
+    again = again and number < most
+    reason = f"step {ident!r}, attempt {number} of {most}, after {elapsed:.3f} s: {what}"
+    budget = None if run.undoing else limits.retry_budget
+    if again and budget is not None and run.journal.retries >= budget:
+        again = False
+        kind = FailureKind.RETRY_BUDGET
+        reason += f"; the run's retry budget of {budget} is used up"
+    failure = Failure(
+        kind=kind,
+        reason=reason,
+        step=ident,
+        attempt=number,
+        error_type=type_of(error),
+        traceback=traceback_of(error) if error.__traceback__ else None,
+        elapsed=elapsed,
+    )
+    return failure, again

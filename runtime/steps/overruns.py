@@ -1,0 +1,83 @@
+"""Overruns: sync steps whose time is up while their thread still runs.
+
+A thread cannot be stopped: the attempt keeps its slot and its key until it returns, and has then
+timed out. So that this does not go unseen, it is logged and put into the history when it happens.
+"""
+
+from math import inf
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.journal.journal import Entry
+from keyrun.runtime.logs import log
+from keyrun.runtime.views import telling
+from keyrun.runtime.views.events import EventKind
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run import Run
+    from keyrun.runtime.steps.current import CurrentStep
+
+
+class Watched:
+    """An attempt in a thread, and when its time is up."""
+
+    __slots__ = ("begun", "current", "limit", "run", "until")
+
+    def __init__(self, run: "Run", current: "CurrentStep") -> None:
+        self.run = run
+        self.current = current
+        now = trio.current_time()
+        own = inf if current.until is None else current.until
+        self.until = min(own, run.deadline)
+        self.limit = current.timeout if own <= run.deadline else run.deadline - now
+        self.begun = False
+        """Whether its thread runs; before that it can still be stopped."""
+
+
+class Overruns:
+    """Watches what runs in threads."""
+
+    def __init__(self) -> None:
+        self._watched: dict[Watched, None] = {}
+        self._next = inf
+        self._changed = trio.Event()
+
+    def watch(self, run: "Run", current: "CurrentStep") -> Watched:
+        """An attempt goes into a thread."""
+        watched = Watched(run, current)
+        if watched.until < inf:
+            self._watched[watched] = None
+            if watched.until < self._next:
+                self._changed.set()
+        return watched
+
+    def returned(self, watched: Watched) -> None:
+        """It has come back, in time or not."""
+        self._watched.pop(watched, None)
+
+    async def run(self) -> None:
+        """Tell of overruns for ever."""
+        while True:
+            self._changed = trio.Event()
+            self._next = min((each.until for each in self._watched), default=inf)
+            with trio.move_on_at(self._next):
+                await self._changed.wait()
+            now = trio.current_time()
+            for watched in [each for each in self._watched if each.until <= now]:
+                del self._watched[watched]
+                if watched.begun:
+                    _tell(watched)
+
+
+def _tell(watched: Watched) -> None:
+    run, current, limit = watched.run, watched.current, watched.limit
+    run.write(Entry.NOTE, current.step, "step_overrun", current.attempt, limit)
+    said = (
+        f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
+        "still runs; slot and key stay held until it returns"
+    )
+    feed = run.engine.feed
+    if feed is not None:
+        telling.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
+    log(run, "step_overrun", said, current=current)

@@ -1,0 +1,1 @@
+"""Views: events, progress, history and listings, for those who look at runs."""

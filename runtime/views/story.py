@@ -1,0 +1,234 @@
+"""The story of a run, told from its records: what happened, in the order in which it did.
+
+Every generation has its start and its end. Those of the present one stand in the status of the
+run, those of earlier ones in the entry that redrove it; a Keyrun of before did not write them
+down there, and then they are not told.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from keyrun.runtime.journal.entry import CHILD, GATE, Call, Entry
+from keyrun.runtime.records import Standing, Submission, read_failure, write_failure
+from keyrun.runtime.values import Failure, State
+from keyrun.storage import StoreError
+
+_ENDS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
+
+
+@attrs.frozen(kw_only=True)
+class Happening:
+    """One thing that happened. `event` says what; the rest is there where it applies."""
+
+    at: float
+    event: str
+    step: str | None = None
+    attempt: int | None = None
+    began_at: float | None = None
+    delay: float | None = None
+    failure: Failure | None = None
+    detail: str | None = None
+
+
+def redriven(generation: int, former: Standing) -> tuple[Any, ...]:
+    """What an entry says of a generation that begins, and of how the one before it went."""
+    failure = write_failure(former.failure)
+    went = former.started_at, former.ended_at, former.state._value_, former.reason, failure
+    return (generation, *went)
+
+
+def tell(
+    submission: Submission | StoreError,
+    standing: Standing | StoreError | None,
+    entries: Sequence[list[Any] | StoreError],
+) -> tuple[Happening, ...]:
+    """The story. What cannot be read any more, and why, is told where it would stand."""
+    story: list[Happening] = []
+    if isinstance(submission, StoreError):
+        story.append(_damaged(story, submission))
+    else:
+        story.append(Happening(at=submission.submitted_at, event="submitted"))
+    start = len(story)
+    turn: Happening | None = None
+    for fields in entries:
+        if isinstance(fields, StoreError):
+            story.append(_damaged(story, fields))
+        elif fields[0] == Entry.TURN:
+            turn = _entry(fields)
+        else:
+            if fields[0] == Entry.REDRIVEN:
+                _add_ends(story, start, _former(fields))
+                start = len(story) + 1
+            story.append(_entry(fields))
+    if turn is not None:
+        # A machine has one entry for all its turns, which stands before all others.
+        story.insert(_place(story, start, turn.at), turn)
+    if isinstance(standing, StoreError):
+        story.append(_damaged(story, standing))
+    else:
+        _add_ends(story, start, standing or Standing())
+    return tuple(story)
+
+
+def _former(fields: list[Any]) -> Standing:
+    """How the generation went that was over when the run was redriven, as far as that is known."""
+    if len(fields) < 9:
+        return Standing()
+    started_at, ended_at, state, reason, failure = fields[4:9]
+    return Standing(
+        started_at=started_at,
+        ended_at=ended_at,
+        state=State(state),
+        reason=reason,
+        failure=read_failure(failure),
+    )
+
+
+def _add_ends(story: list[Happening], start: int, standing: Standing) -> None:
+    """Tell the start of the generation whose happenings begin at `start`, and its end."""
+    began = [one.began_at for one in story[start:] if one.began_at is not None]
+    if standing.started_at is not None:
+        began.append(standing.started_at)
+    if began:
+        # The status is not stored when a run starts: what its first step says is as good.
+        at = min(began)
+        story.insert(_place(story, start, at), Happening(at=at, event="started"))
+    if standing.ended_at is not None:
+        story.append(
+            Happening(
+                at=standing.ended_at,
+                event=_ENDS[standing.state],
+                failure=standing.failure,
+                detail=standing.reason,
+            )
+        )
+
+
+def _place(story: list[Happening], start: int, at: float) -> int:
+    """Where something belongs that happened then: before all that was written down since."""
+    for place in range(start, len(story)):
+        if story[place].at >= at:
+            return place
+    return len(story)
+
+
+def _damaged(story: list[Happening], error: StoreError) -> Happening:
+    at = story[-1].at if story else 0.0
+    return Happening(at=at, event="damaged", detail=str(error))
+
+
+def _entry(fields: list[Any]) -> Happening:
+    kind, ident, at, *rest = fields
+    match Entry(kind):
+        case Entry.DONE:
+            call, _, attempt, began, payload = rest
+            if call == Call.SCOPE:
+                ending, length = payload
+                event = "scope_expired" if ending else "scope_finished"
+                said = f"its limit was {length:g} s"
+                return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
+            if call in _RECEIVED:
+                return _received(at, ident, Call(call), payload)
+            event = {
+                Call.STEP: "step_completed",
+                Call.NOW: "time_taken",
+                Call.GATHER: "branch_failed",
+                Call.TIMER: "timer_fired",
+                Call.GRAPH: "graph_failed",
+            }[Call(call)]
+            return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=began)
+        case Entry.FAILED:
+            _, attempt, began, failure, retry = rest
+            return Happening(
+                at=at,
+                event="attempt_failed",
+                step=ident,
+                attempt=attempt,
+                began_at=began,
+                delay=retry[1],
+                failure=read_failure(failure),
+            )
+        case Entry.GAVE_UP:
+            _, attempt, began, failure = rest
+            return Happening(
+                at=at,
+                event="step_failed",
+                step=ident,
+                attempt=attempt,
+                began_at=began,
+                failure=read_failure(failure),
+            )
+        case Entry.INTERRUPTED:
+            attempt, alone, *begun = rest
+            detail = "while it was the only suspect" if alone else None
+            return Happening(
+                at=at,
+                event="interrupted",
+                step=ident,
+                attempt=attempt,
+                began_at=begun[0] if begun else None,
+                detail=detail,
+            )
+        case Entry.TIMER:
+            event = "timer_set" if len(rest) == 2 else "scope_entered"
+            return Happening(at=at, event=event, step=ident, delay=rest[1])
+        case Entry.WAIT:
+            call, channel, timer = rest
+            event = _WANTED[Call(call)]
+            said, delay = channel.removeprefix(GATE).removeprefix(CHILD), timer and timer[1]
+            return Happening(at=at, event=event, step=ident, delay=delay, detail=said)
+        case Entry.CONTINUED:
+            return Happening(at=at, event="continued", detail=f"with journal {rest[0] + 1}")
+        case Entry.TURN:
+            return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
+        case Entry.REDRIVEN:
+            return Happening(at=at, event="redriven", detail=f"generation {rest[0]}")
+        case Entry.UNDO:
+            state, _, failure, _, idents = rest
+            named = ", ".join(map(repr, reversed(idents)))
+            said = f"before it is {state}, these are undone: {named}"
+            failed = read_failure(failure)
+            return Happening(at=at, event="compensating", failure=failed, detail=said)
+        case Entry.NOTE:
+            what, *details = rest
+            if what == "step_overrun":
+                attempt, limit = details
+                detail = f"its time of {limit:g} s is up and its thread still runs"
+                return Happening(at=at, event=what, step=ident, attempt=attempt, detail=detail)
+            return Happening(
+                at=at, event=what, step=ident or None, detail="; ".join(map(str, details)) or None
+            )
+
+
+_RECEIVED = (Call.SIGNAL, Call.APPROVAL, Call.CHILD)
+_WANTED = {
+    Call.SIGNAL: "signal_wanted",
+    Call.APPROVAL: "approval_wanted",
+    Call.CHILD: "child_started",
+}
+
+
+def _received(at: float, ident: str, call: Call, payload: list[Any]) -> Happening:
+    """That a run was sent what it waited for, or that nobody did in time."""
+    channel, taken, *sent = payload
+    said = channel.removeprefix(GATE).removeprefix(CHILD)
+    if call is Call.CHILD:
+        state, _, failure, reason = taken
+        said += f": {reason}" if reason else ""
+        event = f"child_{state}"
+        return Happening(at=at, event=event, step=ident, failure=read_failure(failure), detail=said)
+    if call is Call.SIGNAL:
+        event = "signal_received" if sent else "signal_timed_out"
+        if sent and sent[1] is not None:
+            said = f"{said} ({sent[1]})"
+    elif not sent:
+        event = "approval_timed_out"
+    else:
+        approved, by, comment = taken
+        event = "approved" if approved else "rejected"
+        said = f"{said}, by {by}" + (f": {comment}" if comment else "")
+    if sent and sent[0] != at:
+        said += f", sent {at - sent[0]:.3f} s before"
+    return Happening(at=at, event=event, step=ident, detail=said)

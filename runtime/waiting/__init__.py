@@ -1,0 +1,1 @@
+"""Waiting: timers, signals and approvals, and runs that leave memory until they come."""

@@ -1,0 +1,292 @@
+"""Signals: what runs are sent from outside, durably, before or while they wait for it.
+
+A signal is stored when it comes. Whoever takes it removes it and writes it into the journal, in one
+commit; if somebody waits already, that is the commit which stores it. What is sent to a run that
+has left memory wakes it, if that is what it waits for.
+"""
+
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
+from keyrun.runtime.journal.journal import GATE, Journal
+from keyrun.runtime.ledger import sealed
+from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.run import Run
+from keyrun.runtime.waiting.inbox import Signal
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
+
+
+class Delivery(StrEnum):
+    """What became of a signal."""
+
+    DELIVERED = "delivered"
+    """The run was waiting for it."""
+    BUFFERED = "buffered"
+    """It is kept until the run asks for it."""
+
+
+class Signals:
+    """Sends, and knows what is not durable yet."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self.used = False
+        """Whether any run may have been sent anything."""
+        self._staged: dict[int, dict[int, Signal]] = {}
+        """What the store does not show yet, by the number of the run and in order."""
+        self._ids: dict[tuple[int, str], Group] = {}
+
+    async def recover(self) -> None:
+        """Look whether there is anything."""
+        prefix = self._engine.ledger.prefix
+        self.used = bool(await self._engine.store.scan("signals", prefix=prefix, limit=1))
+
+    async def recall(self, run: Run) -> None:
+        """Take in what a run was sent."""
+        for signal in await self.stored(run.number):
+            run.letters.put(signal, run.journal)
+
+    async def stored(self, number: int) -> list[Signal]:
+        """What a run was sent and has not taken, in order, also what is only staged."""
+        engine = self._engine
+        found: dict[int, Signal] = {}
+        for key, fields in await engine.ledger.scan("signals", engine.ledger.number(number)):
+            channel, payload, at, signal_id = fields
+            sequence = int.from_bytes(key[-8:], "big")
+            found[sequence] = Signal(
+                sequence=sequence, channel=channel, payload=payload, at=at, signal_id=signal_id
+            )
+        found.update(self._staged.get(number, {}))
+        return [found[sequence] for sequence in sorted(found)]
+
+    async def send(
+        self,
+        run_id: str,
+        channel: str,
+        payload: Any,
+        *,
+        replace: bool = False,
+        signal_id: str | None = None,
+    ) -> Delivery:
+        """Send something, and return when it is durable."""
+        engine = self._engine
+        number, submission = await self._find(run_id)
+        if signal_id is not None and await self._repeats(number, signal_id):
+            waiting = any(one.signal_id == signal_id for one in await self.stored(number))
+            return Delivery.BUFFERED if waiting else Delivery.DELIVERED
+        delivered = await self._wake(number, submission, channel)
+        if (await self._standing(number)).state.terminal:
+            # It came to its end while it was being woken.
+            await self._find(run_id)
+        # Read last: what came while the run was being woken is replaced, too.
+        sent = await self.stored(number) if replace else []
+        old = [one for one in sent if one.channel == channel]
+        # Nothing is awaited between here and the end of the staging.
+        run = engine.live.get(number)
+        group = engine.store.open_group()
+        for one in old:
+            self._remove(group, number, one, run)
+        signal = self.stage(group, number, channel, payload, signal_id)
+        if run is None:
+            self._unhand(number, submission)
+        elif run.letters.put(signal, run.journal):
+            delivered = True
+            # Who waits for it mostly goes on before the commit begins, and takes it in the same.
+            await trio.lowlevel.checkpoint()
+        await engine.store.durable(group)
+        return Delivery.DELIVERED if delivered else Delivery.BUFFERED
+
+    def begin_with(
+        self,
+        group: "Group",
+        submission: Submission,
+        channel: str,
+        payload: Any,
+        signal_id: str | None,
+    ) -> None:
+        """Stage what a run is sent in the group that admits it: it begins with that."""
+        self.stage(group, submission.number, channel, payload, signal_id)
+        # After it has come into its line, and before that is looked at.
+        group.when_durable(self._unhand, submission.number, submission)
+
+    def _unhand(self, number: int, submission: Submission) -> None:
+        """What a run was sent is in the store: it must not be driven from what is at hand."""
+        line = self._engine.lines.get(submission.key)
+        if line is not None:
+            line.forget_submission(number)
+
+    async def _find(self, run_id: str) -> tuple[int, Submission]:
+        """The run to be sent something; raises if there is none, or it has ended."""
+        engine = self._engine
+        engine.check_open()
+        await engine.counted.wait()
+        number = await engine.ledger.find(run_id)
+        submission = None if number is None else await engine.ledger.submission(number)
+        if number is None or submission is None:
+            raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
+        live = engine.live.get(number)
+        if number in engine.redriven or (live is not None and live.standing.state.terminal):
+            # What is only staged has not happened yet.
+            await engine.store.durable()
+        standing = await self._standing(number)
+        if standing.state.terminal:
+            raise RunEnded(
+                f"the run {run_id!r} is {standing.state}: it takes nothing any more",
+                run_id=run_id,
+                key=submission.key,
+            )
+        return number, submission
+
+    async def _standing(self, number: int) -> Standing:
+        engine = self._engine
+        known = engine.live.get(number) or engine.resting.get(number)
+        if known is not None:
+            return known.standing
+        return await engine.ledger.standing(number) or Standing(place=number)
+
+    async def _repeats(self, number: int, signal_id: str) -> bool:
+        """Whether this was sent before; if that is not durable yet, wait for it."""
+        committing = self._ids.get((number, signal_id))
+        if committing is not None:
+            await committing.wait()
+            return True
+        engine = self._engine
+        return await engine.store.get("sent", engine.ledger.step(number, signal_id)) is not None
+
+    async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
+        """Wake a run that sleeps and waits for this. Says whether it did."""
+        engine = self._engine
+        standing = await self._standing(number)
+        berth = standing.berth
+        if berth is None or channel not in berth.channels or number in engine.live:
+            return False
+        parking = engine.parking
+        woken = await parking.wake(number, submission.key, standing.place, berth.due)
+        return woken is not None
+
+    def stage(
+        self,
+        group: "Group",
+        number: int,
+        channel: str,
+        payload: Any,
+        signal_id: str | None = None,
+    ) -> Signal:
+        """Stage that a run is sent something."""
+        engine = self._engine
+        self.used = True
+        signal = Signal(
+            sequence=engine.take_number(),
+            channel=channel,
+            payload=payload,
+            at=engine.wall(),
+            signal_id=signal_id,
+        )
+        key = engine.ledger.sequenced(number, signal.sequence)
+        group.put("signals", key, sealed("signals", key, channel, payload, signal.at, signal_id))
+        self._staged.setdefault(number, {})[signal.sequence] = signal
+        if signal_id is not None:
+            name = engine.ledger.step(number, signal_id)
+            group.put("sent", name, sealed("sent", name, signal_id))
+            self._ids[number, signal_id] = group
+        group.when_durable(self._durable, number, signal)
+        return signal
+
+    def _durable(self, number: int, signal: Signal) -> None:
+        if signal.signal_id is not None:
+            self._ids.pop((number, signal.signal_id), None)
+        staged = self._staged.get(number)
+        if staged is not None:
+            staged.pop(signal.sequence, None)
+            if not staged:
+                del self._staged[number]
+
+    def _remove(self, group: "Group", number: int, signal: Signal, run: Run | None) -> None:
+        inbox = None if run is None else run.inbox
+        if inbox is not None and signal not in inbox.signals:
+            return  # somebody has it
+        if inbox is not None:
+            inbox.signals.remove(signal)
+        self._unstage(group, number, signal)
+
+    def take(self, run: Run, signal: Signal) -> None:
+        """Stage that a run has taken something: it goes into its journal in the same group."""
+        group = run.staged = self._engine.commits.open_group()
+        self._unstage(group, run.number, signal)
+
+    def discard(self, run: Run, channel: str) -> bool:
+        """Stage that nobody wants what a run was sent on a channel. Says whether it was."""
+        sent = [] if run.inbox is None else run.inbox.signals
+        unwanted = [signal for signal in sent if signal.channel == channel]
+        for signal in unwanted:
+            sent.remove(signal)
+            self.take(run, signal)
+        return bool(unwanted)
+
+    def _unstage(self, group: "Group", number: int, signal: Signal) -> None:
+        group.delete("signals", self._engine.ledger.sequenced(number, signal.sequence))
+        staged = self._staged.get(number)
+        if staged is not None:
+            staged.pop(signal.sequence, None)
+
+    async def decide(self, run_id: str, gate: str, decision: list[Any]) -> None:
+        """Settle an approval gate that the run waits at."""
+        channel = GATE + gate
+        number, submission = await self._find(run_id)
+        await self._check_gate(number, submission, gate)
+        engine = self._engine
+        await self._wake(number, submission, channel)
+        if await self._settled(number, channel):
+            raise _not_waiting(submission, gate, "it is settled already")
+        # Nothing is awaited between here and the end of the staging.
+        run = engine.live.get(number)
+        group = engine.store.open_group()
+        signal = self.stage(group, number, channel, decision)
+        if run is None:
+            self._unhand(number, submission)
+        else:
+            run.letters.put(signal, run.journal)
+        await engine.store.durable(group)
+
+    async def _settled(self, number: int, channel: str) -> bool:
+        """Whether something was sent on a channel that nobody has taken."""
+        run = self._engine.live.get(number)
+        if run is not None:
+            return run.inbox is not None and run.inbox.has(channel)
+        return any(one.channel == channel for one in await self.stored(number))
+
+    async def _check_gate(self, number: int, submission: Submission, gate: str) -> None:
+        engine = self._engine
+        run = engine.live.get(number) or engine.resting.get(number)
+        journal = Journal() if run is None else run.journal
+        if run is None:
+            with suppress(StoreCorrupt):
+                rows = await engine.ledger.scan("journal", engine.ledger.number(number))
+                for key, fields in rows:
+                    journal.fold(int.from_bytes(key[-4:], "big"), fields)
+        open_ = sorted(
+            memory.channel.removeprefix(GATE)
+            for memory in journal.memories.values()
+            if memory.rank and memory.outcome is None and (memory.channel or "").startswith(GATE)
+            if memory.channel is not None
+        )
+        if gate not in open_:
+            at = f"it waits at {', '.join(map(repr, open_))}" if open_ else "it waits at no gate"
+            raise _not_waiting(submission, gate, at)
+
+
+def _not_waiting(submission: Submission, gate: str, why: str) -> GateNotWaiting:
+    return GateNotWaiting(
+        f"the run {submission.run_id!r} does not wait at the gate {gate!r}: {why}",
+        run_id=submission.run_id,
+        key=submission.key,
+        step=gate,
+    )

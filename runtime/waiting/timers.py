@@ -1,0 +1,141 @@
+"""Timers: when the runs are due that have left memory.
+
+They stand in the store, in the order of their times. Of these the first few are in memory; when
+their time has come the next are read. Inside the process the clock that does not jump counts. A
+wall clock that is set forward is followed, so that what is due by it is due; one that is set back
+makes nothing wait longer than it was meant to.
+"""
+
+from heapq import heapify, heappop, heappush, nsmallest
+from math import inf
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.logs import logger
+from keyrun.runtime.recovery.damage import trace
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.engine import Engine
+
+WINDOW = 1000
+"""How many are read at once; ten times as many may be in memory."""
+LOOK = 10.0
+"""Seconds after which somebody looks whether the wall clock was set forward, at least, and a
+hundredth of the time until the next is due."""
+
+Timer = tuple[float, int, str, int, float]
+"""When it is due on Trio's clock, the number of the run, its key and place, and when it is due on
+the wall clock."""
+
+
+class Timers:
+    """The index of timers, and who is woken next."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._heap: list[Timer] = []
+        self._beyond = inf
+        """When those may be due, on Trio's clock, that are not in memory."""
+        self._changed = trio.Event()
+        self._ahead = 0.0
+        """How far the wall clock was ahead of Trio's when somebody last looked."""
+
+    def add(self, until: float, due: float, number: int, key: str, place: int) -> None:
+        """One more, which is durable."""
+        if until >= self._beyond:
+            return
+        heappush(self._heap, (until, number, key, place, due))
+        if len(self._heap) > 10 * WINDOW:
+            self._heap = nsmallest(5 * WINDOW, self._heap)
+            self._beyond = self._heap[-1][0]
+        if until <= self._heap[0][0]:
+            self._changed.set()
+
+    def recover(self) -> None:
+        """Know that there may be some in the store."""
+        self._ahead = self._engine.steady() - trio.current_time()
+        self._beyond = -inf
+
+    async def run(self) -> None:
+        """Wake each run when it is due."""
+        while True:
+            self._changed = trio.Event()
+            if self._beyond < inf and (not self._heap or self._heap[0][0] > self._beyond):
+                await self._read()
+            if not self._heap:
+                await self._changed.wait()
+                continue
+            now = self._follow()
+            until = min(self._heap[0][0], self._beyond)
+            if until > now:
+                with trio.move_on_at(min(until, now + max(LOOK, (until - now) / 100))):
+                    await self._changed.wait()
+                continue
+            await self._fire(now)
+
+    def _follow(self) -> float:
+        """Now, on Trio's clock. If the wall clock was set forward, all are due sooner."""
+        now, wall = trio.current_time(), self._engine.steady()
+        jump = wall - now - self._ahead
+        if jump > 0.001:
+            self._ahead += jump
+            sooner = [(min(timer[0], now + timer[4] - wall), *timer[1:]) for timer in self._heap]
+            heapify(sooner)
+            self._heap = sooner
+            self._beyond -= jump
+        return now
+
+    async def _fire(self, now: float) -> None:
+        engine = self._engine
+        while self._heap and self._heap[0][0] <= now:
+            _, number, key, place, due = heappop(self._heap)
+            if await self._later(number, due):
+                # It has been woken since, and sleeps again for longer.
+                continue
+            woken = await engine.parking.wake(number, key, place, due)
+            if woken is None and number not in engine.live:
+                engine.store.open_group().delete("timers", engine.ledger.timed(due, number))
+        engine.store.hasten()
+
+    async def _later(self, number: int, due: float) -> bool:
+        """Whether a run waits for a later time than the one that has come. That is due, whatever
+        the clock says, which may have been set back."""
+        resting = self._engine.resting.get(number)
+        try:
+            standing = resting.standing if resting else await self._engine.ledger.standing(number)
+        except StoreCorrupt:
+            # It is set aside when its turn has come.
+            return False
+        berth = None if standing is None else standing.berth
+        if berth is None:
+            return False
+        return berth.due is None or berth.due > due + 0.001
+
+    async def _read(self) -> None:
+        """Read the first of those in the store, and know no others."""
+        engine = self._engine
+        await engine.store.durable()
+        rows = await engine.store.scan("timers", prefix=engine.ledger.prefix, limit=WINDOW)
+        found: list[tuple[int, str, int, float]] = []
+        for record, raw in rows:
+            due, number = engine.ledger.split_timed(record)
+            try:
+                key, place, due, length = unseal("timers", record, raw)
+                # It was that late when the run left memory, whatever the clock says today.
+                engine.steady.at_least(due - length)
+            except StoreCorrupt as error:
+                key, place = await self._search(number, error)
+            found.append((number, key, place, due))
+        late = trio.current_time() - engine.steady()
+        self._heap = [(due + late, number, key, place, due) for number, key, place, due in found]
+        heapify(self._heap)
+        self._beyond = max(self._heap)[0] if len(rows) == WINDOW else inf
+
+    async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
+        """Key and place of a run whose timer is damaged."""
+        logger.warning("a timer is damaged: %s", error)
+        known = await trace(self._engine.ledger, number)
+        return known.key or "", known.place or 0
