@@ -68,7 +68,9 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
 
 
 @click.command(
-    "demo", short_help="Watch it at work, and break it", context_settings={"show_default": True}
+    "demo",
+    short_help="Watch it at work, and break it",
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--seconds",
@@ -89,7 +91,6 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
     help=f"A folder to work in, and to keep. [default: {FOLDER}, removed after the proof]",
 )
 @click.option("--seed", type=int, default=None, help="Of everything random. [default: random]")
-@click.help_option("-h", "--help")
 def command(
     seconds: float, keys: int, kill_every: float, store: Path | None, seed: int | None
 ) -> None:

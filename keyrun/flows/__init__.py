@@ -1,6 +1,6 @@
 """Flows: graphs that need no Python. Nodes that are there already, templates, and files.
 
-What this needs comes with `pip install keyrun[flows]`, and is imported when it is used.
+What this needs comes with `pip install "keyrun[flows]"`, and is imported when it is used.
 """
 
 from keyrun.flows.errors import CodeFailed, NodeFailed, NodeUnavailable, TemplateFailed

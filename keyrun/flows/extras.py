@@ -14,5 +14,5 @@ def need(library: str, *, for_: str, extra: str = "flows") -> Any:
     except ImportError as error:
         if error.name is not None and name != error.name.partition(".")[0]:
             raise
-        said = f"{for_} needs {name}, which is not installed: pip install keyrun[{extra}]"
+        said = f'{for_} needs {name}, which is not installed: pip install "keyrun[{extra}]"'
         raise MissingExtra(said) from error

@@ -54,7 +54,9 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
 
 
 @click.command(
-    "stress", short_help="Try to break it, and check", context_settings={"show_default": True}
+    "stress",
+    short_help="Try to break it, and check",
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
 )
 @click.option("--keys", type=click.IntRange(1, 100_000), default=DEFAULTS.keys)
 @click.option("--runs", type=click.IntRange(1), default=DEFAULTS.runs, help="At most this many.")
@@ -91,7 +93,6 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
     help="An empty folder to work in, and to keep. [default: a temporary one]",
 )
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write a report here.")
-@click.help_option("-h", "--help")
 def command(seed: int | None, store: Path | None, report: Path | None, **given: Any) -> None:
     """Try to break Keyrun on this machine.
 

@@ -27,7 +27,7 @@ def rendering(
         parts = {name: fillable(value, f"args.{name}") for name, value in args.items()}
     except ImportError as error:
         raise MissingExtra(
-            f"templates in args need Jinja2 ({error}): pip install keyrun[flows]"
+            f'templates in args need Jinja2 ({error}): pip install "keyrun[flows]"'
         ) from error
 
     def render(given: "NodeInput") -> dict[str, Any]:

@@ -73,7 +73,8 @@ class Condition:
             cel = import_module("cel")
         except ImportError:
             raise MissingExtra(
-                "conditions need the package common-expression-language: pip install keyrun[flows]"
+                "conditions need the package common-expression-language: "
+                'pip install "keyrun[flows]"'
             ) from None
         if len(source) > LONGEST:
             raise Unreadable([Fault(f"it has {len(source):,} letters, and may have {LONGEST:,}")])

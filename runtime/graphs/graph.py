@@ -106,7 +106,7 @@ class Graph(Workflow[Any, Any]):
         """The graph in a file: YAML, or JSON if its name ends in .json. `functions` are those that
         its `call` nodes may call, with their names or under others; `workflows` those that its
         `workflow` nodes may run. Raises `keyrun.flows.InvalidFlow` with all that is wrong with it,
-        each with its line. Needs `pip install keyrun[flows]`."""
+        each with its line. Needs `pip install "keyrun[flows]"`."""
         # Flows stand above graphs: only who has written one needs them.
         found = import_module("keyrun.flows.files").load(
             path, functions=functions, workflows=workflows

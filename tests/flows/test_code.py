@@ -342,5 +342,5 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NodeFailed, match="JavaScript needs node"):
         code("1", language="javascript")
     monkeypatch.setitem(sys.modules, "wasmtime", None)
-    with pytest.raises(MissingExtra, match=r"pip install keyrun\[wasm\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .keyrun\[wasm\]"):
         code("1", language="wasm")

@@ -38,4 +38,4 @@ def test_keyrun_is_imported_without_the_extra() -> None:
 def test_what_needs_the_extra_says_what_to_install(code: str) -> None:
     done = run_bare(code)
     assert done.returncode == 1
-    assert "pip install keyrun[flows]" in done.stderr.splitlines()[-1]
+    assert 'pip install "keyrun[flows]"' in done.stderr.splitlines()[-1]

@@ -50,6 +50,13 @@ def test_the_help_of_each_command_teaches_by_example(name: str) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 60
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_not_understood_says_where_help_is(name: str) -> None:
+    result = invoke(name, "--no-such-option")
+    assert result.exit_code == 2
+    assert f"Try 'keyrun {name} --help' for help." in result.stderr.replace("\n", " ")
+
+
 def test_the_help_lists_the_commands_and_the_exit_codes() -> None:
     result = invoke("--help", width=60)
     for name in COMMANDS:

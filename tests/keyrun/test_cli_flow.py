@@ -164,5 +164,5 @@ def test_without_the_extra_a_flow_says_what_to_install(here: Path) -> None:
         f"command(['flow', 'check', {str(here / 'sum.yaml')!r}])"
     )
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("pip install keyrun[flows]")
+    assert done.stderr.strip().endswith('pip install "keyrun[flows]"')
     assert "Traceback" not in done.stderr

@@ -157,7 +157,7 @@ def test_without_cel_a_condition_says_what_to_install(monkeypatch: pytest.Monkey
     graph = chain("a")
     graph.node("b", node)
     graph.edge("a", "b", when="true")
-    assert "pip install keyrun[flows]" in errors_of(graph)[0]
+    assert 'pip install "keyrun[flows]"' in errors_of(graph)[0]
 
 
 def test_without_cel_a_graph_without_conditions_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
