@@ -100,12 +100,12 @@ class Control:
         self._tell(EventKind.RUN_CANCELLING, run, group)
         self._keep_at_rest(run, group)
         await engine.store.durable(group)
-        run.line.wake()
+        engine.line(run.key).wake()
         await self._wake(run)
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """A run that nobody drives was changed: the store does not show it before its commit."""
-        run.line.forget_submission(run.number)
+        self._engine.line(run.key).forget_submission(run.number)
         self._engine.resting[run.number] = run
         group.when_durable(lambda: self._at_rest_again(run, group))
 
@@ -124,7 +124,11 @@ class Control:
                 await set_aside(engine, number, error)
                 with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
                     stored = await self._at_rest(number)
-        return engine.live.get(number) or engine.resting.get(number) or stored
+        run = engine.live.get(number) or engine.resting.get(number) or stored
+        if run is not None and number not in engine.live:
+            # Its line may have been forgotten and made again meanwhile.
+            run.line = engine.line(run.key)
+        return run
 
     async def _at_rest(self, number: int) -> Run | None:
         engine = self._engine
@@ -180,6 +184,8 @@ class Control:
         if run.number not in engine.live:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
+        if run.number not in engine.live:
+            run.line = engine.line(run.key)
         self._resume(run)
         if not paused:
             await self._wake(run)

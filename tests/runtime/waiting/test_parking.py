@@ -542,6 +542,22 @@ async def test_a_run_that_is_cancelled_while_it_sleeps_is_undone_also_if_that_is
         assert (status.state, ran) == (State.CANCELLED, ["done", "undone"])
 
 
+async def test_a_run_that_is_cancelled_while_it_leaves_memory_lets_its_key_go_on(
+    autojump_clock: MockClock,
+) -> None:
+    """Its line is forgotten while the cancel is under way, and made again."""
+    store = FragileStore(latency=1.0)
+    async with open_test_runtime(store, workflows=[undoable], evict_after=5.0) as rt:
+        await rt.submit(undoable, key="k", run_id="first")
+        while rt.statistics().live:
+            await trio.sleep(0.1)
+        await rt.cancel("first")
+        await trio.sleep(60)
+        await rt.submit(undoable, key="k", run_id="second")
+        await trio.sleep(60)
+        assert ran == ["done", "undone", "done"]
+
+
 async def test_a_run_whose_key_was_held_leaves_memory_afterwards(
     autojump_clock: MockClock,
 ) -> None:
