@@ -1,4 +1,4 @@
-"""What the tests of power loss share."""
+"""What the tests of power loss, and others of what is on a disk, share."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where images of a disk are laid out: in memory where there is such a place, since what is
-    below them is a model anyhow."""
+    """Where images of a disk are laid out, or what needs no disk to be tested: in memory where there
+    is such a place."""
     folder = Path(mkdtemp(prefix="keyrun-power-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
         yield folder
