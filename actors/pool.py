@@ -11,13 +11,13 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
-from functools import partial
 from math import inf
 from typing import Any, TypeAlias, cast
 
 import trio
 
 from keyrun.actors.cell import BOUND, READY, Cell
+from keyrun.waking import GO_ON, Seat
 
 PASS = 256
 """Messages after which a worker lets other tasks run. Counted, not timed: with a seeded
@@ -26,10 +26,10 @@ scheduler a run repeats itself exactly."""
 MAX_IDLE = 256
 """More waiting workers than this go home. A task costs about 3 KB and 20 us to start."""
 
-Serve: TypeAlias = Callable[[trio.lowlevel.Task, int], Coroutine[Any, Any, int]]
-"""Serves ready cells in the context it is called in, for a worker that has already handled so
-many messages of its pass. Returns how many that makes, when the pass is over, the queue empty
-or the context no longer clean."""
+Serve: TypeAlias = Callable[[trio.lowlevel.Task, int], Coroutine[Any, Any, int | None]]
+"""Serves ready cells in the context it is called in, and rests in between, for a worker that has
+already handled so many messages of its pass. Returns how many that makes when the context, or the
+scope, is no longer clean; None when the worker may go."""
 
 
 class Suspension:
@@ -43,6 +43,17 @@ class Suspension:
         self.callback: Callable[[], None] | None = None
 
 
+class WorkerSeat(Seat):
+    """How a worker waits."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        super().__init__(task)
+        self.scope: trio.CancelScope
+        """What it lends to its handlers."""
+
+
 class Pool:
     """Serves ready cells with as many workers as have something to do."""
 
@@ -52,8 +63,8 @@ class Pool:
         """Cells that will come back to the queue by themselves."""
         self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
         """Every running worker, and the cell it had last."""
-        self.scopes: dict[trio.lowlevel.Task, trio.CancelScope] = {}
-        """The cancel scope that each worker lends to its handlers."""
+        self.seats: dict[trio.lowlevel.Task, WorkerSeat] = {}
+        """How each of them waits, and the scope that it lends to its handlers."""
         self.borrowed: set[trio.lowlevel.Task] = set()
         """Workers whose scope a handler has asked for, until it is taken back."""
         self.spent: set[trio.lowlevel.Task] = set()
@@ -105,7 +116,7 @@ class Pool:
         """See to it that a worker comes, if the pool may have one more."""
         if self._idle:
             task, _ = self._idle.popitem()
-            trio.lowlevel.reschedule(task)
+            trio.lowlevel.reschedule(task, GO_ON)
         elif self._max_workers is None or self.workers < self._max_workers:
             self.workers += 1
             self.spawn(self._work)
@@ -125,49 +136,54 @@ class Pool:
         served = 0
         try:
             self.serving[task] = None
+            seat = self.seats[task] = WorkerSeat(task)
             while True:
-                with trio.CancelScope() as self.scopes[task]:
+                with trio.CancelScope() as seat.scope:
                     while task not in self.spent:
                         if not self.ready:
                             self._burst = max(1, self._burst // 2)  # woken in vain
-                        while self.ready and task not in self.spent:
-                            served = await self._carry(self._serve(task, served))
-                            if served >= PASS and task not in self.spent:
-                                served = 0
-                                await trio.lowlevel.checkpoint()
-                        if task not in self.spent and not await self._rest(task):
+                        handled = await self._carry(self._serve(task, served))
+                        if handled is None:
+                            self.seeking -= 1
                             return
+                        served = handled
                 self.spent.discard(task)
                 # What came out of a handler may have been the end of the system as well.
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             del self.serving[task]
-            self.scopes.pop(task, None)
+            self.seats.pop(task, None)
             self.borrowed.discard(task)
             self.spent.discard(task)
             self.workers -= 1
             self.signal_quiet()
 
-    async def _rest(self, task: trio.lowlevel.Task) -> bool:
-        """Wait for a wake-up. Says False when enough others wait and this worker may go."""
-        self.seeking -= 1
+    async def rest(self, task: trio.lowlevel.Task) -> bool:
+        """Wait for a wake-up, in what a worker serves with. Says False when enough others wait and
+        this worker may go."""
         if len(self._idle) >= MAX_IDLE:
             return False
 
         self.serving[task] = None
         self._idle[task] = None
-        self.signal_quiet()
-        await trio.lowlevel.wait_task_rescheduled(partial(self._leave, task))
+        if self._quiet:
+            self.signal_quiet()
+        await self.seats[task].wait(self._idle)
+        self.seeking -= 1  # it was counted when it was woken, and again when it went on
+        if not self.ready:
+            self._burst = max(1, self._burst // 2)  # woken in vain
         return True
 
-    def _leave(self, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
-        # Cancelled through a scope that somebody kept, it goes on as if it were woken.
-        del self._idle[task]
+    async def let_others_run(self) -> None:
+        """What a worker does between two passes. It stays the one that seeks."""
         self.seeking += 1
-        return trio.lowlevel.Abort.SUCCEEDED
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self.seeking -= 1
 
     @types.coroutine
-    def _carry(self, coroutine: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:
+    def _carry(self, coroutine: Coroutine[Any, Any, int | None]) -> Generator[Any, Any, int | None]:
         """Run a coroutine in a context of its own, and pass the queue on whenever it suspends.
 
         What `yield from` does, plus that. While nothing in it suspends, handlers are awaited
@@ -196,7 +212,7 @@ class Pool:
                     self.seeking += 1
                     trap = context.run(coroutine.send, value)
         except StopIteration as stop:
-            return cast(int, stop.value)
+            return cast(int | None, stop.value)
 
     @property
     def quiet(self) -> bool:
@@ -217,13 +233,17 @@ class Pool:
     def scope(self, *, kept: bool = False) -> trio.CancelScope:
         """The scope that the worker of this task lends. Where it is `kept`, nobody looks at it
         when the handler has ended."""
-        task = trio.lowlevel.current_task()
-        scope = self.scopes.get(task)
-        if scope is None:
-            raise RuntimeError("only a handler has a scope, in the task that it was called in")
+        seat = self.seat()
         if not kept:
-            self.borrowed.add(task)
-        return scope
+            self.borrowed.add(seat.task)
+        return seat.scope
+
+    def seat(self) -> WorkerSeat:
+        """That of the worker of this task."""
+        seat = self.seats.get(trio.lowlevel.current_task())
+        if seat is None:
+            raise RuntimeError("only a handler has a scope, in the task that it was called in")
+        return seat
 
     def renew_scope(self) -> None:
         """Have the worker of this task get another scope as soon as its handler returns."""
@@ -234,7 +254,7 @@ class Pool:
         """A handler that had the scope has ended. Says whether the next one may have it: not one
         that is cancelled, and none keeps a deadline."""
         self.borrowed.discard(task)
-        scope = self.scopes[task]
+        scope = self.seats[task].scope
         if scope.deadline != inf:
             scope.deadline = inf
         if scope.cancel_called:

@@ -35,8 +35,9 @@ class Worker:
         self._fairness = fairness
         self.handled = 0
 
-    async def serve(self, task: trio.lowlevel.Task, served: int) -> int:
-        """Serve the queue until the pass is over, or a handler changed the context.
+    async def serve(self, task: trio.lowlevel.Task, served: int) -> int | None:
+        """Serve the queue until a handler changed the context or used up the scope, and say how
+        many messages of this pass were handled; None when enough others wait for something to do.
 
         One long function, because a call per cell would cost as much as a short message.
         """
@@ -44,7 +45,18 @@ class Worker:
         serving, borrowed = self._pool.serving, self._pool.borrowed
         clean = copy_context()
         values = tuple(clean.values())
-        while ready and served < PASS:
+        while True:
+            if not ready:
+                # Who rests keeps nothing alive.
+                cell = mailbox = item = actor = context = None
+                if not await self._pool.rest(task):
+                    return None
+                served = 0
+                continue
+            if served >= PASS:
+                served = 0
+                await self._pool.let_others_run()
+                continue
             cell = serving[task] = ready.popleft()
             mailbox = cell.mailbox
             assert mailbox is not None
@@ -68,7 +80,8 @@ class Worker:
                         await actor.receive(item)
                         self.handled += 1
                 except BaseException as error:
-                    if self._pool.scopes[task].cancel_called and is_crash(error, trio.Cancelled):
+                    scope = self._pool.seats[task].scope
+                    if scope.cancel_called and is_crash(error, trio.Cancelled):
                         # By whoever has borrowed the scope: the handler's own doing.
                         borrowed.add(task)
                     elif not is_crash(error):
@@ -90,8 +103,7 @@ class Worker:
             if cell.state is BOUND:
                 self._directory.settle(cell)
             if not is_clean:
-                break
-        return served
+                return served
 
     async def _open(self, cell: Cell, envelope: Envelope) -> None:
         """Handle what somebody waits for."""

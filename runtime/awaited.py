@@ -8,16 +8,16 @@ import trio
 from outcome import Error
 
 from keyrun.storage import StoreClosed
-from keyrun.storage.waking import Told
+from keyrun.waking import Told
 
 if TYPE_CHECKING:
     from keyrun.runtime.records import Standing
 
-Tasks = dict[int, list[trio.lowlevel.Task]]
+Tasks = dict[int, trio.lowlevel.Task | list[trio.lowlevel.Task]]
 
 
 class Awaited:
-    """Tasks by the run that they wait for."""
+    """Tasks by the run that they wait for: most often one, and a list of them else."""
 
     __slots__ = ("_tasks",)
 
@@ -31,9 +31,11 @@ class Awaited:
         task = trio.lowlevel.current_task()
         waiting = tasks.get(number)
         if waiting is None:
-            tasks[number] = [task]
-        else:
+            tasks[number] = task
+        elif isinstance(waiting, list):
             waiting.append(task)
+        else:
+            tasks[number] = [waiting, task]
         leave = partial(_leave, tasks, number, task)  # a closure takes longer to make
         return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
 
@@ -42,13 +44,14 @@ class Awaited:
         waiting = self._tasks.pop(number, None)
         if waiting is not None:
             told = Told(standing)
-            for task in waiting:
+            for task in waiting if isinstance(waiting, list) else (waiting,):
                 trio.lowlevel.reschedule(task, told)
 
     def close(self) -> None:
         """Nothing will end any more: send those away who wait for it."""
         while self._tasks:
-            for task in self._tasks.popitem()[1]:
+            waiting = self._tasks.popitem()[1]
+            for task in waiting if isinstance(waiting, list) else (waiting,):
                 gone = StoreClosed(
                     "the runtime was left before the run ended; it goes on when the store is "
                     "opened again"
@@ -59,7 +62,8 @@ class Awaited:
 def _leave(tasks: Tasks, number: int, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
     """What Trio calls when a task that waits is cancelled."""
     waiting = tasks[number]
-    waiting.remove(task)
-    if not waiting:
+    if isinstance(waiting, list) and len(waiting) > 1:
+        waiting.remove(task)
+    else:
         del tasks[number]
     return trio.lowlevel.Abort.SUCCEEDED

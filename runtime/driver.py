@@ -49,7 +49,8 @@ def drive(run: Run) -> Awaitable[bool | None]:
     if run.workflow.checkpoint is not None and run.cadence is None:
         run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
-    return one_pass(run, run.engine.actors.scope(kept=True))
+    seat = run.seat = run.engine.actors.seat()
+    return one_pass(run, seat.scope)
 
 
 async def _stay(run: Run) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.views.reports import Report
     from keyrun.runtime.workflow import Workflow
     from keyrun.storage.group import Group
+    from keyrun.waking import Seat
 
 
 NOT_DRIVEN = trio.CancelScope()
@@ -57,6 +58,7 @@ class Run:
         "record",
         "reported",
         "scope",
+        "seat",
         "seen",
         "spent",
         "staged",
@@ -90,6 +92,8 @@ class Run:
         self.journal = Journal()
         self.memos: dict[str, bytes] = {}
         self.scope: trio.CancelScope = NOT_DRIVEN
+        self.seat: Seat | None = None
+        """How the task waits that drives its main line."""
         self.staged: Group | None = None
         """The last group that holds something of this run, or of the one before it: no further
         effect until it is durable."""

@@ -27,7 +27,7 @@ from outcome import Error
 
 from keyrun.storage.batch import Batch, Tables, check_table
 from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
-from keyrun.storage.waking import GO_ON
+from keyrun.waking import GO_ON, Seat
 
 LINGER = 0.05
 
@@ -68,12 +68,16 @@ class Group(Batch):
         """Whether the records of this group are on the disk."""
         self._settled = False
         self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._callbacks: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._callbacks: list[Any] = []
+        """Each followed by its arguments. Pairs would be objects of their own, for Python's garbage
+        collector to look at until the commit."""
 
     def when_durable(self, callback: Callable[..., None], *args: Any) -> None:
         """Call `callback` once the group is durable, before anybody who waits is woken, in the
         order of these calls. It is not called if the commit fails, and must not raise."""
-        self._callbacks.append((callback, args))
+        callbacks = self._callbacks
+        callbacks.append(callback)
+        callbacks.append(args)
 
     def merge(self, tables: Tables) -> None:
         """Lay `tables` on top, all of them or, if one is refused, none."""
@@ -111,6 +115,15 @@ class Group(Batch):
         # A closure takes longer to make.
         return trio.lowlevel.wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
 
+    def wait_in(self, seat: Seat) -> Awaitable[None]:
+        """Like `wait`, for the task of a seat: that takes half the time."""
+        if self._settled:
+            return self._outcome()
+        self.wanted = True
+        if self._commits.sleeping is not None:
+            self._commits.wake()
+        return seat.wait(self._waiting)
+
     def adopt(self, task: trio.lowlevel.Task) -> Callable[[Any], trio.lowlevel.Abort]:
         """Have a task wait for this group that is blocked elsewhere: it is woken as by `wait`. What
         this returns is for Trio to call if the task is cancelled."""
@@ -130,8 +143,9 @@ class Group(Batch):
             self.tables = _Tables(_too_late)
             # Callbacks lead to whatever staged the records, and that leads here.
             callbacks, self._callbacks = self._callbacks, []
-            for callback, args in callbacks:
-                callback(*args)
+            each = iter(callbacks)
+            for callback in each:
+                callback(*next(each))
         waiting, self._waiting = self._waiting, {}
         reschedule = trio.lowlevel.reschedule
         for task in waiting:

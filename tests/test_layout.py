@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
-    "actors": {"trio", "attrs", "keyrun.errors", "keyrun.actors"},
+    "actors": {"trio", "attrs", "keyrun.errors", "keyrun.waking", "keyrun.actors"},
     # What a task is woken with is an `outcome`: the library that Trio uses for it.
     "storage": {"lmdb", "msgpack", "attrs", "cattrs", "trio", "outcome", "keyrun.errors"}
-    | {"keyrun.storage"},
+    | {"keyrun.waking", "keyrun.storage"},
 }
 FOR_TESTS = {"conformance": {"hypothesis", "pytest"}}
 

@@ -15,7 +15,7 @@ class NodeBranch(Branch):
         super().__init__(parent.run, prefix, apart=True)
         self.bound = True
         self.closed = parent.closed
-        parent.forks.append(self)
+        parent.forks[self] = None
 
     async def admit(self) -> None:
         """Return when something may be started that the journal has no outcome of."""

@@ -131,7 +131,7 @@ class Performer:
             self._complete(activation, value)
         finally:
             branch.close()
-            self._branch.forks.remove(branch)
+            del self._branch.forks[branch]
 
     def _complete(self, activation: Activation, value: Any) -> None:
         port, output = read(activation.station.node, value)

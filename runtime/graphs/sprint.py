@@ -118,7 +118,8 @@ async def sprint(run: "Run", activation: Activation, seat: Seat, passed: Pass | 
         value = await attended(step.function(activation.given), seat)
         if not current.marked:
             payload = stage_value(run, step, None, current, value)
-            run.journal.fresh.append((current.step, None, payload))
+            run.journal.fresh[current.step] = payload
+            run.journal.marks[current.step] = None
             if step.set.compensate is not None:
                 note_undoable(run, step, current.step)
             if passed is not None:

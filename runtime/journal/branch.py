@@ -51,7 +51,8 @@ class Branch:
         self.closed = False
         self.depth = 0
         """How many children it is inside of."""
-        self.forks: list[Branch] = []
+        self.forks: dict[Branch, None] = {}
+        """What runs beside or inside it, in the order in which that began."""
         self._counts: dict[str, int] = {}
         self.task = trio.lowlevel.current_task()
 
@@ -61,20 +62,20 @@ class Branch:
         fork.bound = self.bound
         fork.closed = self.closed
         fork.depth = self.depth
-        self.forks.append(fork)
+        self.forks[fork] = None
         return fork
 
     def part(self, prefix: str) -> "Branch":
         """A branch in the same task, which goes on when that one has ended: a child."""
         part = Branch(self.run, prefix, apart=self.apart)
         part.bound, part.closed, part.lost = self.bound, self.closed, self.lost
-        self.forks.append(part)
+        self.forks[part] = None
         return part
 
     def leave(self, part: "Branch") -> None:
         """A child has ended."""
         part.closed = True
-        self.forks.remove(part)
+        del self.forks[part]
 
     def close(self) -> None:
         """From now on it, and what was forked from it, refuses everything."""

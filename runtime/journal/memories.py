@@ -25,6 +25,7 @@ class Memories:
         "continued",
         "fresh",
         "last_failure",
+        "marks",
         "memories",
         "next",
         "past",
@@ -37,10 +38,13 @@ class Memories:
 
     def __init__(self) -> None:
         self.memories: dict[str, Memory] = {}
-        self.fresh: list[tuple[str, int | None, bytes]] = []
+        self.fresh: dict[str, bytes] = {}
         """Steps that were done at their first attempt since others were last settled: what they
-        are called, their fingerprint and their payload. Nobody asks for them in this pass, and
-        most runs need no other, so that is all that is kept of them."""
+        are called and their payload. Nobody asks for them in this pass, and most runs need no
+        other, so that is all that is kept of them: strings and bytes, which Python's garbage
+        collector need not look at."""
+        self.marks: dict[str, int | None] = {}
+        """The fingerprints of those of them that were given arguments."""
         self.next = 1
         self.past = 0
         """How many outcomes are there to be asked for again in this pass."""
@@ -57,7 +61,7 @@ class Memories:
         """What the journal begins with, if the run has gone on with another input."""
         self.undoing: list[Any] | None = None
         """How the run will end when all is undone: see `undoing.decide`."""
-        self._order: list[str] = []
+        self._order: list[str] | tuple[str, ...] = ()
 
     def memory(self, ident: str) -> Memory:
         """What is known of `ident`, from now on remembered."""
@@ -80,14 +84,15 @@ class Memories:
 
     def _absorb(self) -> None:
         """Remember what is fresh like all the rest."""
-        for ident, fingerprint, payload in self.fresh:
-            memory = self.remember(ident, fingerprint)
+        for ident, payload in self.fresh.items():
+            memory = self.remember(ident, self.marks.get(ident, 0))
             memory.attempts = 1
             memory.payload = payload
             memory.outcome = Entry.DONE
             memory.delivered = True
-            self._order.append(ident)
+            self._note(ident)
         self.fresh.clear()
+        self.marks.clear()
 
     def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
         """`ident` has its outcome, and whoever asked for it has it at once."""
@@ -95,7 +100,7 @@ class Memories:
             self._absorb()
         memory.outcome = outcome
         memory.delivered = True
-        self._order.append(ident)
+        self._note(ident)
 
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""
@@ -187,8 +192,14 @@ class Memories:
     def _has(self, ident: str, memory: Memory, outcome: Entry) -> None:
         """`ident` had its outcome before this pass."""
         memory.outcome = outcome
-        self._order.append(ident)
+        self._note(ident)
         self.past += 1
+
+    def _note(self, ident: str) -> None:
+        """`ident` has the next outcome in order."""
+        if isinstance(self._order, tuple):
+            self._order = []
+        self._order.append(ident)
 
     def _forget_failures(self, *, fresh: bool) -> None:
         """What failed is tried again, with budgets that are fresh unless turns since were counted.

@@ -83,7 +83,7 @@ async def perform(
     if run.careful and run.rehearsed:
         sprints = False
     if sprints and run.staged is not None and not run.staged.durable:
-        await run.staged.wait()
+        await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
     standing = run.standing
     if (
         not sprints
@@ -111,7 +111,9 @@ async def perform(
         if current.until is None:
             suspension.callback = None
             payload = stage_value(run, step, mark, current, value)
-            journal.fresh.append((ident, mark, payload))
+            journal.fresh[ident] = payload
+            if mark != 0:
+                journal.marks[ident] = mark
             if current.marked:
                 current.unmark()
             leave(token)

@@ -1,3 +1,5 @@
+import gc
+import weakref
 from collections.abc import Generator
 from contextvars import ContextVar
 from itertools import pairwise
@@ -121,6 +123,19 @@ async def test_a_flood_lets_other_tasks_run_every_now_and_then(
         nursery.start_soon(look)
     # Both run once per pass of the loop, in any order: between two looks there are two at most.
     assert max(after - before for before, after in pairwise(seen)) <= 2 * PASS
+
+
+async def test_a_worker_that_rests_keeps_no_message_alive(world: World) -> None:
+    async def handle() -> None: ...
+
+    kept = weakref.ref(handle)
+    async with world.system() as system:
+        system.tell_nowait("a", handle)
+        await system.drain()
+        assert system.statistics().idle_workers == 1
+        del handle
+        gc.collect()
+        assert kept() is None
 
 
 @pytest.mark.parametrize("suspends", [False, True])

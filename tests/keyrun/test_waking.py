@@ -1,10 +1,12 @@
-"""What wakes those who waited for a commit."""
+"""How tasks wait, and what wakes them."""
 
 from collections.abc import AsyncGenerator, Generator
 
+import pytest
 import trio
+from outcome import Error
 
-from keyrun.storage.waking import GO_ON, Told
+from keyrun.waking import GO_ON, Seat, Told
 
 
 async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
@@ -42,3 +44,37 @@ async def test_it_lets_generators_of_both_kinds_go_on() -> None:
     assert [next(one), Told(7).send(one)] == ["first", "second"]
     assert [await anext(other), await GO_ON.asend(other)] == ["first", "second"]
     await other.aclose()
+
+
+async def test_a_task_can_wait_in_its_seat_over_and_over() -> None:
+    place: dict[trio.lowlevel.Task, None] = {}
+    turns = []
+
+    async def sit() -> None:
+        seat = Seat(trio.lowlevel.current_task())
+        for turn in range(3):
+            await seat.wait(place)
+            turns.append(turn)
+        with pytest.raises(ValueError, match="the news"):
+            await seat.wait(place)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sit)
+        for told in (GO_ON, GO_ON, GO_ON, Error(ValueError("the news"))):
+            await trio.testing.wait_all_tasks_blocked()
+            task, _ = place.popitem()
+            trio.lowlevel.reschedule(task, told)
+    assert turns == [0, 1, 2]
+    assert not place
+
+
+async def test_who_is_cancelled_leaves_the_place_where_it_waits() -> None:
+    first: dict[trio.lowlevel.Task, None] = {}
+    second: dict[trio.lowlevel.Task, None] = {}
+    seat = Seat(trio.lowlevel.current_task())
+    for place in (first, second, first):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await seat.wait(place)
+        assert scope.cancelled_caught
+        assert (first, second) == ({}, {})

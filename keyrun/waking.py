@@ -1,0 +1,74 @@
+"""Waking: how a task tells Trio that it waits until it is woken, and what it is told then.
+
+A leaf: every folder may import it, and it knows nothing of Keyrun.
+"""
+
+import types
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+import trio
+from outcome import Outcome
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Told(Outcome[T], Generic[T]):
+    """A value, as often as anybody wants it. Trio's own outcomes are made for each task that is
+    woken and can be looked at once, which takes a fifth of the time of waking it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def unwrap(self) -> T:
+        """The value."""
+        return self.value
+
+    def send(self, gen: Generator[S, T, object]) -> S:
+        """Give it to a generator."""
+        return gen.send(self.value)
+
+    async def asend(self, agen: AsyncGenerator[S, T]) -> S:
+        """Give it to an asynchronous generator."""
+        return await agen.asend(self.value)
+
+
+GO_ON = Told(None)
+"""For those who have nothing to learn but that they may go on."""
+
+
+def _wait_message(abort: Callable[[Any], trio.lowlevel.Abort]) -> Any:
+    """What `trio.lowlevel.wait_task_rescheduled(abort)` tells Trio, and gets an outcome for. It
+    says nothing else, so it can be told again; to have it made for each wait takes as long as all
+    the rest of waiting."""
+    waiting = trio.lowlevel.wait_task_rescheduled(abort)  # noqa: ASYNC105
+    try:
+        return waiting.send(None)
+    finally:
+        waiting.close()
+
+
+class Seat:
+    """How a task waits that does so over and over: it takes a place among those who are woken,
+    tells Trio, and leaves its place if it is cancelled. Whoever wakes it takes it out of there."""
+
+    __slots__ = ("_message", "_place", "task")
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self.task = task
+        self._place: dict[trio.lowlevel.Task, None] = {}
+        self._message = _wait_message(self._leave)
+
+    @types.coroutine
+    def wait(self, place: dict[trio.lowlevel.Task, None]) -> Generator[Any, Any, None]:
+        """Wait among those in `place`."""
+        self._place = place
+        place[self.task] = None
+        (yield self._message).unwrap()
+
+    def _leave(self, _: object) -> trio.lowlevel.Abort:
+        del self._place[self.task]
+        return trio.lowlevel.Abort.SUCCEEDED
