@@ -20,8 +20,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where images of a disk are laid out, or what needs no disk to be tested: in memory where there
-    is such a place."""
+    """Where images of a disk are laid out, or what needs no disk to be tested: in memory where
+    there is such a place."""
     folder = Path(mkdtemp(prefix="keyrun-power-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
         yield folder
