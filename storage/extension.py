@@ -6,16 +6,18 @@ that no two payloads stand for the same value. The codes and layouts are for eve
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Context, Decimal
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from msgpack import ExtType
 
 from keyrun.storage.misfit import Misfit, PayloadError, a
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 # A tuple is an array whose first element is this mark. An extension that holds packed bytes would
 # be copied once per level and need a packer per level.
@@ -68,22 +70,13 @@ def _write_datetime(value: datetime) -> bytes:
         text = ""
     elif type(zone) is timezone:
         text = _write_offset(zone)
-    elif type(zone) is ZoneInfo and zone.key is not None:
-        try:
-            _zone(zone.key)
-        except PayloadError as error:
-            raise Misfit(str(error), PayloadError) from error
-        text = f"@{zone.key}"
     elif zone is None:
         raise Misfit(
             "cannot store a datetime without a time zone; give it one, for instance with "
             ".replace(tzinfo=timezone.utc)"
         )
     else:
-        raise Misfit(
-            f"cannot store a datetime whose time zone is {a(type(zone))}; convert it with "
-            ".astimezone(timezone.utc) or to a zoneinfo.ZoneInfo with a key"
-        )
+        text = _write_key(zone)
     return (
         _LOCAL_TIME.pack(
             value.year,
@@ -97,6 +90,21 @@ def _write_datetime(value: datetime) -> bytes:
         )
         + text.encode()
     )
+
+
+def _write_key(zone: tzinfo) -> str:
+    from zoneinfo import ZoneInfo
+
+    if type(zone) is not ZoneInfo or zone.key is None:
+        raise Misfit(
+            f"cannot store a datetime whose time zone is {a(type(zone))}; convert it with "
+            ".astimezone(timezone.utc) or to a zoneinfo.ZoneInfo with a key"
+        )
+    try:
+        _zone(zone.key)
+    except PayloadError as error:
+        raise Misfit(str(error), PayloadError) from error
+    return f"@{zone.key}"
 
 
 def _write_offset(zone: timezone) -> str:
@@ -114,7 +122,7 @@ def _read_datetime(data: bytes) -> datetime:
     return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
 
 
-def _read_zone(text: str) -> timezone | ZoneInfo:
+def _read_zone(text: str) -> "timezone | ZoneInfo":
     if not text:
         return UTC
     if text[0] == "@":
@@ -126,7 +134,9 @@ def _read_zone(text: str) -> timezone | ZoneInfo:
     return timezone(offset) if match[2] is None else timezone(offset, match[2])
 
 
-def _zone(key: str) -> ZoneInfo:
+def _zone(key: str) -> "ZoneInfo":
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(key)
     except Exception as error:  # KeyError, ValueError or an OSError, by key and platform

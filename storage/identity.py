@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 import attrs
 import lmdb
-import lmdb.verify
 
 from keyrun.storage.errors import StoreCorrupt, StoreError, StoreTooNew
 from keyrun.storage.record import seal, unseal
@@ -130,6 +129,8 @@ def check_length(environment: lmdb.Environment, path: Path) -> bool:
     size = data.stat().st_size
     if size >= needed:
         return True
+    import lmdb.verify
+
     problems: list[str] = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
     if problems:
         raise StoreCorrupt(

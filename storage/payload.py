@@ -19,7 +19,7 @@ from keyrun.storage.misfit import (
     name_of,
 )
 from keyrun.storage.native import UNREADABLE, explain, pack, pack_scalar, unpack, vet
-from keyrun.storage.typed import ExactConverter
+from keyrun.storage.typed import Plans
 
 __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError", "Transform"]
 
@@ -54,7 +54,7 @@ class PayloadCodec:
     enums need to be declared to come back as such.
     """
 
-    __slots__ = ("_converter", "_max_depth", "_max_items", "_max_size", "_room", "_transform")
+    __slots__ = ("_max_depth", "_max_items", "_max_size", "_plans", "_room", "_transform")
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PayloadCodec:
         self._max_items = max_items
         # An item takes at least a byte.
         self._room = min(max_size, max_items)
-        self._converter = ExactConverter()
+        self._plans = Plans()
 
     def encode(self, value: Any, declared: Any = Any) -> bytes:
         """The bytes of a value; `PayloadTypeError` or `PayloadError` say what cannot be stored."""
@@ -126,7 +126,7 @@ class PayloadCodec:
             if packed is not None:
                 return packed
         try:
-            lowered = value if declared is Any else self._converter.plan(declared).lower(value)
+            lowered = value if declared is Any else self._plans.plan(declared).lower(value)
             if vet(lowered, self._max_depth, self._room) > self._room:
                 raise TooLarge
             data = pack(_sorted(lowered) if canonical else lowered)
@@ -138,7 +138,7 @@ class PayloadCodec:
 
     def _lift(self, value: Any, declared: Any) -> Any:
         try:
-            return self._converter.plan(declared).lift(value)
+            return self._plans.plan(declared).lift(value)
         except Unsupported as misfit:
             raise PayloadTypeError(str(misfit)) from misfit.__cause__
         except Exception as error:  # defaults of fields are the user's code
@@ -151,7 +151,7 @@ class PayloadCodec:
         """Raise what says where and why a value cannot be stored, after a second, slower look."""
         if not isinstance(error, TooLarge):
             try:
-                ExactConverter(self._inspect).plan(declared).lower(value)
+                Plans(self._inspect).plan(declared).lower(value)
             except Exception as better:
                 error = better
         if isinstance(error, TooLarge):

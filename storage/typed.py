@@ -1,8 +1,8 @@
-"""Which plan belongs to which declared type: a `cattrs.Converter` that never converts.
+"""Which plan belongs to which declared type.
 
-cattrs finds the hooks and sees through NewType, Annotated, Final and aliases; what it would coerce,
-or unstructure by looking at the value, is replaced by the exact plans. Untyped places are passed
-on as they are: an instance there is refused by the packer and never comes back as a dict.
+What stands for another type, such as a NewType, is left to cattrs, which is only imported for that.
+Untyped places are passed on as they are: an instance there is refused by the packer and never comes
+back as a dict.
 """
 
 import collections.abc as abc
@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import Enum
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -24,9 +25,6 @@ from typing import (
     is_typeddict,
 )
 from uuid import UUID
-
-import cattrs
-from cattrs.dispatch import StructureHook, UnstructureHook
 
 from keyrun.storage.fields import has_fields
 from keyrun.storage.instance import instance_plan
@@ -44,6 +42,9 @@ from keyrun.storage.plan import (
     tuple_plan,
     union_plan,
 )
+
+if TYPE_CHECKING:
+    from keyrun.storage.aliases import Aliases
 
 # What may stand where a native type is declared: what typing allows, and it stays what it is.
 _NATIVE: dict[Any, frozenset[type]] = {
@@ -67,17 +68,13 @@ _NATIVE: dict[Any, frozenset[type]] = {
 _MAPPINGS = (dict, abc.Mapping, abc.MutableMapping)
 
 
-class ExactConverter(cattrs.Converter):
+class Plans:
     """Finds plans. `inspect` gets every value at an untyped or native place when it is lowered."""
 
     def __init__(self, inspect: Hook = keep) -> None:
-        super().__init__(
-            detailed_validation=False,
-            unstructure_fallback_factory=_refuse,
-            structure_fallback_factory=_refuse,
-        )
         self._inspect = inspect
         self._plans: dict[Any, Plan] = {}
+        self._aliases: Aliases | None = None
 
     def plan(self, declared: Any) -> Plan:
         """The plan of a declared type; `Unsupported` if no value could be stored as one."""
@@ -88,13 +85,6 @@ class ExactConverter(cattrs.Converter):
         if known is None:
             known = self._plans[declared] = self._find(declared)
         return known
-
-    def get_unstructure_hook(self, type: Any, cache_result: bool = True) -> UnstructureHook:  # noqa: A002
-        return self.plan(type).lower
-
-    def get_structure_hook(self, type: Any, cache_result: bool = True) -> StructureHook:  # noqa: A002
-        lift = self.plan(type).lift
-        return lambda data, _: lift(data)
 
     def _find(self, declared: Any) -> Plan:
         origin = get_origin(declared) or declared
@@ -110,8 +100,11 @@ class ExactConverter(cattrs.Converter):
             return self.plan(declared.__origin__)
         if isinstance(origin, type):
             return self._find_class(declared, origin)
-        lift = super().get_structure_hook(declared)
-        return Plan(super().get_unstructure_hook(declared), lambda data: lift(data, declared))
+        if self._aliases is None:
+            from keyrun.storage.aliases import Aliases
+
+            self._aliases = Aliases(self.plan, _refuse)
+        return self._aliases.plan(declared)
 
     def _find_class(self, declared: Any, origin: type) -> Plan:
         if issubclass(origin, Enum):
