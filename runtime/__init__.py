@@ -20,6 +20,9 @@ journaled outcome return it at once. Everything else here follows from that.
 | `views/`     | events, progress, history and listings, for those who look at runs     |
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from keyrun.runtime.context import Context, DurableCall
 from keyrun.runtime.entities.entity import Entity, entity
 from keyrun.runtime.errors import (
@@ -57,21 +60,8 @@ from keyrun.runtime.errors import (
     UnknownWorkflow,
     WrongTask,
 )
-from keyrun.runtime.graphs import (
-    ConditionError,
-    Graph,
-    InvalidGraph,
-    NodeInput,
-    OutputTooLarge,
-    Port,
-    durable,
-)
-from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
-from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
-from keyrun.runtime.groups.grouping import GroupHandle
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.machine import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
 from keyrun.runtime.opening import open_runtime
 from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
 from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
@@ -81,8 +71,6 @@ from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.policies.turnstile import TurnstileStatus
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.runtime import Runtime
-from keyrun.runtime.schedules.schedule import ScheduleStatus
-from keyrun.runtime.schedules.timetable import Cron, Every, Once
 from keyrun.runtime.steps.current import CurrentStep, current_step
 from keyrun.runtime.steps.step import StepFunction, step
 from keyrun.runtime.steps.undoing import Compensation
@@ -108,16 +96,33 @@ from keyrun.runtime.views.events import (
     StepEvent,
     WaitEvent,
 )
-from keyrun.runtime.views.history import Happening, History
-from keyrun.runtime.views.keys import KeyStatus
-from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.views.reader import Reader, open_reader
 from keyrun.runtime.views.statistics import RuntimeStatistics
 from keyrun.runtime.views.subscription import Events
-from keyrun.runtime.views.watching import Watch
 from keyrun.runtime.waiting.receiving import Approval
 from keyrun.runtime.waiting.signals import Delivery
 from keyrun.runtime.workflow import Workflow, workflow
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs import (
+        ConditionError,
+        Graph,
+        InvalidGraph,
+        NodeInput,
+        OutputTooLarge,
+        Port,
+        durable,
+    )
+    from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
+    from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
+    from keyrun.runtime.groups.handle import GroupHandle
+    from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
+    from keyrun.runtime.schedules.schedule import ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Cron, Every, Once
+    from keyrun.runtime.views.history import Happening, History
+    from keyrun.runtime.views.keys import KeyStatus
+    from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
+    from keyrun.runtime.views.watching import Watch
 
 __all__ = [
     "Approval",
@@ -237,3 +242,68 @@ __all__ = [
     "step",
     "workflow",
 ]
+
+_LATER = {
+    "graphs": (
+        "ConditionError",
+        "Graph",
+        "InvalidGraph",
+        "NodeInput",
+        "OutputTooLarge",
+        "Port",
+        "durable",
+    ),
+    "graphs.view": (
+        "EdgeView",
+        "ExecutionGraph",
+        "NodeState",
+        "NodeView",
+    ),
+    "groups.group": (
+        "GroupStatus",
+        "Member",
+        "MemberOutcome",
+    ),
+    "groups.handle": ("GroupHandle",),
+    "machines": (
+        "Cancel",
+        "Continue",
+        "Fail",
+        "Succeed",
+        "Turn",
+        "TurnSignal",
+        "machine",
+    ),
+    "schedules.schedule": ("ScheduleStatus",),
+    "schedules.timetable": (
+        "Cron",
+        "Every",
+        "Once",
+    ),
+    "views.history": (
+        "Happening",
+        "History",
+    ),
+    "views.keys": ("KeyStatus",),
+    "views.progress": (
+        "Progress",
+        "StepCounts",
+        "StepProgress",
+    ),
+    "views.watching": ("Watch",),
+}
+"""Where that is which is imported by the first who asks for it: most programs need little of it,
+and all of it would make up a third of the time that the import takes."""
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        for module, names in _LATER.items():
+            if name in names:
+                found = getattr(import_module(f"{__name__}.{module}"), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,6 +1,8 @@
 """The engine: what all runs of a runtime share, and how they are found."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,7 +13,6 @@ from keyrun.runtime.children.children import Children
 from keyrun.runtime.control import Control
 from keyrun.runtime.counter import stored_clock, stored_counter
 from keyrun.runtime.entities.reception import Reception
-from keyrun.runtime.groups.groups import Groups
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.order.backlog import Backlog
@@ -28,7 +29,6 @@ from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.crashes import Crashes
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.run import Run
-from keyrun.runtime.schedules.schedules import Schedules
 from keyrun.runtime.steps.asyncio_loop import AsyncioLoop
 from keyrun.runtime.steps.overruns import Overruns
 from keyrun.runtime.steps.slots import Slots
@@ -43,6 +43,10 @@ from keyrun.runtime.waiting.wallclock import SteadyClock
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
+
+if TYPE_CHECKING:
+    from keyrun.runtime.groups.groups import Groups
+    from keyrun.runtime.schedules.schedules import Schedules
 
 Hook = Callable[[RunOutcome], Awaitable[object]]
 News = tuple[int, Run | None] | None
@@ -91,6 +95,7 @@ class Engine:
             live=self.live,
             quarantined=self.crashes.quarantined,
         )
+        self.retention = retention
         self.sweeper = Sweeper(self, retention)
         self.retry = DEFAULT_RETRY
         self.codec = codec
@@ -129,8 +134,6 @@ class Engine:
         self.admission = Admission(self)
         limited = [each for each in registry if each.instances is not None]
         self.instances = Instances(self, limited) if limited else None
-        self.groups = Groups(self)
-        self.schedules = Schedules(self, retention.age)
         self.awaited = Awaited()
         self.resting = Resting()
         self.parking = Parking(self, evict_after)
@@ -176,6 +179,22 @@ class Engine:
         self.opened_at = 1
         """The first number that was not taken before."""
         self._reserved = 0
+        self.start: Callable[[Callable[[], Awaitable[None]]], None]
+        """Has something go on by itself, for as long as the runtime is open."""
+
+    @cached_property
+    def groups(self) -> "Groups":
+        """The groups; imported by the first who asks for them."""
+        from keyrun.runtime.groups.groups import Groups
+
+        return Groups(self)
+
+    @cached_property
+    def schedules(self) -> "Schedules":
+        """The schedules; imported by the first who asks for them."""
+        from keyrun.runtime.schedules.schedules import Schedules
+
+        return Schedules(self, self.retention.age)
 
     def _listen(self, feed: Feed | None) -> None:
         self.feed = feed

@@ -17,7 +17,6 @@ from keyrun.runtime.recovery import recovery
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.unwinding import Unwind
-from keyrun.runtime.views import drawings
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -131,20 +130,27 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
 
     with engine.scope:
         async with engine.actors, trio.open_nursery() as nursery:
-            nursery.start_soon(guard, lambda: recovery.wake_lines(engine))
-            nursery.start_soon(guard, engine.delays.run)
-            nursery.start_soon(guard, engine.timers.run)
-            nursery.start_soon(guard, engine.parking.run)
-            nursery.start_soon(guard, engine.children.run)
-            nursery.start_soon(guard, engine.schedules.run)
-            nursery.start_soon(guard, engine.sweeper.run)
-            nursery.start_soon(guard, engine.reception.requests.run)
-            nursery.start_soon(guard, engine.entrance.run)
-            nursery.start_soon(guard, engine.asyncio.run)
-            nursery.start_soon(guard, engine.overruns.run)
+
+            def start(task: Callable[[], Awaitable[None]]) -> None:
+                if not engine.scope.cancel_called:
+                    nursery.start_soon(guard, task)
+
+            engine.start = start
+            start(lambda: recovery.wake_lines(engine))
+            start(engine.delays.run)
+            start(engine.timers.run)
+            start(engine.parking.run)
+            start(engine.children.run)
+            start(engine.sweeper.run)
+            start(engine.reception.requests.run)
+            start(engine.entrance.run)
+            start(engine.asyncio.run)
+            start(engine.overruns.run)
+            if await engine.store.scan("firings", prefix=engine.ledger.prefix, limit=1):
+                engine.schedules.begin()
             if engine.hook is not None:
                 await engine.outbox.recover()
-                nursery.start_soon(guard, engine.outbox.run)
+                start(engine.outbox.run)
             task_status.started()
 
 
@@ -162,7 +168,10 @@ async def _begin(engine: Engine) -> None:
             engine.paused = engine.stopped = True
     engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
     engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
-    await drawings.keep_plans(engine.ledger, engine.registry)
+    if any(each.kind == "graph" for each in engine.registry):
+        from keyrun.runtime.views.drawings import keep_plans
+
+        await keep_plans(engine.ledger, engine.registry)
     if engine.instances is not None:
         await engine.instances.recover()
     await recovery.note_interruptions(engine)

@@ -15,6 +15,8 @@ SHARD, EPOCH = 0, 0
 
 SALVAGED = "salvage"
 """The origin of what stands in for a damaged run."""
+OF_GROUP = "group:"
+"""What the origin of a member of a group begins with."""
 SUBMITTED_AT = 12
 """Which field of a submission says when: listings look at it before they read all of them."""
 
@@ -192,6 +194,13 @@ class Standing:
             paused=paused,
             berth=berth and Berth(berth[0], tuple(berth[1])),
         )
+
+
+def write_end(standing: Standing) -> tuple[Any, ...]:
+    """How a generation of a run went, as fields."""
+    failure = write_failure(standing.failure)
+    began, ended = standing.started_at, standing.ended_at
+    return began, ended, standing.state._value_, standing.reason, failure
 
 
 def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:

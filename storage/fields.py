@@ -23,12 +23,6 @@ class Field:
     default: Callable[[Any], Any] | None
 
 
-def has_fields(declared: Any) -> bool:
-    """Is it an attrs class or a dataclass, perhaps with type arguments?"""
-    origin = get_origin(declared) or declared
-    return isinstance(origin, type) and (attrs.has(origin) or dataclasses.is_dataclass(origin))
-
-
 def fields_of(declared: Any) -> tuple[Field, ...]:
     """The fields of a class; `Unsupported` if its annotations cannot be resolved."""
     cls = get_origin(declared) or declared

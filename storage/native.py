@@ -5,7 +5,6 @@ slow one that finds the place of what the fast look or the packer did not like. 
 state, so everything may be called from any thread.
 """
 
-import dataclasses
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -115,7 +114,7 @@ def _explain_scalar(value: Any) -> None:
 
 def _way_out(value: Any) -> str:
     kind = type(value)
-    if isinstance(value, Enum) or attrs.has(kind) or dataclasses.is_dataclass(kind):
+    if isinstance(value, Enum) or attrs.has(kind) or hasattr(kind, "__dataclass_fields__"):
         return f"annotate this place with {kind.__name__}, so that it can come back as one"
     if isinstance(value, set | frozenset):
         return "use a list, for instance sorted(...)"

@@ -1,8 +1,8 @@
 """Which plan belongs to which declared type.
 
-What stands for another type, such as a NewType, is left to cattrs, which is only imported for that.
-Untyped places are passed on as they are: an instance there is refused by the packer and never comes
-back as a dict.
+What stands for another type, such as a NewType, is left to cattrs, which is only imported for that,
+as what is about classes is for those. Untyped places are passed on as they are: an instance there
+is refused by the packer and never comes back as a dict.
 """
 
 import collections.abc as abc
@@ -26,8 +26,8 @@ from typing import (
 )
 from uuid import UUID
 
-from keyrun.storage.fields import has_fields
-from keyrun.storage.instance import instance_plan
+import attrs
+
 from keyrun.storage.misfit import Unsupported, name_of
 from keyrun.storage.plan import (
     Hook,
@@ -109,7 +109,9 @@ class Plans:
     def _find_class(self, declared: Any, origin: type) -> Plan:
         if issubclass(origin, Enum):
             return enum_plan(origin, self._inspect)
-        if has_fields(declared):
+        if _has_fields(origin):
+            from keyrun.storage.instance import instance_plan
+
             return instance_plan(declared, self.plan)
         if is_typeddict(origin):
             return self.plan(dict)
@@ -138,6 +140,11 @@ class Plans:
         return union_plan(declared, self.plan)
 
 
+def _has_fields(cls: type) -> bool:
+    """Is it an attrs class or a dataclass?"""
+    return attrs.has(cls) or hasattr(cls, "__dataclass_fields__")
+
+
 def _is_untyped(declared: Any) -> bool:
     return declared in (Any, object, Final) or isinstance(declared, TypeVar)
 
@@ -155,7 +162,7 @@ def _never_none(declared: Any) -> bool:
         return False
     if issubclass(origin, Enum):
         return all(member.value is not None for member in origin)
-    return origin in _NATIVE or has_fields(declared) or is_typeddict(origin)
+    return origin in _NATIVE or _has_fields(origin) or is_typeddict(origin)
 
 
 def _unsupported(declared: Any) -> Unsupported:

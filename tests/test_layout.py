@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import keyrun
+
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
     "actors": {"trio", "attrs", "keyrun.errors", "keyrun.waking", "keyrun.actors"},
@@ -37,7 +39,57 @@ def test_a_folder_imports_only_what_the_plan_of_the_house_allows(folder: str) ->
             assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path}: {name}"
 
 
-def test_the_front_door_does_not_import_what_only_commands_need() -> None:
-    code = "import keyrun, sys; print(sorted({'click', 'rich'} & sys.modules.keys()))"
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has after `code`."""
+    code = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.split())
+
+
+RARE = {
+    *("asyncio", "cattrs", "click", "cronsim", "dataclasses", "rich", "trio_asyncio", "zoneinfo"),
+    *(f"keyrun.runtime.{part}" for part in ("graphs", "groups.groups", "machines")),
+    *(f"keyrun.runtime.{part}" for part in ("schedules.schedules", "schedules.timetable")),
+    *(f"keyrun.runtime.views.{part}" for part in ("history", "keys", "progress", "survey")),
+}
+PLAIN_RUN = """
+import trio
+from keyrun import Context, open_runtime, step, workflow
+from keyrun.storage import MemoryStore
+
+@step
+async def shout(word: str) -> str:
+    return word.upper()
+
+@workflow
+async def greet(ctx: Context, names: list[str]) -> list[str]:
+    return [await ctx.step(shout, name) for name in names]
+
+async def main() -> None:
+    async with open_runtime(MemoryStore(), workflows=[greet]) as runtime:
+        run = await runtime.submit(greet, ["ann"], key="k")
+        assert await run.result() == ["ANN"]
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("code", ["import keyrun", PLAIN_RUN], ids=["import", "run"])
+def test_what_few_programs_need_is_not_imported_before_they_do(code: str) -> None:
+    assert RARE & loaded_by(code) == set()
+
+
+def test_what_is_imported_late_is_there_like_everything_else() -> None:
+    loaded = loaded_by("import keyrun; assert {'Graph', 'Cron', 'step'} <= set(dir(keyrun))")
+    assert "keyrun.runtime.graphs" not in loaded
+    loaded = loaded_by("from keyrun import Graph; import keyrun; assert keyrun.Graph is Graph")
+    assert "keyrun.runtime.graphs" in loaded
+    for package in ("keyrun", "keyrun.runtime"):
+        every = f"from {package} import *; import keyrun; assert Graph is keyrun.Graph; step"
+        assert "keyrun.runtime.graphs" in loaded_by(every)
+
+
+def test_a_name_that_is_not_there_is_missed_by_its_name() -> None:
+    for package in (keyrun, keyrun.runtime):
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no .*'grpah'"):
+            package.grpah  # noqa: B018

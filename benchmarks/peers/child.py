@@ -26,6 +26,9 @@ QUIET = {
     "RESTATE_DISABLE_TELEMETRY": "true",
     "LANGSMITH_TRACING": "false",
 }
+# The packages of peers were compiled when they were installed, as those of any user are. What is
+# run from the sources has to be allowed the same, or each start of it compiles all of them.
+UNWANTED = ("PYTHONDONTWRITEBYTECODE",)
 LAST_WORDS = 300
 PATIENCE = 10.0
 """Seconds for the system to end what was killed."""
@@ -33,6 +36,11 @@ PATIENCE = 10.0
 
 class Failed(Exception):
     """A program ended without an answer, or took too long. The text says how."""
+
+
+def variables() -> dict[str, str]:
+    """The variables that a program of a peer gets."""
+    return {name: value for name, value in os.environ.items() if name not in UNWANTED} | QUIET
 
 
 class Child:
@@ -45,7 +53,7 @@ class Child:
         self._process = subprocess.Popen(
             [*prefix(), python, "-m", module, order.dump()],
             cwd=ROOT,
-            env=os.environ | QUIET,
+            env=variables(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

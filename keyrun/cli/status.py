@@ -12,7 +12,8 @@ from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
 from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.runtime import Failure, Reader, RunStatus
-from keyrun.runtime.groups.group import MEMBER, ORIGIN
+from keyrun.runtime.groups.group import MEMBER
+from keyrun.runtime.records import OF_GROUP
 from keyrun.storage import PayloadError
 
 
@@ -61,8 +62,8 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
     yield "steps done", run.steps_done
     yield "submitted", f"{local_exactly(run.submitted_at or None)} by {run.origin}".strip()
-    if run.origin.startswith(ORIGIN):
-        yield "group", f"{run.origin.removeprefix(ORIGIN)}, member {run.headers.get(MEMBER)}"
+    if run.origin.startswith(OF_GROUP):
+        yield "group", f"{run.origin.removeprefix(OF_GROUP)}, member {run.headers.get(MEMBER)}"
     yield "started", local_exactly(run.started_at)
     yield "ended", local_exactly(run.ended_at)
     if run.started_at is not None:

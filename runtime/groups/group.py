@@ -34,8 +34,6 @@ T_co = TypeVar("T_co", covariant=True)
 PAGE = 1000
 MEMBER = "keyrun.member"
 """The header that tells a run which member of its group it is."""
-ORIGIN = "group:"
-"""What the origin of a member begins with."""
 
 UNPLACED = -1
 """The position of a member whose record is damaged."""

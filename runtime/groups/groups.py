@@ -8,7 +8,7 @@ is missing. Nothing of a group is in memory unless somebody works on it.
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import attrs
@@ -17,12 +17,12 @@ import trio
 from keyrun.runtime.errors import InputMismatch, InvalidGroup, RunEnded, UnknownRun
 from keyrun.runtime.groups.group import (
     MEMBER,
-    ORIGIN,
     PAGE,
     UNPLACED,
     Entry,
     Member,
     Roll,
+    check_group_id,
     check_member_id,
     entries,
     find_member,
@@ -30,9 +30,10 @@ from keyrun.runtime.groups.group import (
     member_run_id,
     read_roll,
 )
+from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import logger
-from keyrun.runtime.records import SALVAGED, Standing, Submission
+from keyrun.runtime.records import OF_GROUP, SALVAGED, Standing, Submission
 from keyrun.runtime.recovery import deadletters
 from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.values import State
@@ -40,6 +41,8 @@ from keyrun.runtime.values import State
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
     from keyrun.storage.group import Group
+
+T = TypeVar("T")
 
 _AGAIN = frozenset({State.FAILED, State.CANCELLED, State.QUARANTINED})
 _NAMED = 5
@@ -55,9 +58,9 @@ class Groups:
         self._leaving: set[bytes] = set()
         """Members that are former ones when what is staged is durable."""
 
-    async def submit(self, group_id: str, members: Sequence[Member[Any, Any]]) -> bool:
-        """Accept a group, or what is missing of it, and run again what did not succeed. Says
-        whether the group is new."""
+    async def submit(self, group_id: str, members: Sequence[Member[Any, T]]) -> GroupHandle[T]:
+        """Accept a group, or what is missing of it, and run again what did not succeed."""
+        check_group_id(group_id)
         engine = self._engine
         engine.check_open()
         described = await self._describe(group_id, members)
@@ -81,7 +84,13 @@ class Groups:
                 await self._accept(group_id, missing[at : at + PAGE], new)
                 new = None
             await self._redrive(group_id, there)
-        return roll is None
+        return GroupHandle(engine, group_id, roll is None)
+
+    async def find(self, group_id: str) -> GroupHandle[Any] | None:
+        """A group that is there."""
+        if await read_roll(self._engine.ledger, group_id) is None:
+            return None
+        return GroupHandle(self._engine, group_id, False)
 
     async def _describe(
         self, group_id: str, members: Sequence[Member[Any, Any]]
@@ -108,7 +117,7 @@ class Groups:
                 member.limits,
                 member.delay,
             )
-            submission.origin = ORIGIN + group_id
+            submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission
             if position % PAGE == 0:
@@ -197,7 +206,7 @@ class Groups:
     ) -> None:
         """All that is stored of a run is being removed. How it ended is kept, so that it does not
         run again with its group, until the runs of all members are gone."""
-        engine, group_id = self._engine, submission.origin.removeprefix(ORIGIN)
+        engine, group_id = self._engine, submission.origin.removeprefix(OF_GROUP)
         member_id = submission.headers.get(MEMBER, "")
         if submission.origin == SALVAGED:
             found = await find_member(engine.ledger, number)

@@ -8,15 +8,13 @@ import attrs
 
 from keyrun.runtime.control import Control
 from keyrun.runtime.errors import RunEnded, UnknownRun
-from keyrun.runtime.groups.group import ORIGIN
 from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import placed, sealed
-from keyrun.runtime.records import SALVAGED, Standing, Submission
+from keyrun.runtime.records import OF_GROUP, SALVAGED, Standing, Submission, write_end
 from keyrun.runtime.recovery.salvage import check_submitted, readmit, remains
 from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
-from keyrun.runtime.views.story import redriven
 from keyrun.runtime.wording import brief
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
@@ -87,7 +85,7 @@ async def stage_redrive(
         group.put("outbox", told, sealed("outbox", told, *standing.fields()))
     fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
     _put_standing(engine, group, number, fresh)
-    fields = (int(Entry.REDRIVEN), "", engine.wall(), *redriven(generation, standing))
+    fields = (int(Entry.REDRIVEN), "", engine.wall(), generation, *write_end(standing))
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, *placed(submission)))
@@ -271,7 +269,7 @@ async def erase(
     for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
         for key, _ in await engine.store.scan(table, prefix=record):
             group.delete(table, key)
-    if submission.origin == SALVAGED or submission.origin.startswith(ORIGIN):
+    if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
         await engine.groups.erased(group, number, submission, standing)
     # The id may lead to a later run by now.
     if await ledger.find(submission.run_id) == number:

@@ -63,6 +63,13 @@ class Schedules:
         self._staged: dict[str, Schedule | None] = {}
         """As they will be when what is staged is durable; None for those that are deleted."""
         self._changes = 0
+        self._begun = False
+
+    def begin(self) -> None:
+        """Fire from here on, for as long as the runtime is open."""
+        if not self._begun:
+            self._begun = True
+            self._engine.start(self.run)
 
     async def put(self, schedule_id: str, plan: Plan, *, paused: bool) -> Schedule:
         """Make a schedule, or give one that is there another plan."""
@@ -139,6 +146,7 @@ class Schedules:
     def _stage(self, old: Schedule, new: Schedule | None) -> "Group":
         """Have one take the place of the other, in the group that is open."""
         self._engine.check_open()
+        self.begin()
         ledger, schedule_id = self._engine.ledger, old.schedule_id
         record = ledger.name(schedule_id)
         group = self._engine.store.open_group()

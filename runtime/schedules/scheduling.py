@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.schedules.schedule import Misfire, Plan, ScheduleStatus, check_schedule_id, show
-from keyrun.runtime.schedules.timetable import Timetable
 from keyrun.runtime.values import Priority
 from keyrun.runtime.workflow import Workflow
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.schedules.schedule import Misfire, ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Timetable
 
 I = TypeVar("I")  # noqa: E741 (the input)
 
@@ -28,15 +28,15 @@ class Scheduling:
         input: I = None,  # type: ignore[assignment]  # noqa: A002
         *,
         key: str,
-        when: Timetable,
-        misfire: Misfire = "fire_once",
+        when: "Timetable",
+        misfire: "Misfire" = "fire_once",
         overlap: bool = False,
         paused: bool = False,
         headers: Mapping[str, str] | None = None,
         tags: Iterable[str] = (),
         priority: Priority = Priority.NORMAL,
         limits: Limits | None = None,
-    ) -> ScheduleStatus:
+    ) -> "ScheduleStatus":
         """Have a workflow run `when`: `Once(...)`, `Every(...)` or `Cron(...)`.
 
         The same again changes nothing. Something else under the same id takes its place: the
@@ -47,6 +47,8 @@ class Scheduling:
         "fire_once" makes up for all of that with one run, "skip" does not. While the run of the
         last firing has not ended, firings are skipped unless there may be an `overlap`.
         """
+        from keyrun.runtime.schedules.schedule import Plan, check_schedule_id, show
+
         check_schedule_id(schedule_id)
         engine = self._engine
         described = engine.admission.describe(

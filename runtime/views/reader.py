@@ -2,27 +2,32 @@
 
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.errors import UnknownRun
-from keyrun.runtime.graphs.view import ExecutionGraph
-from keyrun.runtime.groups.group import ORIGIN, GroupStatus, read_status
 from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.schedules import schedule
-from keyrun.runtime.schedules.schedule import ScheduleStatus
+from keyrun.runtime.records import OF_GROUP
 from keyrun.runtime.values import RunStatus, State
-from keyrun.runtime.views.history import History
-from keyrun.runtime.views.keys import KeyStatus, keys
 from keyrun.runtime.views.listing import Listing, Wanted
-from keyrun.runtime.views.progress import Progress, Tally
 from keyrun.runtime.views.reading import Reading
-from keyrun.runtime.views.watching import Watch
 from keyrun.runtime.wording import brief
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store
 from keyrun.storage.payload import PayloadCodec, Transform
+
+if TYPE_CHECKING:
+    # What few programs ask for is imported by the first who does.
+    from keyrun.runtime.graphs.view import ExecutionGraph
+    from keyrun.runtime.groups.group import GroupStatus
+    from keyrun.runtime.schedules.schedule import ScheduleStatus
+    from keyrun.runtime.views.history import History
+    from keyrun.runtime.views.keys import KeyStatus
+    from keyrun.runtime.views.progress import Progress
+    from keyrun.runtime.views.survey import Survey
+    from keyrun.runtime.views.watching import Look, Watch
 
 
 class Reader:
@@ -36,54 +41,49 @@ class Reader:
         self._listing = Listing(reading)
         self._wall = wall
 
+    @cached_property
+    def _survey(self) -> "Survey":
+        from keyrun.runtime.views.survey import Survey
+
+        return Survey(self._reading, self._wall)
+
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, or None if there is no such run. With `result=False` its result is
         not read, which needs neither the classes nor the codec that it was written with."""
         number = await self._ledger.find(run_id)
         return None if number is None else await self._reading.status(number, result=result)
 
-    async def history(self, run_id: str) -> History:
+    async def history(self, run_id: str) -> "History":
         """What happened to a run; empty if there is no such run. It can be saved to a file, and
         replayed against changed code with `keyrun.testing.replay`."""
-        number = await self._ledger.find(run_id)
-        return History() if number is None else await self._reading.history(number)
+        return await self._survey.history(await self._ledger.find(run_id))
 
-    async def progress(self, run_id: str) -> Progress | None:
+    async def progress(self, run_id: str) -> "Progress | None":
         """How far a run is, as of the last commit; None if there is no such run."""
         number = await self._ledger.find(run_id)
-        if number is None:
-            return None
-        return (await self._reading.progress(number, Tally(), self._wall()))[0]
+        return None if number is None else (await self._survey.progress(number))[0]
 
-    async def execution_graph(self, run_id: str) -> ExecutionGraph | None:
+    async def execution_graph(self, run_id: str) -> "ExecutionGraph | None":
         """A run of a graph, node by node and edge by edge, as of the last commit; None if there is
         no such run, or it is of no graph."""
         number = await self._ledger.find(run_id)
         if number is None:
             return None
-        return await self._reading.execution_graph(number, self._queues())
+        return await self._survey.execution_graph(number, self._queues())
 
     def _queues(self) -> dict[str, int] | None:
         """How many calls wait, by step, where that is known."""
         return None
 
-    def watch(self, run_id: str, *, interval: float = 0.2) -> Watch:
+    def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
         """How far a run is, at once and then whenever a look every `interval` seconds shows a
         change, until it has ended: async for progress in reader.watch(run_id)."""
+        from keyrun.runtime.views.watching import Watch
+
         return Watch(run_id, self._looker(run_id), interval)
 
-    def _looker(self, run_id: str) -> Callable[[Tally], Awaitable[tuple[Progress | None, Tally]]]:
-        number: int | None = None
-
-        async def look(tally: Tally) -> tuple[Progress | None, Tally]:
-            nonlocal number
-            if number is None:
-                number = await self._ledger.find(run_id)
-            if number is None:
-                return None, tally
-            return await self._reading.progress(number, tally, self._wall())
-
-        return look
+    def _looker(self, run_id: str) -> "Look":
+        return self._survey.looker(run_id)
 
     async def runs(
         self,
@@ -104,9 +104,9 @@ class Reader:
         last one you have. `since` and `until` are about when they were submitted. `origin` is what
         started them, such as "schedule:nightly"; `group` is short for that of a group."""
         if group is not None:
-            if origin not in (None, ORIGIN + group):
+            if origin not in (None, OF_GROUP + group):
                 return []
-            origin = ORIGIN + group
+            origin = OF_GROUP + group
         wanted = Wanted.of(state, key, workflow, tag, since, until, origin)
         return await self._listing.page(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
@@ -119,10 +119,12 @@ class Reader:
         quarantined: bool | None = None,
         limit: int = 100,
         after: str | None = None,
-    ) -> list[KeyStatus]:
+    ) -> "list[KeyStatus]":
         """What each key is doing that has runs which have not ended; or only `key`, or those that
         are, or are not, `quarantined`. A reader sees the keys whose first run is: that Keyrun
         itself failed to serve a key is only known to the runtime where that happened."""
+        from keyrun.runtime.views.keys import keys
+
         return await keys(self._reading, key=key, quarantined=quarantined, limit=limit, after=after)
 
     async def dead_letters(
@@ -147,14 +149,18 @@ class Reader:
             newest_first=newest_first,
         )
 
-    async def group_status(self, group_id: str) -> GroupStatus | None:
+    async def group_status(self, group_id: str) -> "GroupStatus | None":
         """How a group stands, or None if there is no such group."""
+        from keyrun.runtime.groups.group import read_status
+
         return await read_status(self._reading, group_id)
 
     async def schedules(
         self, *, limit: int = 100, after: str | None = None
-    ) -> list[ScheduleStatus]:
+    ) -> "list[ScheduleStatus]":
         """How schedules stand, in the order of their ids; `after` is the last that you have."""
+        from keyrun.runtime.schedules import schedule
+
         return await schedule.page(self._ledger, self._reading, limit, after)
 
     async def unfinished(self) -> dict[tuple[str, int], int]:

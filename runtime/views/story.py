@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.journal.entry import CHILD, GATE, Call, Entry
-from keyrun.runtime.records import Standing, Submission, read_failure, write_failure
+from keyrun.runtime.records import Standing, Submission, read_failure
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
 
@@ -30,13 +30,6 @@ class Happening:
     delay: float | None = None
     failure: Failure | None = None
     detail: str | None = None
-
-
-def redriven(generation: int, former: Standing) -> tuple[Any, ...]:
-    """What an entry says of a generation that begins, and of how the one before it went."""
-    failure = write_failure(former.failure)
-    went = former.started_at, former.ended_at, former.state._value_, former.reason, failure
-    return (generation, *went)
 
 
 def tell(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.admission import check_run_id
 from keyrun.runtime.views.reader import Reader
 from keyrun.runtime.views.subscription import Events, check_kinds
-from keyrun.runtime.views.watching import Watch
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
+    from keyrun.runtime.views.watching import Watch
 
 
 class Window(Reader):
@@ -46,8 +46,10 @@ class Window(Reader):
             check_open=engine.check_open,
         )
 
-    def watch(self, run_id: str, *, interval: float = 0.0) -> Watch:
+    def watch(self, run_id: str, *, interval: float = 0.0) -> "Watch":
         """How far a run is, at once and then whenever that has changed, but at most every
         `interval` seconds, until it has ended: async for progress in runtime.watch(run_id). Whoever
         is slow gets the latest."""
+        from keyrun.runtime.views.watching import Watch
+
         return Watch(run_id, self._looker(run_id), interval, self.events(run_id=run_id, buffer=1))

@@ -36,7 +36,7 @@ from keyrun import (
     step,
     workflow,
 )
-from keyrun.runtime.machine import Verdict
+from keyrun.runtime.machines import Verdict
 from keyrun.storage import MemoryStore
 from keyrun.testing import (
     CrashingMemoryStore,

@@ -94,3 +94,12 @@ def test_programs_end_with_those_who_started_them(number: int, tmp_path: Path) -
         assert guardian.stdout.readline().strip() == "{'ready': True}"
         guardian.send_signal(number)
     assert_released(order)
+
+
+def test_what_is_run_from_the_sources_is_compiled_once_like_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("LANG", "C")
+    assert "PYTHONDONTWRITEBYTECODE" not in child.variables()
+    assert child.variables()["LANG"] == "C"

@@ -212,5 +212,5 @@ async def test_conditions_that_nobody_here_can_answer_are_inferred(
 
         reader = stranger(store)
         ledger = Ledger(store.namespace("default"))
-        monkeypatch.setattr(reader._reading, "_drawings", Drawings(ledger, Sealed(), Registry([])))
+        monkeypatch.setattr(reader._survey, "_drawings", Drawings(ledger, Sealed(), Registry([])))
         assert states(await reader.execution_graph("r")) == expected

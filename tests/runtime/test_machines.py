@@ -21,7 +21,7 @@ from keyrun.runtime import (
     Turn,
     machine,
 )
-from keyrun.runtime.machine import Verdict
+from keyrun.runtime.machines import Verdict
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
 
