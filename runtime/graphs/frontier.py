@@ -62,7 +62,7 @@ class Frontier:
         self.run_input = run_input
         self.outputs: dict[str, Any] = {}
         self.ends: dict[str, End] = {}
-        """How each node ended the last time."""
+        """How each node ended the last time that it ran, or that it was skipped."""
         self.failed: list[tuple[Activation, End]] = []
         """Failures that nobody took care of, in order."""
         self.picked: deque[Activation] = deque()
@@ -118,7 +118,8 @@ class Frontier:
         left = deque([(station, end)])
         while left:
             station, end = left.popleft()
-            self.ends[station.node.id] = end
+            if end.on is not None or station.node.id not in self.turns:
+                self.ends[station.node.id] = end
             if not station.outgoing and not station.returning and end.failure is None:
                 continue
             for target in self._leave(station, end, activation):
@@ -143,7 +144,9 @@ class Frontier:
         touched = []
         for link in station.outgoing:
             if link.index in fired:
-                self._tokens[link.index] = end
+                # What begins with the first edge takes no notice of those that come later.
+                if link.edge.target not in self._entered:
+                    self._tokens[link.index] = end
                 touched.append(self._decide(link, Way.FIRED))
             elif self._over.issuperset(link.loops):
                 touched.append(self._decide(link, Way.BROKEN if broken else Way.DEAD))
@@ -216,7 +219,7 @@ class Frontier:
         elif not undecided and not broken and fresh is not None:
             self._take(station)
             return None
-        if undecided or (name in self.turns and not broken):
+        if undecided:
             return None
         self._entered.add(name)
         return _BROKEN if broken else _SKIPPED
@@ -262,8 +265,8 @@ class Frontier:
                     self._tokens.pop(each.index, None)
                 for each in self.plan.stations[name].returning:
                     self._over.discard(each.index)
-                    if each is not link:
-                        self._fired_back.pop(each.index, None)
+            for index in loop.inner:
+                self._fired_back.pop(index, None)
             self._held = [(e, way) for e, way in self._held if e.edge.source not in loop.region]
             self._activate(self.plan.stations[link.edge.target], end, link)
 

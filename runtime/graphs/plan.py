@@ -15,11 +15,13 @@ from keyrun.runtime.steps.step import StepFunction
 @attrs.frozen(kw_only=True)
 class Loop:
     """A back edge: `body` is what lies between its ends, `region` all that can come after its
-    target, which has to be at rest before the next turn begins."""
+    target, which has to be at rest before the next turn begins. `inner` are the back edges of the
+    loops inside of it, whose turns are counted anew in each of its own."""
 
     link: Link
     body: frozenset[str]
     region: frozenset[str]
+    inner: frozenset[int]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -135,10 +137,22 @@ def draw(
         sinks=tuple(name for name, each in stations.items() if not _leads_on(each)),
         links=links,
         loops={
-            index: Loop(link=links[index], body=frozenset(body), region=frozenset(region))
+            index: Loop(
+                link=links[index],
+                body=frozenset(body),
+                region=frozenset(region),
+                inner=frozenset(at for at in bodies if _is_inside(bodies[at], bodies[index])),
+            )
             for index, (body, region) in bodies.items()
         },
     )
+
+
+def _is_inside(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]]) -> bool:
+    """Whether one loop is inside of another. No two are inside of each other: else each would let
+    the other begin anew, and no number of turns would be the most."""
+    (body, region), (outer_body, outer_region) = one, other
+    return region < outer_region or (region == outer_region and body < outer_body)
 
 
 def node_of(ident: str) -> str:

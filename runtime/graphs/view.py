@@ -95,9 +95,9 @@ def _states(
         if activation is not None and not ended:
             runs = activation.ident in under_way
             state = NodeState.RUNNING if runs else NodeState.WAITING
-        elif activation is not None or (ended and end is None):
+        elif ended and (end is None or frontier.under_way(name)):
             state = NodeState.CANCELLED
-        elif frontier.under_way(name) or end is None:
+        elif end is None or frontier.under_way(name):
             state = NodeState.PENDING
         elif end.on is None:
             state = NodeState.SKIPPED

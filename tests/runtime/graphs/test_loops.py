@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Graph, Limits, NodeInput, Retry
+from keyrun.runtime import Graph, Limits, NodeInput, NodeState, Port, Retry
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended, failure_of, result_of
@@ -141,3 +141,72 @@ async def test_a_fail_edge_may_lead_back(autojump_clock: MockClock) -> None:
     graph.edge("fragile", "prepare", on="fail", back=True)
     assert await result_of(graph) == "done"
     assert log.begun[-2:] == ["prepare#3", "fragile 3"]
+
+
+async def test_each_turn_may_go_another_way(autojump_clock: MockClock) -> None:
+    """What was taken in an earlier turn and is not taken in this one is no reason to wait."""
+    log = Log()
+
+    async def split(given: NodeInput) -> Port:
+        return Port("odd" if given.iteration % 2 else "even")
+
+    async def count(given: NodeInput) -> int:
+        return given.iteration
+
+    graph = Graph("g")
+    graph.node("split", split, ports=("odd", "even"))
+    graph.node("left", log.node())
+    graph.node("right", log.node())
+    graph.node("join", count)
+    graph.node("end", log.node())
+    graph.edge("split", "left", port="odd")
+    graph.edge("split", "right", port="even")
+    graph.edge("left", "join")
+    graph.edge("right", "join")
+    graph.edge("join", "split", back=True, when="output < 4")
+    graph.edge("join", "end", when="output >= 4")
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        run = await runtime.submit(graph, key="k", run_id="r")
+        assert await run.result() == "end"
+        view = await runtime.execution_graph("r")
+    assert log.begun == ["left", "right", "left#2", "right#2", "end"]
+    assert view is not None
+    assert {node.state for node in view.nodes} == {NodeState.DONE}
+
+
+async def test_two_ways_back_do_not_let_each_other_begin_anew(autojump_clock: MockClock) -> None:
+    log = Log()
+
+    async def work(given: NodeInput) -> Port:
+        log.lines.append(f"+work {given.iteration}")
+        return Port("redo" if given.iteration % 2 else "mend")
+
+    graph = Graph("g")
+    graph.node("work", work, ports=("redo", "mend"))
+    graph.edge("work", "work", port="redo", back=True, max_iterations=3)
+    graph.edge("work", "work", port="mend", back=True, max_iterations=3)
+    failure = await failure_of(graph)
+    assert failure.kind == "iteration_limit"
+    assert len(log.begun) == 5
+
+
+async def test_an_edge_too_late_for_an_any_join_means_nothing_to_the_next_turn(
+    autojump_clock: MockClock,
+) -> None:
+    log = Log()
+
+    async def turn(given: NodeInput) -> int:
+        await trio.sleep(5)
+        return given.iteration
+
+    graph = Graph("g")
+    graph.node("fast", log.node(1))
+    graph.node("slow", log.node(2))
+    graph.node("turn", turn)
+    graph.node("pick", log.node(), join="any")
+    graph.edge("fast", "pick")
+    graph.edge("slow", "pick")
+    graph.edge("turn", "pick", on="fail")
+    graph.edge("turn", "turn", back=True, when="output < 2")
+    await result_of(graph)
+    assert log.begun == ["fast", "slow", "pick"]

@@ -129,6 +129,27 @@ async def test_a_failed_run_shows_what_was_cancelled(autojump_clock: MockClock) 
         assert seen.nodes[0].failure is not None
 
 
+async def test_a_turn_that_was_never_begun_is_cancelled_when_the_run_has_failed(
+    autojump_clock: MockClock,
+) -> None:
+    log = Log()
+
+    async def head(given: NodeInput) -> int:
+        return given.iteration
+
+    graph = Graph("g", fail_fast=True, max_concurrency=1)
+    graph.node("head", head)
+    graph.node("bad", log.fails())
+    graph.node("again", log.node())
+    graph.edge("head", "bad", when="output == 2")
+    graph.edge("head", "again")
+    graph.edge("head", "head", back=True, when="output == 1")
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        await ended(await runtime.submit(graph, key="k", run_id="r"))
+        seen = await runtime.execution_graph("r")
+    assert states(seen) == {"head": "done", "bad": "failed", "again": "cancelled"}
+
+
 async def test_turns_of_loops_and_workflow_code_are_shown(autojump_clock: MockClock) -> None:
     @step
     async def inner() -> int:

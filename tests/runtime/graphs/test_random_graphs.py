@@ -1,0 +1,138 @@
+"""Random graphs go as the model says, on time, whatever their edges, joins, loops and limits."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from keyrun.runtime import (
+    Graph,
+    NodeInput,
+    PermanentError,
+    Port,
+    Retry,
+    Runtime,
+    State,
+    TransientError,
+    current_step,
+)
+from keyrun.testing import crash_points, open_test_runtime, replay
+from tests.runtime.graphs.model import DELAY, Course, ModelGraph, ModelNode, random_graph
+from tests.runtime.graphs.nodes import ended
+
+AGAIN = Retry.fixed(max_attempts=3, delay=DELAY, jitter=0)
+Story = list[tuple[float, str]]
+
+
+def _function(node: ModelNode, story: Story) -> Any:
+    async def work(given: NodeInput) -> Any:
+        current = current_step()
+        if current.attempt == 1:
+            story.append((trio.current_time(), current.step))
+        if current.attempt <= node.failures:
+            raise TransientError("not yet")
+        await trio.sleep(node.seconds)
+        fate = node.fate(given.iteration)
+        if fate == "fails":
+            raise PermanentError("as told")
+        return given.iteration if fate == "none" else Port(fate, given.iteration)
+
+    return work
+
+
+def _made(model: ModelGraph, story: Story) -> Graph:
+    graph = Graph(
+        "random",
+        fail_fast=model.fail_fast,
+        max_concurrency=model.most,
+        schedule="waves" if model.waves else "eager",
+    )
+    for node in model.nodes:
+        graph.node(
+            node.id,
+            _function(node, story),
+            ports=node.ports,
+            join=node.join,  # type: ignore[arg-type]
+            priority=node.priority,
+            retry=AGAIN,
+        )
+    for edge in model.edges:
+        graph.edge(
+            edge.source,
+            edge.target,
+            on=edge.on,  # type: ignore[arg-type]
+            port=edge.port,
+            when=None if edge.least is None else f"output >= {edge.least}",
+            back=edge.back,
+            max_iterations=edge.most,
+        )
+    return graph
+
+
+def _result(model: ModelGraph, course: Course) -> Any:
+    leads_on = {edge.source for edge in model.edges if not edge.back and edge.on != "fail"}
+    last = [node.id for node in model.nodes if node.id not in leads_on]
+    if len(last) == 1:
+        return course.outputs.get(last[0])
+    return {name: course.outputs[name] for name in last if name in course.outputs}
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 25) for at in range(0, 100, 25)], ids=str)
+async def test_a_graph_goes_as_the_model_says(seeds: range, autojump_clock: MockClock) -> None:
+    for seed in seeds:
+        model, story = random_graph(seed), Story()
+        graph, course = _made(model, story), Course(model)
+        async with open_test_runtime(workflows=[graph]) as runtime:
+            began = trio.current_time()
+            status = await ended(await runtime.submit(graph, key="k", run_id="r"))
+            view = await runtime.execution_graph("r")
+        assert view is not None
+        assert [name for _, name in story] == [name for _, name in course.story], seed
+        expected = [at for at, _ in course.story]
+        assert [at - began for at, _ in story] == pytest.approx(expected, abs=0.002), seed
+        if course.too_many:
+            assert status.failure is not None, seed
+            assert status.failure.kind == "iteration_limit", seed
+        elif course.failed:
+            assert status.failure is not None, seed
+            assert status.failure.step == course.failed[0], seed
+        else:
+            assert status.state is State.SUCCEEDED, seed
+            assert status.result == _result(model, course), seed
+            assert {each.id: each.turns for each in view.nodes if each.turns} == course.turns, seed
+
+
+@pytest.mark.parametrize("seed", range(200, 208))
+async def test_a_crash_changes_nothing_but_times(seed: int, autojump_clock: MockClock) -> None:
+    """Where it matters who is first, other times may lead elsewhere: those graphs are left out."""
+    model = random_graph(seed)
+    calm = [attrs.evolve(node, join="all") for node in model.nodes]
+    model, story = attrs.evolve(model, nodes=calm, fail_fast=False), Story()
+    graph = _made(model, story)
+    settled: list[tuple[str | None, int]] = []
+    """What had completed when the store was opened, and how often that had run."""
+
+    async def scenario(runtime: Runtime) -> Any:
+        runs = Counter(name for _, name in story)
+        for each in await runtime.history("r"):
+            if each.event == "step_completed":
+                settled.append((each.step, runs[str(each.step)]))
+        status = await ended(await runtime.submit(graph, key="k", run_id="r"))
+        history = await runtime.history("r")
+        await replay(history, graph)
+        over = sorted(
+            str(each.step) for each in history if each.event in ("step_completed", "step_failed")
+        )
+        return status.state, status.result, over
+
+    outcomes = []
+    for point in crash_points(every=4):
+        story.clear()
+        settled.clear()
+        outcomes.append(await point.run(scenario, workflows=[graph]))
+        runs = Counter(name for _, name in story)
+        assert [(name, runs[str(name)]) for name, _ in settled] == settled
+    assert all(outcome == outcomes[0] for outcome in outcomes)
