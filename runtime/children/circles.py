@@ -1,8 +1,9 @@
 """Circles: runs that wait for children which wait for them would wait for ever.
 
-A run waits for its children. A child waits for whoever holds its key, unless that is itself; a run
-that lets others go ahead while it waits holds none. A circle is found when it closes, which is when
-a child is admitted, by walking from run to run.
+A run waits for its children, and what a step or an entity's method calls is waited for, too. A
+child or a call waits for whoever holds its key, unless that is itself; a run that lets others go
+ahead while it waits holds none. A circle is found when it closes, which is when a child is admitted
+or a call comes in, by walking from one to the next.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 PAGE = 500
 
 Kin = tuple[str, int]
-"""The key and the number of a child."""
+"""The key and the number of a child, or 0 of a call."""
 
 
 async def circle(engine: "Engine", parent: int, child: Kin) -> list[Kin] | None:
@@ -27,23 +28,54 @@ async def circle(engine: "Engine", parent: int, child: Kin) -> list[Kin] | None:
     return await _walk(engine, parent, [child], {child[1]})
 
 
-async def _walk(engine: "Engine", target: int, path: list[Kin], seen: set[int]) -> list[Kin] | None:
+async def chain(engine: "Engine", key: str, target: str) -> list[str] | None:
+    """The keys that lead from one to another, each of which waits for the next. Nothing is awaited
+    here that lets another task run."""
+    paths, seen = [[(key, 0)]], {(key, 0)}
+    while paths:
+        path = paths.pop()
+        if path[-1][0] == target:
+            return [key for key, _ in path]
+        steps = _called(engine, path[-1][0])
+        if engine.children.used:
+            holder = await _holder(engine, path[-1][0])
+            steps += await _waited_for(engine, path[-1][1], holder)
+        for step in steps:
+            if step not in seen:
+                seen.add(step)
+                paths.append([*path, step])
+    return None
+
+
+async def _walk(
+    engine: "Engine", target: int, path: list[Kin], seen: set[int | str]
+) -> list[Kin] | None:
     key, number = path[-1]
     holder = await _holder(engine, key)
     if holder == target:
         return path
-    steps = await _children(engine, number)
-    if holder is not None and holder != number:
-        steps += await _children(engine, holder)
-    for step in steps:
+    for step in _called(engine, key) + await _waited_for(engine, number, holder):
         if step[1] == target:
             return [*path, step]
-        if step[1] < path[0][1] and step[1] not in seen:
-            seen.add(step[1])
+        if step[1] < path[0][1] and (step[1] or step[0]) not in seen:
+            seen.add(step[1] or step[0])
             found = await _walk(engine, target, [*path, step], seen)
             if found is not None:
                 return found
     return None
+
+
+def _called(engine: "Engine", key: str) -> list[Kin]:
+    """What code has called that holds a key."""
+    return [(called, 0) for called in engine.reception.waits.keys(key)]
+
+
+async def _waited_for(engine: "Engine", number: int, holder: int | None) -> list[Kin]:
+    """The children that a run, and the one that holds its key, wait for."""
+    steps = await _children(engine, number) if number else []
+    if holder is not None and holder != number:
+        steps += await _children(engine, holder)
+    return steps
 
 
 async def _holder(engine: "Engine", key: str) -> int | None:

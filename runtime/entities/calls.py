@@ -211,6 +211,8 @@ async def perform(call: Call, stored: bytes) -> None:
     try:
         draft = Draft(engine.codec, stored)
     except _UNFIT as error:
+        if call.slot:
+            engine.slots.give()
         call.refuse(error)
         return
     instance: Any = object.__new__(cls)

@@ -123,8 +123,11 @@ def entity(
                 "self.state, so it has neither"
             )
         called = cls.__name__ if name is None else name
-        if not isinstance(called, str) or not 0 < len(called.encode()) <= MAX_NAME:
-            raise ValueError(f"name must be 1 to {MAX_NAME} bytes long, got {brief(called)}")
+        if not _is_name(called):
+            raise ValueError(
+                f"name must be a string of 1 to {MAX_NAME} bytes as UTF-8 and hold no NUL, got "
+                f"{brief(called)}"
+            )
         if not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {brief(limits)}")
         methods = _methods(cls)
@@ -146,10 +149,19 @@ def entity(
     return decorate if cls is None else decorate(cls)
 
 
+def _is_name(name: object) -> bool:
+    try:
+        return isinstance(name, str) and 0 < len(name.encode()) <= MAX_NAME and "\0" not in name
+    except UnicodeEncodeError:
+        return False
+
+
 def _methods(cls: type) -> dict[str, Method]:
     found = {}
     for name, function in inspect.getmembers(cls, inspect.iscoroutinefunction):
-        if not name.startswith("_"):
+        # What is static or of the class has no state to work on.
+        is_method = inspect.isfunction(inspect.getattr_static(cls, name))
+        if is_method and not name.startswith("_"):
             found[name] = _method(name, function)
     return found
 

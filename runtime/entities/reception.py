@@ -4,7 +4,7 @@ Calls that wait count as work that was not started: `max_pending` and `max_pendi
 them together with the runs, and they have to wait at the entrance like these.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from keyrun.runtime.entities.calls import Call, left, perform, serving
 from keyrun.runtime.entities.entity import Kind, Method, kind_of
 from keyrun.runtime.entities.requests import Requests
 from keyrun.runtime.entities.states import States
-from keyrun.runtime.errors import CallCycle, UnknownEntity
+from keyrun.runtime.entities.waits import Waits
+from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.steps.current import running
@@ -49,8 +50,7 @@ class Reception:
         """Those whose method waits for something."""
         self._asked: dict[bytes, Call] = {}
         """Those with a request id that have no answer yet, by the record it will be in."""
-        self._waits: dict[str, dict[Call, None]] = {}
-        """What code that holds a key has called, by that key."""
+        self.waits = Waits(engine)
 
     def known(self, entity: type) -> tuple[Kind, float]:
         """What this runtime knows of an entity, and how long its methods may take."""
@@ -64,7 +64,7 @@ class Reception:
             )
         return kind, timeout
 
-    async def call(
+    def call(
         self,
         kind: Kind,
         key: str,
@@ -73,16 +73,21 @@ class Reception:
         kwargs: dict[str, Any],
         timeout: float,
         request_id: str | None,
-    ) -> Any:
-        """Call a method, and return its answer when that is durable."""
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a method. To be awaited: gives its answer when that is durable."""
         check_key(key)
         call = Call(self._engine, kind, key, method, args, kwargs, timeout)
+        if request_id is not None:
+            call.request = self.requests.describe(kind, key, method, request_id, args, kwargs)
         above = serving.get() or running.get()
         if above is not None and not above.over:
             call.above = above
-            self._refuse_cycle(call, above.key)
-        if request_id is not None:
-            call.request = self.requests.describe(kind, key, method, request_id, args, kwargs)
+            return self.waits.wait(call, self._answer)
+        return self._answer(call)
+
+    async def _answer(self, call: Call) -> Any:
+        """What a call comes to, when that is durable."""
+        if call.request is not None:
             found, value = await self._repeated(call)
             if found:
                 await trio.lowlevel.checkpoint()
@@ -91,10 +96,7 @@ class Reception:
             while self._is_hindered(call):
                 await self._make_way(call)
         self._enter(call)
-        if call.above is None:
-            await trio.lowlevel.wait_task_rescheduled(call)
-        else:
-            await self._wait_apart(call, call.above.key)
+        await trio.lowlevel.wait_task_rescheduled(call)
         if call.error is not None:
             raise call.error
         return call.value
@@ -165,36 +167,6 @@ class Reception:
             engine.parking.overtake(head)
         if not line.awake:
             line.wake()
-
-    async def _wait_apart(self, call: Call, holder: str) -> None:
-        """Wait for the answer while a key is held."""
-        waits = self._waits.setdefault(holder, {})
-        waits[call] = None
-        try:
-            await trio.lowlevel.wait_task_rescheduled(call)
-        finally:
-            del waits[call]
-            if not waits and self._waits.get(holder) is waits:
-                del self._waits[holder]
-
-    def _refuse_cycle(self, call: Call, holder: str) -> None:
-        """Raise if the key that is called waits for the one that is held."""
-        paths = [[call.key]]
-        seen = {call.key}
-        while paths:
-            path = paths.pop()
-            if path[-1] == holder:
-                chain = ", which waits for ".join(map(repr, path))
-                raise CallCycle(
-                    f"{call.name} would never begin: {holder!r} would wait for {chain}; call it "
-                    "after the method or step has returned, or under another key",
-                    key=call.key,
-                    step=call.name,
-                )
-            for other in self._waits.get(path[-1], ()):
-                if other.key not in seen:
-                    seen.add(other.key)
-                    paths.append([*path, other.key])
 
     def withdraw(self, call: Call) -> None:
         """A call that has not begun will not begin."""

@@ -57,9 +57,9 @@ class Request:
 def check_request_id(request_id: object) -> str:
     """`request_id` if it can be one."""
     if isinstance(request_id, str):
-        size = len(request_id.encode(errors="replace"))
-        if 0 < size <= MAX_REQUEST_ID:
-            return request_id
+        with suppress(UnicodeEncodeError):
+            if 0 < len(request_id.encode()) <= MAX_REQUEST_ID:
+                return request_id
     raise ValueError(
         f"request_id must be a string of 1 to {MAX_REQUEST_ID} bytes as UTF-8, got "
         f"{brief(request_id)}"

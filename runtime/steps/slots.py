@@ -31,6 +31,7 @@ class Slots:
         self._waiting: dict[Priority, deque[trio.lowlevel.Task]] = {p: deque() for p in Priority}
         self._turn = 0
         self.waiting = 0
+        self._owed = 0
 
     def take_nowait(self) -> bool:
         """Take a slot if one is free; then nobody waits."""
@@ -58,6 +59,10 @@ class Slots:
         if not self.waiting:
             self.free += 1
             return
+        if self._owed:
+            self._owed -= 1
+            self.waiting -= 1
+            return
         while True:
             queue = self._waiting[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
@@ -65,3 +70,8 @@ class Slots:
                 self.waiting -= 1
                 trio.lowlevel.reschedule(queue.popleft())
                 return
+
+    def owe(self) -> None:
+        """Take the next slot that is given back, without waiting for it."""
+        self._owed += 1
+        self.waiting += 1

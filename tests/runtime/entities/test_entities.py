@@ -25,7 +25,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.storage import MemoryStore, PayloadTypeError, StoreClosed, StoreCorrupt
+from keyrun.storage import MemoryStore, PayloadError, PayloadTypeError, StoreClosed, StoreCorrupt
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.runtime.accounts import Account, napping, noted, opened, polite, ran, slowly_noted
 from tests.runtime.fragile import FragileStore
@@ -495,6 +495,37 @@ async def test_a_damaged_state_is_told_to_who_calls_and_harms_no_other(
         assert await (await rt.submit(noted, "run", key="a")).result() == "run"
 
 
+class Cipher:
+    """Encodes with one letter before the payload, and knows no other."""
+
+    def __init__(self, letter: bytes) -> None:
+        self._letter = letter
+
+    def wrap(self, data: bytes, /) -> bytes:
+        return self._letter + data
+
+    def unwrap(self, data: bytes, /) -> bytes:
+        if data[:1] != self._letter:
+            raise ValueError("encoded with another key")
+        return data[1:]
+
+
+async def test_a_state_that_cannot_be_read_is_told_and_keeps_no_slot(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with opened(store, transform=Cipher(b"a")) as rt:
+        await rt.call(Account, "k", "deposit", 1)
+    async with opened(store, transform=Cipher(b"b"), max_concurrent_steps=1) as rt:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rt.call, Account, "other", "slow_deposit", 1)
+            await wait_all_tasks_blocked()
+            with pytest.raises(PayloadError, match="another key"):
+                await rt.call(Account, "k", "deposit", 1)
+        assert rt.statistics().running_steps == 0
+        assert await rt.call(Account, "other", "slow_deposit", 1) == 2
+
+
 async def test_what_cannot_be_an_entity_or_a_call_is_refused_with_a_reason(
     autojump_clock: MockClock,
 ) -> None:
@@ -511,6 +542,18 @@ async def test_what_cannot_be_an_entity_or_a_call_is_refused_with_a_reason(
             def __init__(self, value: int) -> None: ...
             async def method(self) -> None: ...
 
+    for odd in ("", "a\0b", "\ud800", "x" * 129, 7):
+        with pytest.raises(ValueError, match="name must be a string"):
+            entity(name=odd)(Twin)  # type: ignore[call-overload]
+
+    @entity
+    class Shared(Entity):
+        @staticmethod
+        async def static() -> None: ...
+        @classmethod
+        async def of_class(cls) -> None: ...
+        async def method(self) -> None: ...
+
     class Savings(Account):
         pass
 
@@ -522,10 +565,16 @@ async def test_what_cannot_be_an_entity_or_a_call_is_refused_with_a_reason(
             await rt.call(Account, "k", "_private")
         with pytest.raises(AttributeError):
             _ = rt.entity(Account, "k").state
+        for request_id in ("", "\ud800", "x" * 256, 7):
+            with pytest.raises(ValueError, match="request_id must be a string"):
+                await rt.call(Account, "k", "deposit", 1, request_id=request_id)  # type: ignore[arg-type]
         with pytest.raises(InvalidKey):
             await rt.call(Account, "", "deposit", 1)
         with pytest.raises(ValueError, match="timeout"):
             await rt.call(Account, "k", "deposit", 1, timeout=0)
+    async with opened(None, Shared) as rt:
+        with pytest.raises(UnknownMethod, match="it has: method"):
+            await rt.call(Shared, "k", "static")
     async with open_test_runtime() as rt:
         with pytest.raises(UnknownEntity, match=r"open_runtime\(entities="):
             rt.entity(Account, "k")
