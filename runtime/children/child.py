@@ -110,6 +110,8 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
         await children.admit(run, ident, memory, workflow, input_, key, depth)
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
+    if memory.outcome is None:
+        await children.look_again(run, child_id, key)
     try:
         sent = await receive(branch, ident, Call.CHILD, channel, f"child {child_id}", None)
     except trio.Cancelled:

@@ -45,6 +45,8 @@ class Children:
         """Children to be cancelled, and by whom they were started."""
         self._alone: set[str] = set()
         """Children whose end nobody wants to be told."""
+        self._unchecked: set[int] = set()
+        """Children that may close a circle, and nobody has looked yet."""
         self._news = trio.Event()
 
     async def admit(
@@ -77,8 +79,18 @@ class Children:
         run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None)
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
+        self._unchecked.add(described.number)
         await engine.store.durable(group)
-        await self._refuse_cycle(run, described.run_id, described.number, key)
+
+    async def look_again(self, run: Run, child_id: str, key: str) -> None:
+        """A parent is about to wait for a child: end the child if that closes a circle, unless
+        somebody has looked for that since it was admitted. Whoever was to may have been cut off, by
+        a crash or since the parent was driven anew."""
+        number = number_in(child_id)
+        if number is None or not (number in self._unchecked or number < self._engine.opened_at):
+            return
+        await self._refuse_cycle(run, child_id, number, key)
+        self._unchecked.discard(number)
 
     def _put(
         self,
@@ -260,6 +272,8 @@ class Children:
         found = await circle(self._engine, run.number, (key, number))
         if found is None:
             return
+        # Before, one could not tell whether the child has been counted as waiting.
+        await self._engine.counted.wait()
         keys = " -> ".join([run.key, *(key for key, _ in found)])
         reason = f"children that wait for each other's keys would wait for ever: {keys}"
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=reason)

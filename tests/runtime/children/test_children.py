@@ -246,6 +246,25 @@ async def test_waits_that_go_round_in_a_circle_fail_the_youngest_and_name_the_ci
         assert rt.statistics().backlog.pending == 0
 
 
+async def test_a_circle_is_found_also_if_a_crash_cut_off_who_looked_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def circular(ctx: Context, keys: list[str]) -> str:
+        return await ctx.child(circular, keys[1:], key=keys[0]) if keys else "the end"
+
+    async def scenario(rt: Runtime) -> str:
+        run = await rt.submit(circular, ["b", "a"], key="a", run_id="r")
+        with trio.fail_after(1000), pytest.raises(RunFailed) as caught:
+            await run.result()
+        assert rt.statistics().backlog.pending == 0
+        return str(caught.value)
+
+    for point in crash_points():
+        told = await point.run(scenario, workflows=[circular])
+        assert "would wait for ever: b -> a -> b" in told, point
+
+
 async def test_two_that_ask_each_other_at_the_same_time_do_not_both_fail(
     autojump_clock: MockClock,
 ) -> None:
