@@ -17,6 +17,7 @@ from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.order.backlog import Backlog
 from keyrun.runtime.order.delays import Delays
+from keyrun.runtime.order.endings import Endings
 from keyrun.runtime.order.entrance import Entrance
 from keyrun.runtime.order.line import Line
 from keyrun.runtime.order.serving import LineActor
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 Hook = Callable[[RunOutcome], Awaitable[object]]
 News = tuple[int, Run | None] | None
 """A number and the run that has ended, or None if it was forgotten; None when all is over."""
-
 
 SPARE = 1024
 """Lines with nothing in them that are kept, since many a key gets its next run soon."""
@@ -111,9 +111,9 @@ class Engine:
         self.lines: dict[str, Line] = {}
         self._spare: dict[str, Line] = {}
         self._most_spare = SPARE
+        self._endings = Endings()
         self.asleep: dict[str, tuple[int, int]] = {}
-        """Keys that are known by name only since a run sleeps that holds them: its number, and how
-        many of their runs wait to be started."""
+        """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
         self.feed: Feed | None = None
         """Where to tell what happens; None while nobody listens."""
         self.listeners = Feed(self.commits, wall, self._listen)
@@ -146,6 +146,8 @@ class Engine:
         """Whom to tell of the end of which run."""
         self.redriven: set[int] = set()
         """Runs whose next generation is staged: the store still shows the end of the last."""
+        self.forgotten: set[int] = set()
+        """Runs whose removal is staged: the store still shows them."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
             lambda key: LineActor(),
             supervision=supervision,
@@ -231,6 +233,8 @@ class Engine:
             known = self.recovered and not dormant and asleep is None
             if line is None or not known:
                 line = Line(self, key, known=known)
+                if self._endings:
+                    line.group = self._endings.pop(key, None)
             self.lines[key] = line
             if dormant:
                 line.revive(dormant)
@@ -283,6 +287,8 @@ class Engine:
                 if len(self._spare) >= self._most_spare:
                     self._prune()
                 self._spare[line.key] = line
+            elif line.group is not None and not line.group.durable:
+                self._endings.keep(line.key, line.group)
             if line.entering:
                 line.entered()
 

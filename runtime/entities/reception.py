@@ -146,8 +146,6 @@ class Reception:
             raise left(call)
         if not engine.recovered:
             await engine.counted.wait()
-            # Lines were forgotten meanwhile that knew what their last run has staged.
-            await engine.store.durable()
         elif engine.backlog.full(call.key):
             await engine.backlog.wait_for_room(call)
 

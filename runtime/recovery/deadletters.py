@@ -164,6 +164,10 @@ def _put_standing(engine: "Engine", group: "Group", number: int, standing: Stand
 
 async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
     number = await engine.ledger.find(run_id)
+    if number in engine.redriven or number in engine.forgotten:
+        # What somebody else asked for at the same time comes first.
+        await engine.store.durable()
+        number = await engine.ledger.find(run_id)
     submission: Submission | None = None
     standing: Standing | None = None
     if number is not None:
@@ -261,6 +265,8 @@ async def erase(
 ) -> None:
     """Stage the removal of every record of a run."""
     ledger = engine.ledger
+    engine.forgotten.add(number)
+    group.when_durable(engine.forgotten.discard, number)
     record = ledger.number(number)
     for table in ("runs", "status", "dead"):
         group.delete(table, record)

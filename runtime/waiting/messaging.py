@@ -93,12 +93,15 @@ class Messaging:
             else:
                 if known.group is not None:
                     await known.group.wait()
+                about = known.submission
                 try:
-                    await engine.signals.send(run_id, name, encoded, signal_id=signal_id)
+                    await engine.signals.send(
+                        run_id, name, encoded, signal_id=signal_id, only_to=about.number
+                    )
                 except UnknownRun:
-                    # It was forgotten in between: this starts another.
+                    # It was forgotten in between: there is another by now, or this starts it.
                     continue
-                return RunHandle(handle, known.submission, False)
+                return RunHandle(handle, about, False)
 
     async def approve(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
         """Let a run pass that waits at `ctx.approval(gate)`. Who did, when and why is in its

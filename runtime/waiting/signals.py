@@ -75,10 +75,14 @@ class Signals:
         *,
         replace: bool = False,
         signal_id: str | None = None,
+        only_to: int | None = None,
     ) -> Delivery:
-        """Send something, and return when it is durable."""
+        """Send something, and return when it is durable. `only_to` is the number of the run that it
+        is for: another one that has its id by now is none that is known."""
         engine = self._engine
         number, submission = await self._find(run_id)
+        if only_to not in (None, number):
+            raise _unknown(run_id)
         if signal_id is not None and await self._repeats(number, signal_id):
             waiting = any(one.signal_id == signal_id for one in await self.stored(number))
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
@@ -129,9 +133,12 @@ class Signals:
         engine.check_open()
         await engine.counted.wait()
         number = await engine.ledger.find(run_id)
+        if number in engine.forgotten:
+            await engine.store.durable()
+            number = await engine.ledger.find(run_id)
         submission = None if number is None else await engine.ledger.submission(number)
         if number is None or submission is None:
-            raise UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
+            raise _unknown(run_id)
         live = engine.live.get(number)
         if number in engine.redriven or (live is not None and live.standing.state.terminal):
             # What is only staged has not happened yet.
@@ -281,6 +288,10 @@ class Signals:
         if gate not in open_:
             at = f"it waits at {', '.join(map(repr, open_))}" if open_ else "it waits at no gate"
             raise _not_waiting(submission, gate, at)
+
+
+def _unknown(run_id: str) -> UnknownRun:
+    return UnknownRun(f"no run has the id {run_id!r}, or it was forgotten", run_id=run_id)
 
 
 def _not_waiting(submission: Submission, gate: str, why: str) -> GateNotWaiting:

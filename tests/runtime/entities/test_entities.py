@@ -544,7 +544,7 @@ async def test_what_cannot_be_an_entity_or_a_call_is_refused_with_a_reason(
 
     for odd in ("", "a\0b", "\ud800", "x" * 129, 7):
         with pytest.raises(ValueError, match="name must be a string"):
-            entity(name=odd)(Twin)  # type: ignore[call-overload]
+            entity(name=odd)(Twin)  # type: ignore[arg-type]
 
     @entity
     class Shared(Entity):

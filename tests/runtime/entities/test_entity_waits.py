@@ -45,7 +45,7 @@ class Node(Entity):
 
     async def leave_running(self, nursery: Any, key: str) -> None:
         nursery.start_soon(runtimes[-1].call, Node, key, "reach")
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
 
 
 @step(retry=Retry.none())

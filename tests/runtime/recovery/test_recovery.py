@@ -8,6 +8,7 @@ import trio
 from keyrun.runtime import Context, State, Workflow, current_step, step, workflow
 from keyrun.runtime.recovery import recovery
 from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
+from keyrun.storage.batch import Tables
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -371,3 +372,45 @@ async def test_a_damaged_key_of_the_index_keeps_nobody_else_from_going_on(
         await rt.resume_all()
         assert await (await rt.submit(log.job, key="k", run_id="sound")).result() == "sound"
     assert "a place in line is damaged" in caplog.text
+
+
+class BusyStore(MemoryStore):
+    """Takes some passes of the loop for each commit, while the clock stands still."""
+
+    async def _commit(self, tables: Tables) -> None:
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        await super()._commit(tables)
+
+
+async def test_a_run_that_ends_while_the_index_is_read_is_not_found_there_again(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE", 1)
+    monkeypatch.setattr(recovery, "PASSES", 1000)
+    ran: list[str] = []
+
+    @step
+    async def note(what: str) -> None:
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        ran.append(what)
+
+    @workflow
+    async def noted(ctx: Context, what: str) -> None:
+        await ctx.step(note, what)
+
+    store = BusyStore()
+    async with open_test_runtime(store, workflows=[noted]) as runtime:
+        await runtime.pause_all()
+        for key in ("k", "l", "m", "n"):
+            await runtime.submit(noted, key, key=key)
+    async with open_test_runtime(store, workflows=[noted]) as runtime:
+        for _ in range(1500):
+            await trio.lowlevel.checkpoint()  # that of k is found, and those of m are not
+        await runtime.resume_all()
+        # Comes back when its run has ended, and the end is not durable.
+        await runtime.resume_key("k")
+        await trio.sleep(1)
+        assert sorted(ran) == ["k", "l", "m", "n"]
+        assert runtime.statistics().backlog.pending == 0

@@ -24,6 +24,7 @@ from keyrun.runtime import (
 )
 from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, RecordingHook, open_test_runtime
+from tests.runtime.fragile import FragileStore
 
 ENDS = ("submitted", "started", "redriven", "failed", "succeeded")
 
@@ -237,6 +238,42 @@ async def test_a_run_is_redriven_once_however_many_ask_for_it(autojump_clock: Mo
     assert all("is pending; only failed" in each for each in sorted(said)[1:])
     assert shop.calls == ["reserve", "pay", "pay"]
     assert [outcome.generation for outcome in hook.outcomes] == [1, 2]
+
+
+@pytest.mark.parametrize("first", ["redrive", "forget"])
+async def test_of_redrive_and_forget_at_the_same_time_the_first_wins(
+    autojump_clock: MockClock, first: str
+) -> None:
+    shop, store = Shop(), FragileStore(latency=1)
+    order = shop.workflow()
+    said: dict[str, object] = {}
+    async with open_test_runtime(store, workflows=[order]) as runtime:
+        run = await runtime.submit(order, key="k", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        shop.broken = False
+        await runtime.pause_key("k")
+
+        async def ask(what: str) -> None:
+            try:
+                said[what] = await getattr(runtime, what)("r")
+            except (RunEnded, UnknownRun) as error:
+                said[what] = type(error)
+
+        async with trio.open_nursery() as nursery:
+            for what in (first, *{"redrive", "forget"} - {first}):
+                nursery.start_soon(ask, what)
+                await trio.sleep(0.1)
+        await runtime.resume_key("k")
+        if first == "redrive":
+            assert said == {"redrive": 2, "forget": RunEnded}
+            assert await run.result() == "reserved, paid"
+            await runtime.forget("r")
+        assert said == {"forget": None, "redrive": UnknownRun} or first == "redrive"
+        await trio.sleep(1)
+        assert runtime.statistics().backlog.pending == 0
+    for table in ("runs", "status", "journal", "queue", "dead", "ended", "ids"):
+        assert store.keys(table) == [], table
 
 
 async def test_a_run_whose_end_is_only_staged_is_redriven_after_it(

@@ -147,6 +147,27 @@ async def test_one_that_has_ended_is_refused_until_it_is_forgotten(
         assert await again.result() == ["c"]
 
 
+async def test_the_handle_is_of_the_run_that_was_reached_also_if_its_id_had_another(
+    autojump_clock: MockClock,
+) -> None:
+    handles: list[RunHandle[list[Any]]] = []
+    async with open_test_runtime(MemoryStore(latency=0.01), workflows=[chat]) as rt:
+        await (await say(rt, "a", input=1.0)).result()
+
+        async def send(what: str) -> None:
+            handles.append(await say(rt, what, input=1.0))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rt.forget, "r")
+            await trio.sleep(0.005)
+            # It is there, and will be gone: both have to do with the one after it.
+            nursery.start_soon(send, "b")
+            nursery.start_soon(send, "c")
+        first, second = handles
+        assert [first.newly_submitted, second.newly_submitted] == [True, False]
+        assert sorted(await first.result()) == sorted(await second.result()) == ["b", "c"]
+
+
 async def test_a_repeat_with_a_signal_id_is_harmless(autojump_clock: MockClock) -> None:
     async with open_test_runtime(workflows=[chat]) as rt:
         run = await say(rt, "a", signal_id="1")
