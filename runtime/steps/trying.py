@@ -145,8 +145,10 @@ async def _try(
                 run.careful = False
             if run.line.holder is current:
                 run.line.holder = None
-            cut = ran and memory.attempts < current.attempt and run.unwinding is Unwind.LEAVE
-            # A drain that cuts off what may run once leaves the mark: it was begun.
+            leaves = run.unwinding is Unwind.LEAVE or engine.failure is not None
+            cut = ran and memory.attempts < current.attempt and leaves
+            # A drain, or a store that failed, cuts off what may run once and leaves the mark: it
+            # was begun.
             if current.marked and not (cut and step.set.at_most_once):
                 current.unmark()
             if run.parked:

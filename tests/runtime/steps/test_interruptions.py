@@ -18,7 +18,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.storage import MemoryStore
+from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -375,3 +375,48 @@ async def test_a_step_that_kills_inside_a_gather_is_found_too(
     assert outcomes[0].failure is not None
     assert outcomes[0].failure.kind is FailureKind.INTERRUPTED
     assert outcomes[0].failure.step == "g1.1/kill"
+
+
+class Unreadable(MemoryStore):
+    """Takes records, and cannot be read once `broken` is set."""
+
+    broken = False
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        if self.broken:
+            raise StoreError("the disk gave up")
+        return await super()._get(table, key)
+
+
+async def test_what_may_run_once_and_was_cut_off_by_a_read_that_failed_does_not_run_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = Unreadable()
+    begun: list[str] = []
+
+    @step(at_most_once=True)
+    async def once() -> None:
+        begun.append("once")
+        await trio.sleep(60)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(once)
+
+    @workflow
+    async def napping(ctx: Context) -> None:
+        await ctx.sleep(20)
+
+    with pytest.raises(StoreError):
+        async with open_test_runtime(store, workflows=[job, napping]) as rt:
+            await rt.submit(napping, key="other")
+            await rt.submit(job, key="k", run_id="r")
+            await trio.sleep(10)
+            store.broken = True
+            await trio.sleep(20)
+    store.broken = False
+    async with open_test_runtime(store, workflows=[job, napping]) as rt:
+        with pytest.raises(RunFailed) as caught:
+            await (await rt.submit(job, key="k", run_id="r")).result()
+    assert caught.value.failure.kind is FailureKind.INTERRUPTED
+    assert begun == ["once"]
