@@ -39,7 +39,8 @@ class Sweeper:
         self._ended = 0
         self._wake = trio.Event()
         self._untold: set[bytes] = set()
-        """Of the oldest ends, those that are due and that the hook has not been told."""
+        """Of the oldest ends, those that are due and that the hook has not been told, or whose run
+        is being redriven."""
 
     def run_ended(self) -> None:
         """One more run has ended."""
@@ -86,7 +87,8 @@ class Sweeper:
             late = self._ended - len(self._untold) > self._retention.count
             if ended_at + self._retention.age > now and not late:
                 break
-            if await engine.store.scan("outbox", prefix=engine.ledger.number(number), limit=1):
+            told = await engine.store.scan("outbox", prefix=engine.ledger.number(number), limit=1)
+            if told or number in engine.redriven:
                 self._untold.add(key)
                 continue
             submission, standing = await self._read(number)

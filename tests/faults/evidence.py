@@ -39,6 +39,8 @@ class Sitting:
     admitted_after: float
     admitted_before: float = NEVER
     begins: list[int] = attrs.Factory(list)
+    cut_off: int = 0
+    """How many of these there were when a process was last killed. The news of them may be lost."""
     told: list[RunOutcome] = attrs.Factory(list)
     last: str = ""
     """How its last execution ended."""
@@ -190,9 +192,12 @@ class Evidence:
         if one in self._running[life.key]:
             self._running[life.key].remove(one)
 
-    def crashed(self) -> None:
+    def crashed(self, *, killed: bool) -> None:
         """Nothing of before goes on."""
         self._running.clear()
+        if killed:
+            for sitting in self.accepted():
+                sitting.cut_off = len(sitting.begins)
 
     def told(self, outcome: RunOutcome) -> None:
         """The hook was told."""

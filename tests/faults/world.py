@@ -70,6 +70,7 @@ class World(Clients):
         random = self.random
         if random.random() < 0.3:
             self.store.crash_at(random.randint(1, 60), applied=random.random() < 0.5)
+        killed = False
         try:
             async with self._open() as runtime:
                 await self.look_up(runtime)
@@ -81,8 +82,8 @@ class World(Clients):
                     self.store.crash()
                     await trio.sleep_forever()
         except StoreCrashed:
-            pass
-        self.evidence.crashed()
+            killed = True
+        self.evidence.crashed(killed=killed)
         self.store.crash_at(1_000_000, applied=True)
 
     async def _finish(self) -> None:
@@ -156,7 +157,7 @@ class World(Clients):
             parts[-1].append(one.event)
         for sitting, part in zip(self.evidence.sittings[str(life)], parts, strict=True):
             starts, ends = part.count("started"), [one for one in part if one in ENDS]
-            if ends != part[-1:] or starts > 1 or starts < bool(sitting.begins):
+            if ends != part[-1:] or starts > 1 or starts < bool(sitting.begins[sitting.cut_off :]):
                 self.evidence.complain(f"the history of {sitting} has gaps: {part}")
 
     async def _hook(self, outcome: RunOutcome) -> None:
