@@ -4,6 +4,7 @@ places, and the durable mapping of the key."""
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.loading import load
+from keyrun.runtime.order.overtaking import in_the_middle
 from keyrun.runtime.order.places import Places
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.salvage import set_aside
@@ -236,6 +237,11 @@ class Line(Places):
             if run is None:
                 self.remove(number)
                 continue
+            if self._untouched and run.standing.berth is not None:
+                ahead = await in_the_middle(run, place)
+                if ahead is not None:
+                    self.bring_forward(*ahead, self)
+                    continue
             self.forget_submission(number)
             self.head = self.engine.live[number] = run
             run.staged = self.group

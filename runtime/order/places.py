@@ -105,6 +105,15 @@ class Places:
             self.window.insert(at, (place, number, None))
             self._last = max(self._last, place)
 
+    def bring_forward(self, place: int, number: int, line: "Line") -> None:
+        """After a restart this run goes on first, whoever is before it."""
+        if place > self._last:
+            self._more = self._overtaken = True
+            if not self.engine.recovered:
+                self.engine.backlog.meet(line, self.place(place))
+        self.window = [item for item in self.window if item[1] != number]
+        self.window.insert(0, (place, number, None))
+
     def blank(self) -> None:
         """Know nothing of the runs: they are read from the store when the line is served."""
         for _, _, submission in self.window:

@@ -16,6 +16,7 @@ from keyrun.runtime import Priority, State
 from keyrun.runtime.order.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.run import Run
+from tests.faults.simulated.simulation import seeded
 from tests.faults.world import World
 
 SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
@@ -35,9 +36,9 @@ def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     with monkeypatch.context() as patch:
         for name, (least, most) in SMALL.items():
             patch.setattr(name, random.randint(least, most))
-        patch.setattr("trio._core._run._r", Random(seed))  # whom the scheduler lets run first
         world = World(seed)
-        trio.run(world.play, clock=MockClock(autojump_threshold=0))
+        with seeded(seed):
+            trio.run(world.play, clock=MockClock(autojump_threshold=0))
     return world
 
 
@@ -55,6 +56,14 @@ def test_the_promises_hold_in_random_worlds(
             if record.__dict__.get("event") in ("key_crashed", "run_quarantined")
         ]
         assert not wrong, f"KEYRUN_SEED={number}:\n" + "\n".join(wrong)
+
+
+def test_a_seed_plays_the_same_world_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> list[tuple[str, str, float, float]]:
+        calls = played(7, monkeypatch).evidence.calls
+        return [(call.what, call.about, call.called, call.answered) for call in calls]
+
+    assert seen() == seen()
 
 
 def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -612,3 +612,37 @@ async def test_evict_after_is_checked() -> None:
 async def test_while_waiting_is_checked() -> None:
     with pytest.raises(ValueError, match="while_waiting must be 'hold' or 'yield'"):
         workflow(while_waiting="perhaps")(napping.function)  # type: ignore[call-overload]
+
+
+@workflow
+async def working(ctx: Context) -> None:
+    for part in ("first", "second", "third"):
+        await ctx.step(note, f"{ctx.run_id} {part}")
+        await ctx.step(toil)
+
+
+@step
+async def toil() -> None:
+    await trio.sleep(10)
+
+
+async def test_a_run_that_went_ahead_goes_on_after_a_restart_before_the_one_that_was_woken(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    options: Any = {"workflows": [polite, working]}
+    async with open_test_runtime(store, **options) as rt:
+        await rt.submit(polite, 15, key="k", run_id="polite")
+        await trio.sleep(1)
+        await rt.submit(working, key="k", run_id="working")
+        await rt.submit(working, key="k", run_id="pending")
+        await trio.sleep(17)
+        store.crash()
+        await trio.sleep(1)
+    async with open_test_runtime(store, **options) as rt:
+        await trio.sleep(100)
+        assert rt.statistics().backlog.pending == 0
+    assert ran == [
+        *("polite begins", "working first", "working second", "working third", "polite ends"),
+        *("pending first", "pending second", "pending third"),
+    ]

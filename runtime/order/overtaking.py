@@ -1,0 +1,60 @@
+"""Overtaking: who goes on first after a restart, where a run that lets others go ahead was woken.
+
+While such a run waits, the next one of its key is driven. It may be woken then, and its place says
+so at once, but its turn comes when the other has ended or waits. A process that ends in between
+leaves two runs that could go on, of which the one behind is in the middle of its work.
+"""
+
+from typing import TYPE_CHECKING
+
+from keyrun.runtime.journal.entry import Entry
+from keyrun.runtime.ledger import Sleep, at_place
+from keyrun.runtime.records import Standing
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.ledger import Ledger
+    from keyrun.runtime.run import Run
+
+PAGE = 64
+
+
+async def in_the_middle(woken: "Run", at: int) -> tuple[int, int] | None:
+    """Place and number of the run that was being driven when the process ended, if it had gone
+    ahead of the one that was `woken` since."""
+    if woken.workflow is None or woken.workflow.while_waiting == "hold":
+        return None
+    engine = woken.engine
+    ledger, start = engine.ledger, woken.line.place(at + 1)
+    prefix = ledger.line(woken.key)
+    while True:
+        rows = await engine.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
+        for record, raw in rows:
+            place = ledger.split_place(record)[1]
+            number, _, sleep = at_place(record, raw, place)
+            if sleep is not Sleep.NO:
+                continue
+            try:
+                standing = await ledger.standing(number) or Standing()
+                if standing.berth is not None:
+                    # It was woken as well.
+                    continue
+                begun = standing.started_at is not None or await _has_begun(ledger, number)
+            except StoreCorrupt:
+                # It is set aside when its turn has come.
+                return None
+            return (place, number) if begun else None
+        if len(rows) < PAGE:
+            return None
+        start = rows[-1][0] + b"\0"
+
+
+async def _has_begun(ledger: "Ledger", number: int) -> bool:
+    """Whether a run has done something in this generation: the status is not stored with it."""
+    begun = False
+    for _, fields in await ledger.scan("journal", ledger.number(number)):
+        if fields[0] == Entry.REDRIVEN:
+            begun = False
+        elif fields[0] != Entry.NOTE:
+            begun = True
+    return begun
