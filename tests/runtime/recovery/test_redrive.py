@@ -252,8 +252,9 @@ async def test_a_run_that_is_due_to_be_swept_stays_while_it_is_redriven(
             ctx.fail("not today")
         return "fine"
 
-    options = {"workflows": [refused], "retention": Retention(age=10.0)}
-    async with open_test_runtime(MemoryStore(latency=1.0), **options) as runtime:
+    async with open_test_runtime(
+        MemoryStore(latency=1.0), workflows=[refused], retention=Retention(age=10.0)
+    ) as runtime:
         run = await runtime.submit(refused, key="k", run_id="r")
         with pytest.raises(RunFailed):
             await run.result()
