@@ -6,6 +6,7 @@ and is never part of the expression, so no payload can change what a condition m
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,7 @@ import attrs
 
 from keyrun.actors.errors import shown
 from keyrun.runtime.graphs.errors import ConditionError, MissingExtra
+from keyrun.runtime.graphs.shortcut import shortcut
 from keyrun.runtime.values import Failure
 
 NAMES = ("output", "input", "outputs", "error")
@@ -56,7 +58,7 @@ class Unreadable(ValueError):
 class Condition:
     """One expression, compiled. `names` are what it is about."""
 
-    __slots__ = ("execute", "fields", "names", "source")
+    __slots__ = ("execute", "fields", "names", "shortcut", "source")
 
     def __init__(self, source: str, execute: Callable[[Any], Any], names: set[str]) -> None:
         self.source = source
@@ -65,6 +67,8 @@ class Condition:
         self.names = frozenset(names.intersection(NAMES))
         self.fields = _fields_of_output(source)
         """What it looks at in the output; None if that is the whole of it."""
+        self.shortcut = shortcut(source)
+        """Answers it in Python, if it is of the usual kind."""
 
     @classmethod
     def compile(cls, source: str) -> "Condition":
@@ -90,6 +94,9 @@ class Condition:
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it is true where its names have these values."""
+        if self.shortcut is not None:
+            with suppress(Exception):
+                return self.shortcut(values["output"], values["input"], values["outputs"])
         return self.judge(context(self.names, values))
 
     def judge(self, made: Any) -> bool:

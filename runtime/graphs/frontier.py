@@ -21,11 +21,12 @@ from heapq import heappop, heappush
 from typing import Any
 
 from keyrun.runtime.graphs.activation import Activation, End
-from keyrun.runtime.graphs.condition import context, narrowed
+from keyrun.runtime.graphs.condition import Condition, context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node import NodeInput
 from keyrun.runtime.graphs.plan import Plan, Station
+from keyrun.runtime.graphs.shortcut import Doubt
 from keyrun.storage.group import Group
 
 
@@ -83,8 +84,9 @@ class Frontier:
         self._ready: list[tuple[int, Activation]] = []
         self._waiting: set[str] = set()
         """Nodes that are ready and not active."""
-        self._tokens: dict[int, End] = {}
-        """Ends that fired an edge and have led to no activation yet, latest last."""
+        self._tokens: dict[int, tuple[int, End]] = {}
+        """Ends that fired an edge and have led to no activation yet, with a number that grows."""
+        self._count = 0
         self._entered: set[str] = set()
         """Nodes that were activated or skipped in this turn of their loop."""
         self._returns: list[tuple[Link, End]] = []
@@ -146,7 +148,8 @@ class Frontier:
             if link.index in fired:
                 # What begins with the first edge takes no notice of those that come later.
                 if link.edge.target not in self._entered:
-                    self._tokens[link.index] = end
+                    self._count += 1
+                    self._tokens[link.index] = (self._count, end)
                 touched.append(self._decide(link, Way.FIRED))
             elif self._over.issuperset(link.loops):
                 touched.append(self._decide(link, Way.BROKEN if broken else Way.DEAD))
@@ -172,17 +175,26 @@ class Frontier:
                 continue
             condition = link.condition
             if condition is not None:
-                if made is None:
-                    made = context(station.asks, self._values(end, station))
                 try:
-                    if not condition.judge(made):
-                        continue
-                except ConditionError as error:
-                    said = f"the condition of edge {link.edge} of the graph: {error}"
-                    raise ConditionError(said, step=station.node.id) from error
+                    if condition.shortcut is None:
+                        raise Doubt
+                    holds = condition.shortcut(end.output, self.run_input, self.outputs)
+                except Exception:
+                    if made is None:
+                        made = context(station.asks, self._values(end, station))
+                    holds = self._judged(link, condition, made)
+                if not holds:
+                    continue
             fired.add(link.index)
         self.fired = fired
         return fired
+
+    def _judged(self, link: Link, condition: Condition, made: Any) -> bool:
+        try:
+            return condition.judge(made)
+        except ConditionError as error:
+            said = f"the condition of edge {link.edge} of the graph: {error}"
+            raise ConditionError(said, step=link.edge.source) from error
 
     def _values(self, end: End, station: Station) -> dict[str, Any]:
         return {
@@ -226,12 +238,13 @@ class Frontier:
 
     def _take(self, station: Station) -> None:
         """Activate a node with the latest of the ends that led to it."""
-        indexes = {link.index: link for link in station.incoming}
-        latest = next(index for index in reversed(self._tokens) if index in indexes)
-        end = self._tokens[latest]
-        for index in indexes:
-            self._tokens.pop(index, None)
-        self._activate(station, end, indexes[latest])
+        tokens, latest = self._tokens, None
+        for link in station.incoming:
+            token = tokens.pop(link.index, None)
+            if token is not None and (latest is None or token[0] > latest[0]):
+                latest, way = token, link
+        assert latest is not None
+        self._activate(station, latest[1], way)
 
     def _activate(self, station: Station, end: End, link: Link | None) -> None:
         name = station.node.id

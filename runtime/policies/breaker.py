@@ -103,12 +103,12 @@ class Circuit:
         self.step = step
         self.breaker = breaker
         self._tell = tell
-        self._state = CircuitState.CLOSED
+        self.state = CircuitState.CLOSED
         self._calls: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._until = 0.0
         self._opened = 0
-        self._era = 0
+        self.era = 0
         """Goes up with every change: calls of an earlier one say nothing any more."""
         self._probes = 0
         self._successes = 0
@@ -116,64 +116,68 @@ class Circuit:
 
     def admit(self) -> int | None:
         """Let a call through: what to say when it is over, or None if it may not be made."""
-        if self._state is CircuitState.CLOSED:
-            return self._era
-        if self._state is CircuitState.OPEN:
+        if self.state is CircuitState.CLOSED:
+            return self.era
+        if self.state is CircuitState.OPEN:
             if trio.current_time() < self._until:
                 return None
             self._become(CircuitState.HALF_OPEN)
         if self._probes + self._successes >= self.breaker.half_open_successes:
             return None
         self._probes += 1
-        return self._era
+        return self.era
 
     @property
     def lets_through(self) -> bool:
         """Whether a call may be made."""
-        if self._state is CircuitState.CLOSED:
+        if self.state is CircuitState.CLOSED:
             return True
-        if self._state is CircuitState.OPEN:
+        if self.state is CircuitState.OPEN:
             return trio.current_time() >= self._until
         return self._probes + self._successes < self.breaker.half_open_successes
 
     async def wait(self) -> None:
         """Return when it is worth asking again."""
         changed = self._changed
-        if self._state is CircuitState.OPEN:
+        if self.state is CircuitState.OPEN:
             with trio.move_on_at(self._until):
                 await changed.wait()
         else:
             await changed.wait()
 
-    def ended(self, era: int, succeeded: bool | None) -> None:
-        """A call that was let through is over; None if it says nothing."""
-        if era != self._era:
+    def ended(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
+        """A call that was let through is over, `now` if the time is known; None if it says
+        nothing."""
+        if era != self.era:
             return
-        if self._state is CircuitState.HALF_OPEN:
-            self._probes -= 1
-            if succeeded is None:
-                self._change()
-            elif not succeeded:
-                self._open()
-            else:
-                self._successes += 1
-                if self._successes >= self.breaker.half_open_successes:
-                    self._clear()
-                    self._become(CircuitState.CLOSED)
+        if self.state is CircuitState.HALF_OPEN:
+            self._probed(succeeded)
         elif succeeded is not None:
-            self._count(succeeded)
+            calls, breaker = self._calls, self.breaker
+            if now is None:
+                now = trio.current_time()
+            calls.append((now, succeeded))
+            if not succeeded:
+                self._failures += 1
+            oldest = now - breaker.window_seconds
+            while calls[0][0] < oldest or len(calls) > breaker.window_calls:
+                self._failures -= not calls.popleft()[1]
+            failures, made = self._failures, len(calls)
+            enough = failures and made >= breaker.minimum_calls
+            if enough and failures >= breaker.failure_rate * made:
+                self._open()
 
-    def _count(self, succeeded: bool) -> None:
-        calls, breaker = self._calls, self.breaker
-        now = trio.current_time()
-        calls.append((now, succeeded))
-        self._failures += not succeeded
-        oldest = now - breaker.window_seconds
-        while len(calls) > breaker.window_calls or calls[0][0] < oldest:
-            self._failures -= not calls.popleft()[1]
-        made, failures = len(calls), self._failures
-        if failures and made >= breaker.minimum_calls and failures >= breaker.failure_rate * made:
+    def _probed(self, succeeded: bool | None) -> None:
+        self._probes -= 1
+        if succeeded is None:
+            self._change()
+        elif not succeeded:
             self._open()
+        else:
+            self._successes += 1
+            if self._successes >= self.breaker.half_open_successes:
+                self._clear()
+                self._become(CircuitState.CLOSED)
 
     def _open(self) -> None:
         self._opened += 1
@@ -185,8 +189,8 @@ class Circuit:
         self._failures = 0
 
     def _become(self, state: CircuitState) -> None:
-        self._state = state
-        self._era += 1
+        self.state = state
+        self.era += 1
         self._probes = self._successes = 0
         self._change()
         self._tell(self.status())
@@ -198,10 +202,10 @@ class Circuit:
     def status(self) -> CircuitStatus:
         """How it stands."""
         calls = len(self._calls)
-        is_open = self._state is CircuitState.OPEN
+        is_open = self.state is CircuitState.OPEN
         return CircuitStatus(
             step=self.step,
-            state=self._state,
+            state=self.state,
             calls=calls,
             failures=self._failures,
             failure_rate=self._failures / calls if calls else 0.0,

@@ -41,29 +41,26 @@ class Bucket:
         self._depth = self._pause * (rate.room - 1)
         self._full_at = -1e300
         self._line = trio.Lock()
+        self.waiting = 0
+        """How many wait for a token."""
 
-    def ready(self) -> bool:
-        """Whether there is a token, and nobody waits for it."""
+    def take_nowait(self, now: float) -> bool:
+        """Take a token if there is one, and nobody waits for it."""
+        full_at = self._full_at
         # What is due within rounding is due.
-        return self._full_at - trio.current_time() <= self._depth + 1e-9 and not self._line.locked()
-
-    def take_nowait(self) -> None:
-        """Take a token that is there."""
-        self._take(trio.current_time())
+        if self.waiting or full_at - now > self._depth + 1e-9:
+            return False
+        self._full_at = (full_at if full_at > now else now) + self._pause
+        return True
 
     async def take(self) -> None:
         """Wait for a token, first come first served."""
-        async with self._line:
-            due = self._full_at - self._depth
-            if due > trio.current_time():
-                await trio.sleep_until(due)
-            self._take(max(trio.current_time(), due))
-
-    def _take(self, now: float) -> None:
-        self._full_at = max(self._full_at, now) + self._pause
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for a token."""
-        statistics = self._line.statistics()
-        return statistics.tasks_waiting + statistics.locked
+        self.waiting += 1
+        try:
+            async with self._line:
+                due = self._full_at - self._depth
+                if due > trio.current_time():
+                    await trio.sleep_until(due)
+                self._full_at = max(self._full_at, trio.current_time(), due) + self._pause
+        finally:
+            self.waiting -= 1

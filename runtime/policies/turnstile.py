@@ -13,7 +13,7 @@ import trio
 from keyrun.runtime.errors import CircuitOpen
 from keyrun.runtime.journal.journal import Entry, Memory
 from keyrun.runtime.logs import log, logger
-from keyrun.runtime.policies.breaker import Circuit, CircuitStatus
+from keyrun.runtime.policies.breaker import Circuit, CircuitState, CircuitStatus
 from keyrun.runtime.policies.rate import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.steps.slots import Slots
@@ -43,13 +43,13 @@ class TurnstileStatus:
 
 
 class Pass:
-    """What one call holds while it runs."""
+    """What one call holds while it runs: the same for all calls of an era of their circuit."""
 
-    __slots__ = ("_era", "_turnstile")
+    __slots__ = ("_turnstile", "era")
 
     def __init__(self, turnstile: "Turnstile", era: int) -> None:
         self._turnstile = turnstile
-        self._era = era
+        self.era = era
 
     def end(self, memory: Memory, attempts: int) -> None:
         """It is over. `attempts` is how many there were before: if there are no more now, none was
@@ -60,11 +60,12 @@ class Pass:
         elif memory.attempts > attempts and memory.failure is not None:
             permanent = memory.failure.kind is FailureKind.PERMANENT_ERROR
             succeeded = None if permanent else False
-        self._turnstile.leave(self._era, succeeded)
+        self._turnstile.leave(self.era, succeeded)
 
     def succeeded(self) -> None:
-        """The attempt has a value."""
-        self._turnstile.leave(self._era, True)
+        """The attempt has a value, and has waited for nothing: it ended when it began."""
+        turnstile = self._turnstile
+        turnstile.leave(self.era, True, turnstile.looked_at)
 
 
 class Turnstile:
@@ -92,6 +93,9 @@ class Turnstile:
         self._left = trio.Event()
         self.waiting = 0
         self.running = 0
+        self.looked_at: float | None = None
+        """What time it was when somebody passed at once, if a clock was needed for that."""
+        self._pass = Pass(self, 0)
 
     def reserve(self, place: Place) -> bool:
         """Keep a place for a call that is to come; False if so many wait, or will, as may."""
@@ -115,32 +119,30 @@ class Turnstile:
 
     def enter_nowait(self, place: Place) -> Pass | None:
         """Pass if nothing is in the way."""
-        if self.waiting:
-            return None
-        era = 0
         circuit, slots, quota, bucket = self.circuit, self._slots, self._quota, self._bucket
+        # A circuit that is not closed is asked by those who may have to wait for it.
+        if self.waiting or (circuit is not None and circuit.state is not CircuitState.CLOSED):
+            return None
         if slots is not None and not slots.free:
             return None
         if quota is not None and self._need is not None and not quota.ready(self._need):
             return None
-        if bucket is not None and not bucket.ready():
-            return None
-        if circuit is not None:
-            admitted = circuit.admit()
-            if admitted is None:
+        if bucket is not None:
+            now = self.looked_at = trio.current_time()
+            if not bucket.take_nowait(now):
                 return None
-            era = admitted
         if slots is not None:
             slots.free -= 1
         if quota is not None:
             assert self._need is not None
             quota.take_nowait(self._need)
-        if bucket is not None:
-            bucket.take_nowait()
         if self._places:
             self.vacate(place)
         self.running += 1
-        return Pass(self, era)
+        passed = self._pass
+        if circuit is not None and circuit.era != passed.era:
+            passed = self._pass = Pass(self, circuit.era)
+        return passed
 
     async def enter(self, run: "Run", priority: Priority, name: str) -> Pass:
         """Pass as soon as nothing is in the way. Raises `CircuitOpen` if the breaker says so."""
@@ -216,7 +218,7 @@ class Turnstile:
         if run.engine.feed is not None:
             telling.starving(run.engine.feed, run, self.step, waited, said)
 
-    def leave(self, era: int, succeeded: bool | None) -> None:
+    def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
         """A call that passed is over."""
         self.running -= 1
         if self._slots is not None:
@@ -224,7 +226,7 @@ class Turnstile:
         if self._quota is not None and self._need is not None:
             self._quota.give(self._need)
         if self.circuit is not None:
-            self.circuit.ended(era, succeeded)
+            self.circuit.ended(era, succeeded, now)
 
     def status(self) -> TurnstileStatus:
         """How many are here."""
