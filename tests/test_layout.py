@@ -74,9 +74,16 @@ trio.run(main)
 """
 
 
-@pytest.mark.parametrize("code", ["import keyrun", PLAIN_RUN], ids=["import", "run"])
+@pytest.mark.parametrize("code", ["import keyrun.runtime", PLAIN_RUN], ids=["import", "run"])
 def test_what_few_programs_need_is_not_imported_before_they_do(code: str) -> None:
     assert RARE & loaded_by(code) == set()
+
+
+def test_the_front_door_waits_for_nobody() -> None:
+    assert {"attrs", "keyrun.runtime", "lmdb", "trio"} & loaded_by("import keyrun") == set()
+    loaded = loaded_by("import keyrun; keyrun.actors.ActorSystem")
+    assert {"keyrun.runtime", "lmdb"} & loaded == set()
+    assert "lmdb" in loaded_by("import keyrun; keyrun.storage.LmdbStore, keyrun.StoreFull")
 
 
 def test_what_is_imported_late_is_there_like_everything_else() -> None:

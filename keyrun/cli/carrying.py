@@ -19,10 +19,11 @@ import trio
 
 from keyrun.cli import documents, options
 from keyrun.cli.execution import Order, execute
-from keyrun.cli.exits import CANCELLED, FAILED, FINE, HELD, INTERRUPTED, USAGE, Refusal, may_run_in
+from keyrun.cli.exits import CANCELLED, FAILED, FINE, HELD, INTERRUPTED, USAGE, Refusal
 from keyrun.cli.lookup import check_namespace
 from keyrun.cli.screen import say
 from keyrun.cli.target import fit_input, plain_result, read_input
+from keyrun.cli.troubles import may_run_in
 from keyrun.runtime import State, Workflow
 from keyrun.runtime.admission import check_key, check_run_id
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import find_store, plainly
+from keyrun.cli.troubles import find_store, plainly
 
 
-@click.command("compact", short_help="Give back unused space")
+@click.command("compact")
 @options.store
 @click.option(
     "--to",

@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import plainly
 from keyrun.cli.history import why
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import local
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Reader, RunStatus
 
 COLUMNS = [
@@ -23,7 +23,7 @@ COLUMNS = [
 ]
 
 
-@click.command("dead-letters", short_help="List runs that failed for good")
+@click.command("dead-letters")
 @options.store
 @options.about_runs
 @click.option("--oldest-first", is_flag=True, help="In the order of admission.")

@@ -9,9 +9,10 @@ import click
 
 from keyrun.cli import documents, options
 from keyrun.cli.carrying import Wish, about_the_run, carry_out
-from keyrun.cli.exits import FAILED, FINE, USAGE, Refusal, plainly
+from keyrun.cli.exits import FAILED, FINE, USAGE, Refusal
 from keyrun.cli.screen import say, visible
 from keyrun.cli.target import load, workflows_in
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Workflow
 from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.steps.step import StepFunction
@@ -39,7 +40,7 @@ class Library:
     workflows: list[Workflow[Any, Any]]
 
 
-@click.group("flow", short_help="Run and check flows in files")
+@click.group("flow")
 def command() -> None:
     """Run and check flows: workflows that are written as files and need no Python.
 

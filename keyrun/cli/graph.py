@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
+from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, visible
 from keyrun.cli.times import duration
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import EdgeView, ExecutionGraph, NodeState, NodeView, Reader
 
 _MARKS = {
@@ -32,7 +33,7 @@ _COLOURS = {
 }
 
 
-@click.command("graph", short_help="Draw a run of a graph")
+@click.command("graph")
 @options.store
 @click.argument("run_id")
 @click.option("--mermaid", is_flag=True, help="As a Mermaid flowchart, for pages and editors.")

@@ -12,23 +12,23 @@ from keyrun import __version__
 from keyrun.cli.exits import EXIT_CODES, INTERRUPTED, Refusal
 
 COMMANDS = {
-    "demo": "keyrun.demo:command",
-    "stress": "keyrun.stress:command",
-    "run": "keyrun.cli.run:command",
-    "flow": "keyrun.cli.flow:command",
-    "schema": "keyrun.cli.schema:command",
-    "runs": "keyrun.cli.runs:command",
-    "status": "keyrun.cli.status:command",
-    "history": "keyrun.cli.history:command",
-    "progress": "keyrun.cli.progress:command",
-    "graph": "keyrun.cli.graph:command",
-    "keys": "keyrun.cli.keys:command",
-    "dead-letters": "keyrun.cli.dead_letters:command",
-    "schedules": "keyrun.cli.schedules:command",
-    "verify": "keyrun.cli.verify:command",
-    "compact": "keyrun.cli.compact:command",
+    "demo": ("keyrun.demo:command", "Watch it at work, and break it"),
+    "stress": ("keyrun.stress:command", "Try to break it, and check"),
+    "run": ("keyrun.cli.run:command", "Run a workflow, print its result"),
+    "flow": ("keyrun.cli.flow:command", "Run and check flows in files"),
+    "schema": ("keyrun.cli.schema:command", "Print the JSON Schema of flows"),
+    "runs": ("keyrun.cli.runs:command", "List runs, the newest first"),
+    "status": ("keyrun.cli.status:command", "Show how a run stands"),
+    "history": ("keyrun.cli.history:command", "Tell what happened to a run"),
+    "progress": ("keyrun.cli.progress:command", "Show how far a run is"),
+    "graph": ("keyrun.cli.graph:command", "Draw a run of a graph"),
+    "keys": ("keyrun.cli.keys:command", "List keys with unfinished runs"),
+    "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed for good"),
+    "schedules": ("keyrun.cli.schedules:command", "List schedules and when they fire"),
+    "verify": ("keyrun.cli.verify:command", "Look for damaged records"),
+    "compact": ("keyrun.cli.compact:command", "Give back unused space"),
 }
-"""Where each command is, as module:attribute."""
+"""Where each command is, as module:attribute, and what it does: to list them takes no import."""
 
 
 class LazyGroup(click.Group):
@@ -42,10 +42,15 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         found = getattr(import_module(module), name)
         assert isinstance(found, click.Command)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click has it, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """As click has it, with exit codes of our own."""

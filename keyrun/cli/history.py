@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
+from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.table import Column, table
 from keyrun.cli.times import duration, local
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Failure, Happening
 
 _WHERE = re.compile(r"^step '[^']*', attempt \d+ of \d+, after [\d.]+ s: ")
@@ -25,7 +26,7 @@ COLUMNS = [
 ]
 
 
-@click.command("history", short_help="Tell what happened to a run")
+@click.command("history")
 @options.store
 @click.argument("run_id")
 @options.namespace

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import plainly
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import waiting
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import KeyStatus, Reader, State
 
 COLUMNS = [
@@ -23,7 +23,7 @@ COLUMNS = [
 ]
 
 
-@click.command("keys", short_help="List keys with unfinished runs")
+@click.command("keys")
 @options.store
 @options.state
 @click.option("--key", help="Only this one.")

@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
+from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, sheet, visible
 from keyrun.cli.times import duration
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Progress, Reader, UnknownRun
 
 
-@click.command("progress", short_help="Show how far a run is")
+@click.command("progress")
 @options.store
 @click.argument("run_id")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")

@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from keyrun.cli.carrying import Wish, about_the_run, carry_out
-from keyrun.cli.exits import plainly
 from keyrun.cli.target import find, load, workflows_in
+from keyrun.cli.troubles import plainly
 
 
-@click.command("run", short_help="Run a workflow, print its result")
+@click.command("run")
 @click.argument("target", metavar="MODULE:WORKFLOW")
 @about_the_run
 @click.option(

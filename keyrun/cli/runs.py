@@ -7,11 +7,11 @@ from time import time
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import plainly
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local, waiting
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Reader, RunStatus, State
 
 COLUMNS = [
@@ -25,7 +25,7 @@ COLUMNS = [
 ]
 
 
-@click.command("runs", short_help="List runs, the newest first")
+@click.command("runs")
 @options.store
 @options.state
 @options.about_runs

@@ -6,11 +6,11 @@ from time import time
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import plainly
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local, local_exactly
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Cron, Every, Once, Reader, ScheduleStatus
 
 COLUMNS = [
@@ -25,7 +25,7 @@ COLUMNS = [
 ]
 
 
-@click.command("schedules", short_help="List schedules and when they fire")
+@click.command("schedules")
 @options.store
 @options.paging("SCHEDULE_ID")
 @options.namespace

@@ -4,10 +4,10 @@ import json
 
 import click
 
-from keyrun.cli.exits import plainly
+from keyrun.cli.troubles import plainly
 
 
-@click.command("schema", short_help="Print the JSON Schema of flows")
+@click.command("schema")
 @plainly
 def command() -> None:
     """Print the JSON Schema of flows, with which editors check and complete them.

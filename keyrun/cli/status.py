@@ -7,17 +7,18 @@ from time import time
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import NOT_FOUND, Refusal, plainly
+from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
 from keyrun.cli.times import duration, local_exactly, waiting
+from keyrun.cli.troubles import plainly
 from keyrun.runtime import Failure, Reader, RunStatus
 from keyrun.runtime.groups.group import MEMBER
 from keyrun.runtime.records import OF_GROUP
 from keyrun.storage import PayloadError
 
 
-@click.command("status", short_help="Show how a run stands")
+@click.command("status")
 @options.store
 @click.argument("run_id")
 @options.namespace

@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import DAMAGED, find_store, plainly
+from keyrun.cli.exits import DAMAGED
 from keyrun.cli.screen import visible
+from keyrun.cli.troubles import find_store, plainly
 
 
-@click.command("verify", short_help="Look for damaged records")
+@click.command("verify")
 @options.store
 @options.as_json
 @click.pass_context

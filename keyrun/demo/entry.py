@@ -69,7 +69,6 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
 
 @click.command(
     "demo",
-    short_help="Watch it at work, and break it",
     context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
 )
 @click.option(

@@ -55,7 +55,6 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
 
 @click.command(
     "stress",
-    short_help="Try to break it, and check",
     context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
 )
 @click.option("--keys", type=click.IntRange(1, 100_000), default=DEFAULTS.keys)

@@ -34,6 +34,21 @@ def test_a_command_loads_only_itself() -> None:
     assert done.stdout == "False False\n", done.stderr
 
 
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    done = run_python(
+        """
+        import sys
+        from keyrun.cli.group import command
+        try:
+            command(["--help"])
+        except SystemExit:
+            pass
+        print({"keyrun.cli.runs", "keyrun.demo", "keyrun.runtime", "trio"} & {*sys.modules})
+        """
+    )
+    assert done.stdout.endswith("\nset()\n"), done.stderr
+
+
 def test_the_command_and_the_module_are_the_same() -> None:
     assert shell("--version").stdout == f"keyrun {__version__}\n"
     module = subprocess.run(
