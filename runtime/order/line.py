@@ -240,7 +240,10 @@ class Line(Places):
             if self._untouched and run.standing.berth is not None:
                 ahead = await in_the_middle(run, place)
                 if ahead is not None:
-                    self.bring_forward(*ahead, self)
+                    if ahead.asleep:
+                        self.sleeper = ahead.number
+                    else:
+                        self.bring_forward(ahead.place, ahead.number, self)
                     continue
             self.forget_submission(number)
             self.head = self.engine.live[number] = run

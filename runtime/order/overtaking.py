@@ -2,10 +2,11 @@
 
 While such a run waits, the next one of its key is driven. It may be woken then, and its place says
 so at once, but its turn comes when the other has ended or waits. A process that ends in between
-leaves two runs that could go on, of which the one behind is in the middle of its work.
+leaves two runs that could go on, of which the one behind is in the middle of its work. Or that one
+sleeps and holds the key, and the reading of the index may not have come to it.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from keyrun.runtime.journal.entry import Entry
 from keyrun.runtime.ledger import Sleep, at_place
@@ -19,9 +20,17 @@ if TYPE_CHECKING:
 PAGE = 64
 
 
-async def in_the_middle(woken: "Run", at: int) -> tuple[int, int] | None:
-    """Place and number of the run that was being driven when the process ended, if it had gone
-    ahead of the one that was `woken` since."""
+class Ahead(NamedTuple):
+    """A run that had gone ahead of one with a place before it."""
+
+    place: int
+    number: int
+    asleep: bool
+
+
+async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
+    """The run that was being driven when the process ended, or sleeps and lets nobody go ahead, if
+    it had gone ahead of the one that was `woken` since."""
     if woken.workflow is None or woken.workflow.while_waiting == "hold":
         return None
     engine = woken.engine
@@ -32,6 +41,8 @@ async def in_the_middle(woken: "Run", at: int) -> tuple[int, int] | None:
         for record, raw in rows:
             place = ledger.split_place(record)[1]
             number, _, sleep = at_place(record, raw, place)
+            if sleep is Sleep.HOLDS:
+                return Ahead(place, number, True)
             if sleep is not Sleep.NO:
                 continue
             try:
@@ -43,7 +54,7 @@ async def in_the_middle(woken: "Run", at: int) -> tuple[int, int] | None:
             except StoreCorrupt:
                 # It is set aside when its turn has come.
                 return None
-            return (place, number) if begun else None
+            return Ahead(place, number, False) if begun else None
         if len(rows) < PAGE:
             return None
         start = rows[-1][0] + b"\0"

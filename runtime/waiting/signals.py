@@ -42,6 +42,8 @@ class Signals:
         """Whether any run may have been sent anything."""
         self._staged: dict[int, dict[int, Signal]] = {}
         """What the store does not show yet, by the number of the run and in order."""
+        self._replaced: dict[int, set[int]] = {}
+        """What the store still shows, in the same way."""
         self._ids: dict[tuple[int, str], Group] = {}
 
     async def recover(self) -> None:
@@ -65,6 +67,8 @@ class Signals:
                 sequence=sequence, channel=channel, payload=payload, at=at, signal_id=signal_id
             )
         found.update(self._staged.get(number, {}))
+        for sequence in self._replaced.get(number, ()):
+            found.pop(sequence, None)
         return [found[sequence] for sequence in sorted(found)]
 
     async def send(
@@ -223,6 +227,14 @@ class Signals:
         if inbox is not None:
             inbox.signals.remove(signal)
         self._unstage(group, number, signal)
+        self._replaced.setdefault(number, set()).add(signal.sequence)
+        group.when_durable(self._is_gone, number, signal.sequence)
+
+    def _is_gone(self, number: int, sequence: int) -> None:
+        replaced = self._replaced.get(number, set())
+        replaced.discard(sequence)
+        if not replaced:
+            self._replaced.pop(number, None)
 
     def take(self, run: Run, signal: Signal) -> None:
         """Stage that a run has taken something: it goes into its journal in the same group."""

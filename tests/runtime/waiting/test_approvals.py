@@ -164,3 +164,31 @@ async def test_a_decision_says_who_decides() -> None:
     async with open_test_runtime(workflows=[gated]) as rt:
         with pytest.raises(ValueError, match="by must say who decides"):
             await rt.approve("r", "a", by="")
+
+
+async def test_of_two_decisions_while_a_run_is_leaving_one_counts(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def gated(ctx: Context) -> str:
+        return (await ctx.approval("gate")).by
+
+    said: list[str] = []
+    store = MemoryStore(latency=0.5)
+    async with open_test_runtime(store, workflows=[gated], evict_after=0.1) as rt:
+        run = await rt.submit(gated, key="k", run_id="r")
+        await trio.sleep(0.7)
+        assert rt.statistics().live == 0  # and that is not durable
+
+        async def approve(by: str) -> None:
+            try:
+                await rt.approve("r", "gate", by=by)
+            except GateNotWaiting as error:
+                said.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for by in ("ann", "bob"):
+                nursery.start_soon(approve, by)
+                await trio.sleep(0.01)
+        assert await run.result() in ("ann", "bob")
+    assert said == ["the run 'r' does not wait at the gate 'gate': it is settled already"]

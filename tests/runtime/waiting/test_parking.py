@@ -328,6 +328,41 @@ async def test_yield_lets_the_next_run_go_ahead_and_keeps_its_place(
     assert ran == ["a begins", "b begins", "c awake", "a ends", "b ends", "d awake"]
 
 
+@pytest.mark.parametrize("window", [1, 64])
+@pytest.mark.parametrize("page", [1, 1000])
+@pytest.mark.parametrize("asleep", [True, False])
+async def test_who_yielded_does_not_overtake_who_holds_the_key_after_a_restart(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, asleep: bool, page: int, window: int
+) -> None:
+    monkeypatch.setattr("keyrun.runtime.recovery.recovery.PAGE", page)
+    monkeypatch.setattr("keyrun.runtime.order.places.WINDOW", window)
+
+    @step
+    async def slow() -> None:
+        await trio.sleep(100)
+
+    @workflow
+    async def holding(ctx: Context) -> None:
+        await (ctx.sleep(100) if asleep else ctx.step(slow))
+        await ctx.step(note, "held")
+
+    store = FragileStore()
+    workflows = [polite, holding, napping]
+    async with open_test_runtime(store, workflows=workflows) as rt:
+        for run_id in ("a", "b"):
+            await rt.submit(polite, 10, key="k", run_id=run_id)
+        await rt.submit(holding, key="k", run_id="c")
+        await rt.submit(napping, 1, key="k", run_id="d")
+        await trio.sleep(50)  # a and b are due, and wait until c has ended
+        store.crash()
+    assert ran == ["a begins", "b begins"]
+    async with open_test_runtime(store, workflows=workflows) as rt:
+        last = await rt.submit(napping, 1, key="k", run_id="d")
+        await last.result()
+        assert rt.statistics().backlog.pending == 0
+    assert ran[2:] == ["held", "a ends", "b ends", "d awake"]
+
+
 async def test_yield_also_for_what_comes_later_and_across_a_restart(
     autojump_clock: MockClock,
 ) -> None:

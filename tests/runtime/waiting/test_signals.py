@@ -1,6 +1,7 @@
 """Signals: what a run is sent, before or while it waits for it."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -439,3 +440,37 @@ async def test_a_machine_can_end_what_it_waits_in(autojump_clock: MockClock) -> 
         run = await rt.submit(once, key="k", run_id="r")
         with pytest.raises(RuntimeError, match="nobody came"):
             await run.result()
+
+
+async def test_what_was_sent_while_a_run_was_leaving_is_replaced(autojump_clock: MockClock) -> None:
+    for _ in range(8):  # which of the two goes on first is up to the scheduler
+        store = MemoryStore(latency=0.5)
+        async with open_test_runtime(store, workflows=[taking], evict_after=0.1) as rt:
+            run = await rt.submit(taking, ["go", "end"], key="k", run_id="r")
+            await trio.sleep(0.01)
+            while rt.statistics().live:
+                await trio.sleep(0.05)
+            # It has left, and that is not durable.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rt.signal, "r", "go", "first")
+                nursery.start_soon(partial(rt.signal, "r", "go", "second", replace=True))
+            await rt.signal("r", "end")
+            assert await run.result() == ["second", None]
+
+
+async def test_what_was_replaced_is_not_taken_by_a_run_that_begins_just_then(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def before(ctx: Context) -> None:
+        await ctx.sleep(20)
+
+    store = MemoryStore(latency=0.5)
+    async with open_test_runtime(store, workflows=[taking, before], evict_after=inf) as rt:
+        await rt.submit(before, key="k")
+        due = trio.current_time() + 20
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await rt.signal("r", "go", "first")
+        await trio.sleep_until(due - 0.1)
+        await rt.signal("r", "go", "second", replace=True)
+        assert await run.result() == ["second"]
