@@ -2,9 +2,10 @@
 
 from benchmarks.peers.peer import Peer
 
-DURABLE = ("runs-256", "runs-64", "runs-1", "messages", "killed", "asleep")
+DURABLE = ("runs-256", "runs-64", "runs-1", "messages", "message-runs", "killed", "asleep")
 IN_MEMORY = ("tell", "ask")
 NO_ACTORS = dict.fromkeys(IN_MEMORY, "no actors in memory")
+DURABLE_PEER = NO_ACTORS | {"message-runs": "it does messages in one way"}
 NOT_DURABLE = dict.fromkeys(DURABLE, "nothing of it is durable")
 NO_SLEEP = "it can delay the start of a task, but a task that has begun cannot sleep"
 
@@ -15,6 +16,10 @@ KEYRUN = Peer(
     package="keyrun",
     durability="LMDB, fsync at every commit; runs that are ready at the same time share one",
     lacks=NO_ACTORS,
+    remarks=(
+        "In W3 a message is the call of an entity without a request id that sets the state of its "
+        "key; in W3-runs it is a run of one step that does the same.",
+    ),
 )
 
 KEYRUN_ACTORS = Peer(
@@ -35,7 +40,7 @@ PEERS = (
         requirements="restate",
         server="restate",
         durability="its server's log on RocksDB, fsync at every (shared) write",
-        lacks=NO_ACTORS,
+        lacks=DURABLE_PEER,
         remarks=(
             "Three processes share the cores: server, service (Hypercorn) and client.",
             "The limit of concurrent invocations is raised to 100,000, and Hypercorn's limit of "
@@ -52,7 +57,7 @@ PEERS = (
         package="langgraph",
         requirements="langgraph",
         durability='SQLite in WAL mode, fsync at every commit; durability="sync"',
-        lacks=NO_ACTORS | {"asleep": "no durable timer"},
+        lacks=DURABLE_PEER | {"asleep": "no durable timer"},
         remarks=(
             "It has no queue and no recovery: the application calls each run in a thread, keeps "
             "the messages of a key in order itself, and calls every run again after the restart.",
@@ -69,7 +74,7 @@ PEERS = (
         package="dbos",
         requirements="dbos",
         durability="SQLite with a rollback journal (its default), fsync at every commit",
-        lacks=NO_ACTORS,
+        lacks=DURABLE_PEER,
         remarks=(
             "Workflows are called directly, for its queues look for work only now and then; "
             "messages go through a queue with partition_concurrency=1 that looks every 50 ms.",
@@ -88,7 +93,7 @@ PEERS = (
         requirements="dbos",
         server="postgres",
         durability="PostgreSQL with its defaults, fsync of the log at every commit",
-        lacks=NO_ACTORS,
+        lacks=DURABLE_PEER,
         remarks=(
             "The server has the same two cores. Its log counts in what is on disk, and its shared "
             "memory in what is in memory; all of it is killed and started again in W4.",
@@ -106,7 +111,7 @@ PEERS = (
         package="huey",
         requirements="huey",
         durability="SQLite in WAL mode, fsync at every commit (fsync=True, not its default)",
-        lacks=NO_ACTORS,
+        lacks=DURABLE_PEER,
         unlike={"asleep": NO_SLEEP},
         remarks=(
             "A run is a pipeline of three tasks. It knows no keys: one worker keeps all messages "
@@ -123,7 +128,7 @@ PEERS = (
         requirements="dramatiq",
         server="redis",
         durability="Redis with appendfsync=always (not its default)",
-        lacks=NO_ACTORS | {"asleep": NO_SLEEP},
+        lacks=DURABLE_PEER | {"asleep": NO_SLEEP},
         remarks=(
             "A run is a pipeline of three messages. It knows no keys: one worker thread keeps all "
             "messages in order, and nothing runs beside them.",

@@ -75,9 +75,10 @@ def cells(record: Record, line: Line) -> list[Cell]:
     own = keyrun_for(line.task)
     base = record.figure(line, own.name)
     found = [_cell(record, line, own, base)]
+    theirs = attrs.evolve(line, task=line.beside) if line.beside else line
     for peer in PEERS:
         if not _stranger(peer, line) and _took_part(record, peer):
-            found.append(_cell(record, line, peer, base))
+            found.append(_cell(record, theirs, peer, base))
     return found
 
 

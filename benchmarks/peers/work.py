@@ -37,6 +37,8 @@ class Line:
     unit: str
     better: Better = "higher"
     title: str
+    beside: str = ""
+    """The task whose figures of the peers it is compared with, where that is another one."""
 
 
 TASKS = (
@@ -44,6 +46,7 @@ TASKS = (
     Task(name="runs-64", act="runs", at_once=64, seconds=5),
     Task(name="runs-1", act="runs", at_once=1, seconds=5),
     Task(name="messages", act="messages", keys=1000, messages=10),
+    Task(name="message-runs", act="message_runs", keys=1000, messages=10),
     Task(name="killed", act="fill", runs=2000, kill=True),
     Task(name="asleep", act="sleep", runs=10_000, seconds=5),
     Task(name="tell", act="tell", keys=1000, messages=100),
@@ -103,6 +106,15 @@ LINES = (
         fact="messages_per_second",
         unit="msg/s",
         title="messages to 1,000 keys, in order per key",
+    ),
+    Line(
+        name="W3-runs",
+        work="W3",
+        task="message-runs",
+        fact="messages_per_second",
+        unit="msg/s",
+        title="the same, each message a run of Keyrun",
+        beside="messages",
     ),
     Line(
         name="W4",

@@ -29,6 +29,7 @@ def recorded() -> Record:
     record.fail("runs-64", "langgraph", "took longer than 90 seconds")
     record.add("runs-256", "langgraph", _runs(5.0))
     record.add("messages", "keyrun", {"messages_per_second": 100.0, "disordered": 0})
+    record.add("message-runs", "keyrun", {"messages_per_second": 50.0, "disordered": 0})
     record.add("messages", "restate", {"messages_per_second": 10.0, "disordered": 0})
     record.add("messages", "dbos", {"messages_per_second": 1.0, "disordered": 49})
     record.add("killed", "keyrun", _killed(finished=2000, seconds=1.0))

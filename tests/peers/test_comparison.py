@@ -50,6 +50,13 @@ def test_a_figure_that_was_come_by_wrongly_says_so() -> None:
     assert cell(recorded(), "W3", "restate").why == ""
 
 
+def test_what_keyrun_does_in_two_ways_is_beside_the_same_figures_of_the_others() -> None:
+    assert cell(recorded(), "W3", "restate").ratio == 0.1
+    assert cell(recorded(), "W3-runs", "restate").value == 10.0
+    assert cell(recorded(), "W3-runs", "restate").ratio == 0.2
+    assert cell(recorded(), "W3-runs", "dbos").why == "49 keys out of order"
+
+
 def test_memory_with_fewer_runs_asleep_says_so() -> None:
     assert cell(recorded(), "W5", "dbos").why == "with 1,000 asleep instead of 10,000"
     assert cell(recorded(), "W5", "restate").why == ""

@@ -49,8 +49,9 @@ def test_runs_of_three_steps(name: str) -> None:
     assert facts["bytes_per_run"] > 0
 
 
-def test_messages_are_handled_in_order() -> None:
-    facts = measured(KEYRUN, "messages")
+@pytest.mark.parametrize("name", ["messages", "message-runs"])
+def test_messages_are_handled_in_order(name: str) -> None:
+    facts = measured(KEYRUN, name)
     assert facts["messages_per_second"] > 0
     assert facts["disordered"] == 0
 

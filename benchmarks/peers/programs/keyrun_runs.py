@@ -1,4 +1,5 @@
-"""Keyrun with its defaults. Each run has a key of its own, each message is a run of one step."""
+"""Keyrun with its defaults. Each run has a key of its own. A message is the call of an entity, or
+where it says so a run of one step."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,17 @@ from benchmarks.peers.programs.order import Order
 from benchmarks.peers.programs.pace import Pace
 from benchmarks.peers.programs.stage import Facts, perform_in, tell
 from benchmarks.workload import three_steps
-from keyrun import Context, RunHandle, State, current_step, open_runtime, step, workflow
+from keyrun import (
+    Context,
+    Entity,
+    RunHandle,
+    State,
+    current_step,
+    entity,
+    open_runtime,
+    step,
+    workflow,
+)
 
 steps = Steps()
 inbox = Inbox()
@@ -53,6 +64,16 @@ async def take(number: int) -> None:
     current = current_step()
     current.state["last"] = number
     inbox.take(current.key, number)
+
+
+@entity
+class Recipient(Entity):
+    """What is called with messages, under a key."""
+
+    async def take(self, number: int) -> None:
+        """Handle a message, and remember that it was the last."""
+        self.state["last"] = number
+        inbox.take(self.key, number)
 
 
 @workflow
@@ -99,7 +120,23 @@ async def runs(order: Order) -> Facts:
 
 
 async def messages(order: Order) -> Facts:
-    """So many messages to so many keys, each sent when the one before it is durable."""
+    """So many messages to so many keys, each sent when the one before it was handled, durably."""
+    inbox.expect(order.keys, order.messages)
+    async with open_runtime(order.folder, entities=[Recipient]) as runtime:
+
+        async def send(key: int) -> None:
+            recipient = runtime.entity(Recipient, f"key-{key}")
+            for number in range(order.messages):
+                await recipient.take(number)
+
+        started = perf_counter()
+        await at_a_time(order.keys, order.at_once, send)
+        seconds = perf_counter() - started
+    return {"messages_per_second": inbox.expected / seconds, "disordered": inbox.disordered()}
+
+
+async def message_runs(order: Order) -> Facts:
+    """The same with a run for each message, sent when the one before it is durable."""
     inbox.expect(order.keys, order.messages)
     handles: list[RunHandle[None]] = []
     async with open_runtime(order.folder, workflows=[message]) as runtime:
@@ -163,4 +200,4 @@ async def sleep(order: Order) -> Facts:
 
 
 if __name__ == "__main__":
-    perform_in(trio.run, runs, messages, fill, resume, sleep)
+    perform_in(trio.run, runs, messages, message_runs, fill, resume, sleep)
