@@ -15,6 +15,7 @@ from keyrun.runtime import (
     Runtime,
     State,
     TransientError,
+    Workflow,
     step,
     workflow,
 )
@@ -347,7 +348,7 @@ async def test_who_yielded_does_not_overtake_who_holds_the_key_after_a_restart(
         await ctx.step(note, "held")
 
     store = FragileStore()
-    workflows = [polite, holding, napping]
+    workflows: list[Workflow[Any, Any]] = [polite, holding, napping]
     async with open_test_runtime(store, workflows=workflows) as rt:
         for run_id in ("a", "b"):
             await rt.submit(polite, 10, key="k", run_id=run_id)
