@@ -63,12 +63,7 @@ from keyrun.runtime.errors import (
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.opening import open_runtime
-from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
-from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
-from keyrun.runtime.policies.rate import RateLimit
-from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.policies.turnstile import TurnstileStatus
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.steps.current import CurrentStep, current_step
@@ -97,7 +92,6 @@ from keyrun.runtime.views.events import (
     WaitEvent,
 )
 from keyrun.runtime.views.reader import Reader, open_reader
-from keyrun.runtime.views.statistics import RuntimeStatistics
 from keyrun.runtime.views.subscription import Events
 from keyrun.runtime.waiting.receiving import Approval
 from keyrun.runtime.waiting.signals import Delivery
@@ -117,11 +111,17 @@ if TYPE_CHECKING:
     from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
     from keyrun.runtime.groups.handle import GroupHandle
     from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
+    from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
+    from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
+    from keyrun.runtime.policies.rate import RateLimit
+    from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.policies.turnstile import TurnstileStatus
     from keyrun.runtime.schedules.schedule import ScheduleStatus
     from keyrun.runtime.schedules.timetable import Cron, Every, Once
     from keyrun.runtime.views.history import Happening, History
     from keyrun.runtime.views.keys import KeyStatus
     from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
+    from keyrun.runtime.views.statistics import RuntimeStatistics
     from keyrun.runtime.views.watching import Watch
 
 __all__ = [
@@ -274,6 +274,19 @@ _LATER = {
         "TurnSignal",
         "machine",
     ),
+    "policies.breaker": (
+        "CircuitBreaker",
+        "CircuitState",
+        "CircuitStatus",
+    ),
+    "policies.cadence": (
+        "EverySeconds",
+        "EverySteps",
+        "Manual",
+    ),
+    "policies.rate": ("RateLimit",),
+    "policies.resources": ("Resources",),
+    "policies.turnstile": ("TurnstileStatus",),
     "schedules.schedule": ("ScheduleStatus",),
     "schedules.timetable": (
         "Cron",
@@ -290,6 +303,7 @@ _LATER = {
         "StepCounts",
         "StepProgress",
     ),
+    "views.statistics": ("RuntimeStatistics",),
     "views.watching": ("Watch",),
 }
 """Where that is which is imported by the first who asks for it: most programs need little of it,

@@ -8,7 +8,7 @@ still being committed waits for the same commit.
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -83,8 +83,7 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return taken
 
 
-@attrs.frozen
-class Admitted:
+class Admitted(NamedTuple):
     """A run that was there before a submit, and the group that makes it durable if it is not."""
 
     submission: Submission

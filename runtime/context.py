@@ -14,7 +14,6 @@ from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.gathering import gather
 from keyrun.runtime.journal.journal import Call, Entry
 from keyrun.runtime.journal.scope import FailAfter, MoveOnAfter, watched
-from keyrun.runtime.policies.cadence import checkpoint
 from keyrun.runtime.run import Run
 from keyrun.runtime.steps.step import StepFunction, as_step
 from keyrun.runtime.steps.stepping import halt, perform
@@ -213,6 +212,8 @@ class Context:
     async def checkpoint(self) -> None:
         """Return when all that this run has done is durable. Only workflows with a `checkpoint` of
         their own need it: others wait before every step."""
+        from keyrun.runtime.policies.cadence import checkpoint
+
         self.branch.check()
         await checkpoint(self._run)
 

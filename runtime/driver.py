@@ -18,7 +18,6 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.logs import log
-from keyrun.runtime.policies.cadence import Cadence
 from keyrun.runtime.recovery.bugs import is_bug
 from keyrun.runtime.run import NOT_DRIVEN, Run
 from keyrun.runtime.settlement import quarantine, settle
@@ -47,6 +46,8 @@ def drive(run: Run) -> Awaitable[bool | None]:
     if instances is not None and not instances.enter(run):
         return _stay(run)
     if run.workflow.checkpoint is not None and run.cadence is None:
+        from keyrun.runtime.policies.cadence import Cadence
+
         run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
     seat = run.seat = run.engine.actors.seat()

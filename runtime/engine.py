@@ -23,9 +23,7 @@ from keyrun.runtime.order.line import Line
 from keyrun.runtime.order.serving import LineActor
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.policies.instances import Instances
-from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import DEFAULT_RETRY
-from keyrun.runtime.policies.turnstile import Turnstiles
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.crashes import Crashes
 from keyrun.runtime.retention import Retention, Sweeper
@@ -47,6 +45,8 @@ from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
     from keyrun.runtime.groups.groups import Groups
+    from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.policies.turnstile import Turnstiles
     from keyrun.runtime.schedules.schedules import Schedules
 
 Hook = Callable[[RunOutcome], Awaitable[object]]
@@ -78,7 +78,7 @@ class Engine:
         wall: Callable[[], float],
         supervision: Supervision,
         evict_after: float,
-        resources: Resources | None = None,
+        resources: "Resources | None" = None,
         entities: Iterable[type] = (),
     ) -> None:
         self.store = store
@@ -102,7 +102,7 @@ class Engine:
         self.wall = wall
         self.steady = SteadyClock(wall)
         self.slots = Slots(max_concurrent_steps)
-        self.turnstiles = Turnstiles(self, resources)
+        self.resources = resources
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
         self.overruns = Overruns()
         self.asyncio = AsyncioLoop()
@@ -190,6 +190,13 @@ class Engine:
         from keyrun.runtime.groups.groups import Groups
 
         return Groups(self)
+
+    @cached_property
+    def turnstiles(self) -> "Turnstiles":
+        """What is in the way of steps; imported for the first of them that is guarded."""
+        from keyrun.runtime.policies.turnstile import Turnstiles
+
+        return Turnstiles(self, self.resources)
 
     @cached_property
     def schedules(self) -> "Schedules":

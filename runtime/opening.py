@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -12,7 +12,6 @@ from keyrun.actors import Supervision, checks
 from keyrun.runtime.engine import Engine, Hook
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.recovery import recovery
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.runtime import Runtime
@@ -20,6 +19,9 @@ from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
+
+if TYPE_CHECKING:
+    from keyrun.runtime.policies.resources import Resources
 
 
 def _check(name: str, value: float, least: float) -> None:
@@ -47,7 +49,7 @@ async def open_runtime(
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
     restart_window: float = 60.0,
-    resources: Resources | None = None,
+    resources: "Resources | None" = None,
     evict_after: float = 1.0,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes

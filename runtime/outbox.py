@@ -8,9 +8,8 @@ only so many hooks run at once.
 from collections import deque
 from heapq import heappop, heappush
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
 import trio
 
 from keyrun.runtime.logs import log_key, logger
@@ -30,8 +29,7 @@ AGAIN_AT_ONCE = AT_ONCE // 2
 """How many of them may be for ends that were not taken before, so that others get through."""
 
 
-@attrs.frozen
-class Letter:
+class Letter(NamedTuple):
     """One end to be told."""
 
     number: int

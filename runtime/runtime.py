@@ -1,7 +1,7 @@
 """The runtime: submit runs, see how they stand, hold, cancel and wait for them."""
 
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.engine import Engine
@@ -13,10 +13,12 @@ from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery import deadletters
 from keyrun.runtime.schedules.scheduling import Scheduling
 from keyrun.runtime.values import Priority, RunStatus
-from keyrun.runtime.views.statistics import RuntimeStatistics, statistics_of
 from keyrun.runtime.views.window import Window
 from keyrun.runtime.waiting.messaging import Messaging
 from keyrun.runtime.workflow import Workflow
+
+if TYPE_CHECKING:
+    from keyrun.runtime.views.statistics import RuntimeStatistics
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
@@ -178,6 +180,8 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
     def _queues(self) -> dict[str, int]:
         return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
 
-    def statistics(self) -> RuntimeStatistics:
+    def statistics(self) -> "RuntimeStatistics":
         """A snapshot."""
+        from keyrun.runtime.views.statistics import statistics_of
+
         return statistics_of(self._engine)

@@ -1,17 +1,15 @@
 """Verdicts: how a workflow itself can judge its run, or have it go on."""
 
-import attrs
+from typing import NamedTuple
 
 
-@attrs.frozen
-class CancelVerdict:
+class CancelVerdict(NamedTuple):
     """The run is cancelled by its own workflow, which wins over a cancel from outside."""
 
     reason: str
 
 
-@attrs.frozen
-class Continuation:
+class Continuation(NamedTuple):
     """The run goes on with another input, as it is stored, and an empty journal."""
 
     input: bytes

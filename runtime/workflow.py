@@ -2,14 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.policies.cadence import Checkpoint
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.steps.step import return_type
 from keyrun.runtime.values import Failure
+
+if TYPE_CHECKING:
+    from keyrun.runtime.policies.cadence import Checkpoint
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
@@ -38,7 +40,7 @@ class Workflow(Generic[I, T_co]):
         while_waiting: WhileWaiting = "hold",
         instances: int | None = None,
         when_full: WhenFull = "queue",
-        checkpoint: Checkpoint | None = None,
+        checkpoint: "Checkpoint | None" = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -52,10 +54,13 @@ class Workflow(Generic[I, T_co]):
             raise TypeError(f"limits must be Limits, got {limits!r}")
         if instances is not None and (isinstance(instances, bool) or not instances >= 1):
             raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
-        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-            raise TypeError(
-                f"checkpoint must be EverySteps, EverySeconds or Manual, got {checkpoint!r}"
-            )
+        if checkpoint is not None:
+            from keyrun.runtime.policies.cadence import Checkpoint
+
+            if not isinstance(checkpoint, Checkpoint):
+                raise TypeError(
+                    f"checkpoint must be EverySteps, EverySeconds or Manual, got {checkpoint!r}"
+                )
         if when_full not in get_args(WhenFull):
             raise ValueError(f"when_full must be 'queue' or 'reject', got {when_full!r}")
         if while_waiting not in ("hold", "yield"):
@@ -143,7 +148,7 @@ def workflow(
     while_waiting: WhileWaiting = ...,
     instances: int | None = ...,
     when_full: WhenFull = ...,
-    checkpoint: Checkpoint | None = ...,
+    checkpoint: "Checkpoint | None" = ...,
 ) -> _Decorator: ...
 def workflow(
     function: Any = None,
@@ -157,7 +162,7 @@ def workflow(
     while_waiting: WhileWaiting = "hold",
     instances: int | None = None,
     when_full: WhenFull = "queue",
-    checkpoint: Checkpoint | None = None,
+    checkpoint: "Checkpoint | None" = None,
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 

@@ -50,6 +50,7 @@ RARE = {
     *("asyncio", "cattrs", "click", "cronsim", "dataclasses", "rich", "trio_asyncio", "zoneinfo"),
     *(f"keyrun.runtime.{part}" for part in ("graphs", "groups.groups", "machines")),
     *(f"keyrun.runtime.{part}" for part in ("schedules.schedules", "schedules.timetable")),
+    *(f"keyrun.runtime.policies.{part}" for part in ("breaker", "cadence", "rate", "turnstile")),
     *(f"keyrun.runtime.views.{part}" for part in ("history", "keys", "progress", "survey")),
 }
 PLAIN_RUN = """

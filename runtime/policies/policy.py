@@ -1,12 +1,14 @@
 """The policies of a step: what holds for its calls beside timeout and retry."""
 
 from collections.abc import Callable
-from typing import Any, TypedDict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from keyrun.runtime.policies.breaker import CircuitBreaker
-from keyrun.runtime.policies.rate import RateLimit
-from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.values import Priority
+if TYPE_CHECKING:
+    from keyrun.runtime.policies.breaker import CircuitBreaker
+    from keyrun.runtime.policies.rate import RateLimit
+    from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.values import Priority
 
 
 class Throttles(TypedDict, total=False):
@@ -19,12 +21,12 @@ class Throttles(TypedDict, total=False):
     `priority`: which calls go first where calls wait; that of the run if it is not given.
     """
 
-    breaker: CircuitBreaker | None
-    rate: RateLimit | None
+    breaker: "CircuitBreaker | None"
+    rate: "RateLimit | None"
     max_concurrent: int | None
     max_waiting: int | None
-    resources: Resources | None
-    priority: Priority | None
+    resources: "Resources | None"
+    priority: "Priority | None"
 
 
 class Policies(Throttles, total=False):
@@ -35,12 +37,13 @@ class Policies(Throttles, total=False):
 
 
 _KNOWN = (*Throttles.__annotations__, "compensate")
-_TYPES: dict[str, type] = {
-    "breaker": CircuitBreaker,
-    "rate": RateLimit,
-    "resources": Resources,
-    "priority": Priority,
+_TYPES = {
+    "breaker": ("keyrun.runtime.policies.breaker", "CircuitBreaker"),
+    "rate": ("keyrun.runtime.policies.rate", "RateLimit"),
+    "resources": ("keyrun.runtime.policies.resources", "Resources"),
+    "priority": ("keyrun.runtime.values", "Priority"),
 }
+"""The module and the name of the class: whoever uses a policy has imported it."""
 
 
 def check_policies(policies: Policies) -> None:
@@ -55,7 +58,8 @@ def check_policies(policies: Policies) -> None:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
         elif name in _TYPES:
-            if not isinstance(value, _TYPES[name]):
-                raise TypeError(f"{name} must be a {_TYPES[name].__name__}, got {value!r}")
+            module, cls = _TYPES[name]
+            if not isinstance(value, getattr(import_module(module), cls)):
+                raise TypeError(f"{name} must be a {cls}, got {value!r}")
         elif not callable(value):
             raise TypeError(f"compensate must be a function or a step, got {value!r}")

@@ -7,9 +7,8 @@ and is driven again from its journal, which is what happens after a crash too; s
 pays nothing for it. Branches and shielded steps have a scope of their own.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
 import trio
 
 from keyrun.actors.errors import shown
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
     from keyrun.runtime.run import Run
 
 
-@attrs.frozen
-class Raised:
+class Raised(NamedTuple):
     """What a function raised that was started with no more ado than a call."""
 
     error: BaseException
 
 
-@attrs.frozen
-class Returned:
+class Returned(NamedTuple):
     """What such a function returned, after it had waited for something."""
 
     value: Any

@@ -5,17 +5,19 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
 import attrs
 
 from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.policies.breaker import CircuitBreaker
 from keyrun.runtime.policies.policy import Policies, check_policies
-from keyrun.runtime.policies.rate import RateLimit
-from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import UNSET, Priority, Unset
+
+if TYPE_CHECKING:
+    from keyrun.runtime.policies.breaker import CircuitBreaker
+    from keyrun.runtime.policies.rate import RateLimit
+    from keyrun.runtime.policies.resources import Resources
 
 _NAME = re.compile(r"(?:(?!\(\))[^#/])+")
 
@@ -47,11 +49,11 @@ class StepOptions:
     at_most_once: bool = False
     abandon: bool = False
     asyncio: bool = False
-    breaker: CircuitBreaker | None = None
-    rate: RateLimit | None = None
+    breaker: "CircuitBreaker | None" = None
+    rate: "RateLimit | None" = None
     max_concurrent: int | None = None
     max_waiting: int | None = None
-    resources: Resources | None = None
+    resources: "Resources | None" = None
     priority: Priority | None = None
     compensate: Callable[..., Any] | None = None
 
@@ -66,7 +68,7 @@ class StepFunction(Generic[P, R]):
         declared: Any,
         *,
         origin: Callable[..., Any] | None = None,
-        quota: tuple[str, Resources] | None = None,
+        quota: "tuple[str, Resources] | None" = None,
     ) -> None:
         self.function = function
         self.set = options

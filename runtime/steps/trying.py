@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.journal.journal import Memory
-from keyrun.runtime.policies.guarding import guarded
-from keyrun.runtime.policies.turnstile import Pass
 from keyrun.runtime.recovery.bugs import is_bug_in_step
 from keyrun.runtime.run import Run
 from keyrun.runtime.steps.attempt import (
@@ -31,6 +29,7 @@ from keyrun.runtime.waiting.wait import BACKOFF, Wait
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.branch import Branch
+    from keyrun.runtime.policies.turnstile import Pass
 
 Started = tuple[CurrentStep, Raised | Returned]
 """An attempt that was begun with no more ado than a call, and what came of it."""
@@ -67,7 +66,7 @@ async def attempts(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     started: Started | None = None,
-    passed: Pass | None = None,
+    passed: "Pass | None" = None,
 ) -> Any:
     """Try until there is a value, or `StepFailed`. `started` is an attempt that was made, and
     `passed` what it holds if the step is guarded."""
@@ -80,6 +79,8 @@ async def attempts(
             memory.retry = None
         attempt = _try(branch, step, ident, memory, args, kwargs, started)
         if step.guarded:
+            from keyrun.runtime.policies.guarding import guarded
+
             attempt = guarded(run, step, ident, memory, attempt, passed, _RETRY)
         value = await attempt
         if value is not _RETRY:

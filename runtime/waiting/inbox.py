@@ -7,9 +7,7 @@ that waited first, even where another one gets there sooner.
 
 from bisect import insort
 from operator import attrgetter
-from typing import TYPE_CHECKING
-
-import attrs
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.entry import Memory
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.waiting.wait import Wait
 
 
-@attrs.frozen(kw_only=True)
-class Signal:
+class Signal(NamedTuple):
     """One thing that a run was sent; `sequence` is its place among all that were sent."""
 
     sequence: int

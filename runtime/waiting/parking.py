@@ -12,9 +12,8 @@ and of the key there is nothing in memory but its name.
 """
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
 import trio
 
 from keyrun.runtime.ledger import Sleep, at_place, placed, sealed
@@ -32,8 +31,7 @@ IN_MEMORY = 1000
 """How many runs may wait in memory, however short a while it is."""
 
 
-@attrs.frozen(kw_only=True)
-class Leave:
+class Leave(NamedTuple):
     """How a run leaves memory: what it waits for, as the store and as the clock of Trio puts it."""
 
     berth: Berth
