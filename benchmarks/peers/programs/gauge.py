@@ -1,6 +1,5 @@
 """Gauges: the memory of a process with all that it started, and the bytes of a folder."""
 
-import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -63,6 +62,8 @@ def disk(folder: str) -> int:
 
 def disk_after_checkpoint(folder: str) -> int:
     """The same with the write-ahead logs of its SQLite databases taken into them."""
+    import sqlite3
+
     for database in Path(folder).glob("*.sqlite"):
         with closing(sqlite3.connect(database, timeout=30)) as connection:
             connection.execute("pragma wal_checkpoint(truncate)")

@@ -5,7 +5,6 @@ enough to do. Runs that end in the warm-up are done but not counted. The figures
 best second: whatever else the machine does can only make them worse.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from threading import Thread
 from time import perf_counter, sleep
@@ -67,6 +66,7 @@ Client = Callable[[int], Awaitable[object]]
 
 async def in_tasks(pace: Pace, run: Client) -> None:
     """The loop in asyncio tasks; `run` gets the number of its client."""
+    import asyncio
 
     async def client(number: int) -> None:
         while pace.going():

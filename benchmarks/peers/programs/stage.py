@@ -1,10 +1,10 @@
 """The stage of a program: it reads its order, does it, and tells what it found as JSON lines.
 
 A program whose parent is gone ends itself with all that it started: the parent holds the other end
-of its standard input.
+of its standard input. What a program does not use it does not import: for some works its start is
+a part of what is measured.
 """
 
-import asyncio
 import json
 import os
 import signal
@@ -52,6 +52,8 @@ def perform_in(
 
 def in_asyncio(act: AsyncAct, order: Order) -> Facts:
     """The loop of asyncio, for `perform_in`."""
+    import asyncio
+
     return asyncio.run(act(order))
 
 
