@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.steps.step import return_type
+from keyrun.runtime.steps.step import StepFunction, return_type
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class Workflow(Generic[I, T_co]):
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
         """Which of the steps that have a compensation are undone when the run ends so."""
         return idents
+
+    def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
+        """The step with the compensation of `ident`, if that is known without running the code."""
+        return None
 
     def registered(self) -> None:
         """It is given to a runtime: the time to refuse what cannot be run."""
@@ -168,7 +172,7 @@ def workflow(
 
     What is between its steps is ordinary code that may be run again: it decides, and has no
     effects of its own. `retry` is for those of its steps that have no policy of their own. With
-    `compensate_on="attempted"` a step that failed is undone, too.
+    `compensate_on="attempted"` steps that failed or were cut off are undone, too.
     `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
     signal, an approval or a child. `instances` is how many runs may be under way, from start to
     end; others wait, or with `when_full="reject"` are refused when they are submitted.

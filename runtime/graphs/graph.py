@@ -19,6 +19,7 @@ from keyrun.runtime.policies.cadence import Checkpoint
 from keyrun.runtime.policies.policy import Throttles
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.steps.step import StepFunction
 from keyrun.runtime.values import UNSET, Failure, Unset
 from keyrun.runtime.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
 
@@ -34,8 +35,8 @@ class Graph(Workflow[Any, Any]):
     only when all nodes of the levels before it have ended. `max_output` is how many bytes the
     output of a node may have, `max_run_output` those of a run together. `resources` is what its
     nodes share, over all runs. `compensation="branch"` undoes only what led to the node that
-    failed, and `compensate_on="attempted"` that node, too. `while_waiting="yield"` lets the next
-    run of the key go ahead while one waits.
+    failed, and `compensate_on="attempted"` also what was only begun. `while_waiting="yield"` lets
+    the next run of the key go ahead while one waits.
 
     A run gives the output of the one node that nothing comes after when it completes; if there are
     several such nodes, a mapping of those that completed.
@@ -236,6 +237,12 @@ class Graph(Workflow[Any, Any]):
             return idents
         before = self.plan.before(failed)
         return [ident for ident in idents if node_of(ident) in before]
+
+    def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
+        """The step of a node, which says how it is undone."""
+        station = self.plan.stations.get(node_of(ident))
+        step = None if station is None or "/" in ident else station.step
+        return step if step is not None and step.set.compensate is not None else None
 
     async def _execute(self, context: Context, input_: Any) -> Any:
         plan = self._plan = self._check()

@@ -119,6 +119,12 @@ class Performer:
         branch = NodeBranch(self._branch, f"{activation.ident}/")
         context = Context(branch, self._context.input)
         try:
+            if activation.station.crowded and not run.rehearsed:
+                # What had begun before goes on: its outcomes are asked for in their order.
+                if run.journal.replaying:
+                    self._places.reserve(activation)
+                else:
+                    await self._places.wait(activation)
             value = stored(node, await node.target(context, activation.given))
         except StepFailed as error:
             self._fail(activation, error.failure, error)

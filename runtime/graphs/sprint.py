@@ -17,11 +17,12 @@ from keyrun.runtime.policies.turnstile import Pass
 from keyrun.runtime.steps.attempt import Overrun, Raised, Returned, only_cancelled
 from keyrun.runtime.steps.clock import start_clock
 from keyrun.runtime.steps.current import CurrentStep, enter, leave
-from keyrun.runtime.steps.outcome import note_undoable, stage_value
+from keyrun.runtime.steps.outcome import note_attempted, note_undoable, stage_value
 from keyrun.runtime.views import telling
 
 if TYPE_CHECKING:
     from keyrun.runtime.run import Run
+    from keyrun.runtime.steps.step import StepFunction
 
 R = TypeVar("R")
 
@@ -35,7 +36,7 @@ class Relief(Protocol):
 class Seat:
     """The place of one serving task. `scope` carries the deadline of the attempt that it is in."""
 
-    __slots__ = ("_relief", "_run", "counted", "current", "scope")
+    __slots__ = ("_relief", "_run", "counted", "current", "scope", "step")
 
     def __init__(self, run: "Run", relief: Relief) -> None:
         self._run = run
@@ -43,6 +44,8 @@ class Seat:
         self.scope = trio.CancelScope()
         self.current: CurrentStep | None = None
         """The attempt that was begun with no more ado than a call."""
+        self.step: StepFunction[..., Any] | None = None
+        """What it is an attempt of."""
         self.counted = False
         """Whether the task that would go on in its place counts already."""
 
@@ -54,6 +57,9 @@ class Seat:
             engine.slots.free -= 1
             run.current[current.step] = current
             current.mark()
+            step = self.step
+            if step is not None and step.set.compensate is not None:
+                note_attempted(run, step, current.step)
             if engine.feed is not None:
                 telling.step_started(engine.feed, run, current)
             self.scope.deadline = start_clock(run, current)
@@ -112,7 +118,7 @@ async def sprint(run: "Run", activation: Activation, seat: Seat, passed: Pass | 
     timeout = step.timeout_in(run.submission.limits)
     current = CurrentStep(run, activation.ident, 1, run.engine.wall(), False, timeout)
     token = enter(current)
-    seat.current = current
+    seat.current, seat.step = current, step
     done: Raised | Returned
     try:
         value = await attended(step.function(activation.given), seat)

@@ -55,7 +55,7 @@ class Memories:
         """The next turn of a machine."""
         self.turn_entries: tuple[int, ...] = ()
         """Entries about the turn that is under way, which go when it is done."""
-        self.undoable: list[str] | None = None
+        self.undoable: dict[str, None] | None = None
         """Steps that have a compensation, in the order in which they were done, if there are."""
         self.continued: Continued | None = None
         """What the journal begins with, if the run has gone on with another input."""
@@ -77,10 +77,12 @@ class Memories:
         return memory
 
     def note_undoable(self, ident: str) -> None:
-        """A step that is done has a compensation."""
+        """A step that has a compensation is done, or was begun if that is enough: what is done
+        comes later than what is only begun."""
         if self.undoable is None:
-            self.undoable = []
-        self.undoable.append(ident)
+            self.undoable = {}
+        self.undoable.pop(ident, None)
+        self.undoable[ident] = None
 
     def _absorb(self) -> None:
         """Remember what is fresh like all the rest."""
@@ -101,6 +103,11 @@ class Memories:
         memory.outcome = outcome
         memory.delivered = True
         self._note(ident)
+
+    def has_outcome(self, ident: str) -> bool:
+        """Whether it is known how `ident` ended."""
+        memory = self.memories.get(ident)
+        return ident in self.fresh or (memory is not None and memory.outcome is not None)
 
     def steps_done(self) -> int:
         """How many steps, or turns, have succeeded."""

@@ -40,6 +40,15 @@ def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
     run.write(Entry.NOTE, ident, UNDOABLE)
 
 
+def note_attempted(run: Run, step: StepFunction[..., Any], ident: str) -> None:
+    """Stage that a step which has a compensation was begun, where that is enough to be undone."""
+    if run.workflow.compensate_on != "attempted" or run.undoing:
+        return
+    run.compensated_by(ident, step)
+    if run.journal.undoable is None or ident not in run.journal.undoable:
+        note_undoable(run, step, ident)
+
+
 def stage_value(
     run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
 ) -> bytes:
@@ -93,6 +102,8 @@ def failed(
         if feed is not None:
             telling.step_failed(feed, run, failure, current, timed_out=timed_out)
         return final
+    if step.set.compensate is not None:
+        note_attempted(run, step, ident)
     delay = policy.delay_for(run.run_id, ident, number)
     if isinstance(error, TransientError) and error.retry_after is not None:
         delay = max(delay, error.retry_after)

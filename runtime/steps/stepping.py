@@ -73,6 +73,9 @@ async def perform(
         if memory.outcome is not None:
             return await replayed(run, step, ident, memory)
     if branch.bound:
+        if step.set.compensate is not None:
+            # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
+            run.compensated_by(ident, step)
         await branch.admit()
     limits = run.submission.limits
     most = limits.max_iterations
@@ -170,6 +173,9 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
 
 async def given_back(run: Run, ident: str, memory: Memory) -> None:
     """Return when it is the turn of a journaled outcome."""
+    if run.rehearsed:
+        # What begins together asks before any of it is cut off by another.
+        await trio.lowlevel.checkpoint()
     missing = await run.journal.turn_of(ident)
     if missing is not None:
         if not run.going:

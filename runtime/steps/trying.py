@@ -21,7 +21,7 @@ from keyrun.runtime.steps.attempt import (
     only_cancelled,
 )
 from keyrun.runtime.steps.current import CurrentStep
-from keyrun.runtime.steps.outcome import failed, interrupted, succeeded
+from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
 from keyrun.runtime.steps.step import StepFunction
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.views import telling
@@ -72,6 +72,8 @@ async def attempts(
     `passed` what it holds if the step is guarded."""
     run = branch.run
     if run.rehearsed:
+        if step.set.compensate is not None:
+            run.compensated_by(ident, step)
         return await run.rehearse(step, ident)
     while True:
         if memory.retry is not None:
@@ -138,6 +140,8 @@ async def _try(
             if run.pending:
                 run.begin()
             run.current[ident] = current
+            if step.set.compensate is not None:
+                note_attempted(run, step, ident)
             return await _attempt(branch, step, memory, current, args, kwargs, done)
         finally:
             ran = run.current.pop(ident, None) is not None

@@ -1,6 +1,7 @@
 """Undoing: what a run has done is undone when it fails or is cancelled.
 
-1. A step that has a compensation says so in the journal when it completes.
+1. A step that has a compensation says so in the journal when it completes, or where an attempt is
+   enough, when it is begun.
 2. When the run comes to an end that is no success, one entry says how it will end and what is to be
    undone. From then on its workflow is not driven any more, whatever happens.
 3. The compensations run one after the other, the last step first. Each is a step with an outcome of
@@ -65,7 +66,10 @@ def decide(
     """Write down that the run will end so when all is undone. Says whether there is anything to
     undo."""
     journal = run.journal
-    idents = run.workflow.to_undo(journal.undoable or [], failure)
+    noted = list(journal.undoable or ())
+    # What was cut off comes after all that has its outcome, and so is undone first.
+    noted.sort(key=lambda ident: not journal.has_outcome(ident))
+    idents = run.workflow.to_undo(noted, failure)
     if not idents:
         return False
     fields = (str(state), reason, write_failure(failure), dead, idents)
@@ -93,7 +97,7 @@ async def undo(run: Run) -> bool:
             compensators = await _collect(run)
         for at in range(len(idents) - 1, -1, -1):
             ident = idents[at]
-            step = compensators.get(ident)
+            step = compensators.get(ident) or run.workflow.undone_by(ident)
             if step is None:
                 said = f"nothing in the code says any more how to undo the step {ident!r}"
                 quarantine(run, said)
@@ -103,7 +107,7 @@ async def undo(run: Run) -> bool:
                 failed=None if failure is None else failure.step,
                 error=failure,
                 step=ident,
-                output=_output(run, step, journal.memories[ident]),
+                output=_output(run, step, journal.memories.get(ident)),
                 left=tuple(reversed(idents[:at])),
                 run_input=engine.codec.decode(input_of(run), run.workflow.input_type),
             )
@@ -158,9 +162,9 @@ async def _compensate(
     return memory.outcome is Entry.DONE
 
 
-def _output(run: Run, step: StepFunction[..., Any], memory: "Memory") -> Any:
-    """What the step returned; None if it failed."""
-    if memory.outcome is not Entry.DONE:
+def _output(run: Run, step: StepFunction[..., Any], memory: "Memory | None") -> Any:
+    """What the step returned; None if it failed, or was cut off."""
+    if memory is None or memory.outcome is not Entry.DONE:
         return None
     value = run.engine.codec.decode(memory.payload, step.declared)
     read: Callable[[Any], Any] | None = step.read

@@ -19,6 +19,7 @@ from keyrun.runtime import (
     Retry,
     Runtime,
     TransientError,
+    durable,
     step,
     workflow,
 )
@@ -346,7 +347,10 @@ def test_odd_amounts_are_refused() -> None:
         RateLimit(1, burst=0)
 
 
-async def test_max_waiting_holds_the_nodes_before_it_back(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("code", [False, True])
+async def test_max_waiting_holds_the_nodes_before_it_back(
+    code: bool, autojump_clock: MockClock
+) -> None:
     waiting = most = produced = 0
 
     async def produce(given: NodeInput) -> None:
@@ -361,8 +365,12 @@ async def test_max_waiting_holds_the_nodes_before_it_back(autojump_clock: MockCl
         waiting -= 1
         await trio.sleep(10)
 
+    @durable
+    async def producing(ctx: Context, given: NodeInput) -> None:
+        await ctx.step(produce, given)
+
     graph = Graph("g")
-    graph.node("produce", produce)
+    graph.node("produce", producing if code else produce)
     graph.node("consume", consume, max_concurrent=2, max_waiting=3)
     graph.edge("produce", "consume")
     async with open_test_runtime(workflows=[graph]) as runtime:
