@@ -25,6 +25,8 @@ from keyrun.storage.misfit import Misfit, PayloadError, TooDeep, TooLarge, a, at
 SCALARS: frozenset[type] = frozenset(
     {type(None), bool, int, float, str, bytes, datetime, date, Decimal, UUID}
 )
+FLAT: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})
+"""What msgpack has by itself, holds nothing else and cannot be changed."""
 UNREADABLE = "cannot read these bytes as a payload"
 INT_RANGE = range(-(2**63), 2**64)
 _EXTENDED = (datetime, date, Decimal, UUID)
@@ -136,6 +138,17 @@ def pack_scalar(value: float | None) -> bytes | None:
     try:
         packed: bytes = Packer(buf_size=16).pack(value)
     except OverflowError:
+        return None
+    return packed
+
+
+def pack_flat(values: dict[str, Any]) -> bytes | None:
+    """The bytes of a mapping with strings for keys, if all in it is flat and fits."""
+    if not FLAT.issuperset(map(type, values.values())):
+        return None
+    try:
+        packed: bytes = Packer(buf_size=512).pack(values)
+    except (OverflowError, ValueError):
         return None
     return packed
 

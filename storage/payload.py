@@ -18,7 +18,7 @@ from keyrun.storage.misfit import (
     a,
     name_of,
 )
-from keyrun.storage.native import UNREADABLE, explain, pack, pack_scalar, unpack, vet
+from keyrun.storage.native import UNREADABLE, explain, pack, pack_flat, pack_scalar, unpack, vet
 from keyrun.storage.typed import Plans
 
 __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError", "Transform"]
@@ -84,6 +84,14 @@ class PayloadCodec:
             return NOTHING
         data = self._plain(value, declared)
         return data if self._transform is None else _wrap(self._transform, data)
+
+    def encode_mapping(self, values: dict[str, Any]) -> bytes:
+        """The same for a mapping whose keys are known to be strings."""
+        if self._transform is None and len(values) < self._room:
+            packed = pack_flat(values)
+            if packed is not None and len(packed) <= self._max_size:
+                return packed
+        return self.encode(values)
 
     @overload
     def decode(self, data: bytes) -> Any: ...

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from keyrun.actors import checks
+from keyrun.runtime.admission import check_key
 from keyrun.runtime.entities.entity import Proxy
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Calling:
             checks.positive("timeout", timeout)
         return await self._engine.reception.call(
             kind,
-            key,
+            check_key(key),
             kind.method(method),
             args,
             kwargs,
@@ -65,4 +66,4 @@ class Calling:
         if timeout is not None:
             checks.positive("timeout", timeout)
             limit = timeout
-        return cast(E, Proxy(reception.call, kind, key, limit, request_id))
+        return cast(E, Proxy(reception.call, kind, check_key(key), limit, request_id))

@@ -19,6 +19,7 @@ from outcome import Error
 from keyrun.actors.errors import is_crash, shown
 from keyrun.runtime.entities.entity import Kind, Method
 from keyrun.runtime.entities.requests import Request
+from keyrun.runtime.entities.states import State
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
 from keyrun.runtime.steps.current import Draft
 from keyrun.runtime.values import Failure, FailureKind
@@ -176,7 +177,7 @@ class Call:
                 record = self.record
                 sealed = seal("entities", record, (state,)) if state else None
                 group.tables["entities"][record] = sealed
-                engine.reception.states.keep(record, state, group)
+                engine.reception.states.keep(record, state, group, draft.values_)
             if request is not None:
                 engine.reception.requests.stage(group, request, payload, failure)
                 group.when_durable(engine.reception.settled, self)
@@ -202,14 +203,15 @@ _NOT_STORED = (TransientError, CallTimeout, StoreClosed)
 _UNFIT = (PayloadError, PayloadTypeError)
 
 
-async def perform(call: Call, stored: bytes) -> None:
+async def perform(call: Call, state: State) -> None:
     """Run the method of a call, on the state as it is stored, and see to its answer."""
+    stored, _, known = state
     engine, line, cls = call.engine, call.line, call.kind.cls
     assert line is not None
     call.begun = True
     line.started()
     try:
-        draft = Draft(engine.codec, stored)
+        draft = Draft(engine.codec, stored, None, known)
     except _UNFIT as error:
         if call.slot:
             engine.slots.give()

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from keyrun.runtime.admission import check_key
 from keyrun.runtime.entities.calls import Call, left, perform, serving
 from keyrun.runtime.entities.entity import Kind, Method, kind_of
 from keyrun.runtime.entities.requests import Requests
-from keyrun.runtime.entities.states import States
+from keyrun.runtime.entities.states import State, States
 from keyrun.runtime.entities.waits import Waits
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
@@ -36,14 +35,15 @@ class Reception:
 
     def __init__(self, engine: "Engine", entities: Iterable[type], retention: Retention) -> None:
         self._engine = engine
-        self._timeouts: dict[Kind, float] = {}
+        self._known: dict[type, tuple[Kind, float]] = {}
+        """What is called, and how long its methods may take."""
         names: dict[str, Kind] = {}
         for each in entities:
             kind = kind_of(each)
             if names.setdefault(kind.name, kind) is not kind:
                 raise ValueError(f"two entities are called {kind.name!r}")
             timeout = ResolvedLimits.of(kind.limits, engine.limits).step_timeout
-            self._timeouts[kind] = inf if timeout is None else timeout
+            self._known[each] = kind, inf if timeout is None else timeout
         self.requests = Requests(engine, retention)
         self.states = States()
         self.running: dict[Call, None] = {}
@@ -54,15 +54,15 @@ class Reception:
 
     def known(self, entity: type) -> tuple[Kind, float]:
         """What this runtime knows of an entity, and how long its methods may take."""
-        kind = kind_of(entity)
-        timeout = self._timeouts.get(kind)
-        if timeout is None:
-            known = ", ".join(sorted(each.name for each in self._timeouts)) or "none"
+        known = self._known.get(entity)
+        if known is None:
+            kind = kind_of(entity)
+            names = ", ".join(sorted(each.name for each, _ in self._known.values())) or "none"
             raise UnknownEntity(
-                f"{kind.name!r} is not an entity of this runtime, which has: {known}; give it to "
+                f"{kind.name!r} is not an entity of this runtime, which has: {names}; give it to "
                 "open_runtime(entities=[...])"
             )
-        return kind, timeout
+        return known
 
     def call(
         self,
@@ -74,8 +74,8 @@ class Reception:
         timeout: float,
         request_id: str | None,
     ) -> Coroutine[Any, Any, Any]:
-        """Call a method. To be awaited: gives its answer when that is durable."""
-        check_key(key)
+        """Call a method under a key that was checked. To be awaited: gives its answer when that is
+        durable."""
         call = Call(self._engine, kind, key, method, args, kwargs, timeout)
         if request_id is not None:
             call.request = self.requests.describe(kind, key, method, request_id, args, kwargs)
@@ -206,33 +206,31 @@ class Reception:
                     continue
                 call.slot = True
             del line.calls[0]
-            stored = await self._state(line, call)
-            if stored is None:
-                continue
-            await perform(call, stored)
+            record = call.record = line.entity(call.kind)
+            state = self.states.kept.get(record)
+            if state is None:
+                state = await self._read(line, call)
+                if state is None:
+                    continue
+            await perform(call, state)
             if call.scope is not None and call.scope.cancel_called:
                 return None
         return True
 
-    async def _state(self, line: "Line", call: Call) -> bytes | None:
-        """The state that a call is about, or None if the call is refused since it is damaged.
+    async def _read(self, line: "Line", call: Call) -> State | None:
+        """Read the state that a call is about; None if the call is refused since it is damaged.
         Nothing is awaited here that lets another task run."""
-        engine = self._engine
-        record = call.record = line.entity(call.kind)
-        stored = self.states.get(record)
-        if stored is None:
-            try:
-                fields = await engine.ledger.get("entities", record)
-            except StoreCorrupt as error:
-                call.begun = True
-                line.started()
-                call.refuse(error)
-                if call.slot:
-                    engine.slots.give()
-                return None
-            stored = b"" if fields is None else fields[0]
-            self.states.keep(record, stored, None)
-        return stored
+        engine, record = self._engine, call.record
+        try:
+            fields = await engine.ledger.get("entities", record)
+        except StoreCorrupt as error:
+            call.begun = True
+            line.started()
+            call.refuse(error)
+            if call.slot:
+                engine.slots.give()
+            return None
+        return self.states.keep(record, b"" if fields is None else fields[0], None)
 
     def look_again(self) -> None:
         """What was paused may go on."""

@@ -13,15 +13,15 @@ import attrs
 import trio
 
 from keyrun.runtime.entities.entity import Kind, Method
+from keyrun.runtime.entities.sieve import Sieve
 from keyrun.runtime.errors import CallFailed, InputMismatch
-from keyrun.runtime.ledger import sealed
 from keyrun.runtime.records import read_failure, write_failure
 from keyrun.runtime.retention import PAGE, Retention
 from keyrun.runtime.values import Failure
 from keyrun.runtime.wording import brief
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.native import pack
-from keyrun.storage.record import unseal
+from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -57,6 +57,8 @@ class Request:
 def check_request_id(request_id: object) -> str:
     """`request_id` if it can be one."""
     if isinstance(request_id, str):
+        if request_id.isascii() and 0 < len(request_id) <= MAX_REQUEST_ID:
+            return request_id
         with suppress(UnicodeEncodeError):
             if 0 < len(request_id.encode()) <= MAX_REQUEST_ID:
                 return request_id
@@ -73,6 +75,7 @@ class Requests:
         self._engine = engine
         self._retention = retention
         self._answered = 0
+        self._sieve = Sieve()
         self._wake = trio.Event()
 
     def describe(
@@ -121,6 +124,8 @@ class Requests:
     async def answer(self, request: Request) -> tuple[bool, Any]:
         """Whether there is an answer, and which. Raises `CallFailed` if that is what it was.
         Nothing is awaited here that lets another task run."""
+        if self._sieve.lacks(request.record):
+            return False, None
         engine = self._engine
         fields = await engine.ledger.get("requests", request.record)
         if fields is None:
@@ -138,20 +143,21 @@ class Requests:
         """Stage what came of a call."""
         engine, record = self._engine, request.record
         now = engine.wall()
-        group.tables["requests"][record] = sealed(
-            "requests",
-            record,
+        fields = (
             request.kind.name,
             request.request_id,
             request.method.name,
             request.digest,
             now,
             payload,
-            write_failure(failure),
+            None if failure is None else write_failure(failure),
         )
+        tables = group.tables
+        tables["requests"][record] = seal("requests", record, fields)
         index = engine.ledger.timed(now, engine.take_number())
-        group.tables["answered"][index] = sealed("answered", index, record)
+        tables["answered"][index] = seal("answered", index, (record,))
         self._answered += 1
+        self._sieve.add(record)
         if self._answered == 1 or self._answered > self._retention.count:
             group.when_durable(self._look)
 
@@ -162,6 +168,7 @@ class Requests:
         """Remove answers when their time is over, for ever."""
         stored = await self._count()
         self._answered += stored
+        await self._fill_sieve()
         while True:
             self._wake = trio.Event()
             store, ledger = self._engine.store, self._engine.ledger
@@ -194,3 +201,15 @@ class Requests:
             start = rows[-1][0] + b"\0"
             await trio.lowlevel.checkpoint()
         return total
+
+    async def _fill_sieve(self) -> None:
+        """Know all that is stored. The index by time does not, if a record of it was damaged."""
+        ledger, start = self._engine.ledger, b""
+        while rows := await ledger.store.scan(
+            "requests", prefix=ledger.prefix, start=start, limit=5000
+        ):
+            for record, _ in rows:
+                self._sieve.add(record)
+            start = rows[-1][0] + b"\0"
+            await trio.lowlevel.checkpoint()
+        self._sieve.whole = True

@@ -11,6 +11,7 @@ import trio
 from keyrun.runtime.continuing import identity
 from keyrun.runtime.steps.clock import start_clock
 from keyrun.runtime.views import reports, telling
+from keyrun.storage.native import INT_RANGE
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
@@ -29,16 +30,26 @@ class Draft(MutableMapping[str, Any]):
     __slots__ = ("_codec", "_on_change", "stored", "values_")
 
     def __init__(
-        self, codec: PayloadCodec, stored: bytes, on_change: Callable[[], None] | None = None
+        self,
+        codec: PayloadCodec,
+        stored: bytes,
+        on_change: Callable[[], None] | None = None,
+        known: dict[str, Any] | None = None,
     ) -> None:
+        """`known` is what is in `stored`, where somebody knows it, and stays as it is."""
         self.stored = stored
-        self.values_: dict[str, Any] = codec.decode(stored) if stored else {}
+        self.values_: dict[str, Any]
+        if known is not None:
+            self.values_ = known.copy()
+        else:
+            self.values_ = codec.decode(stored) if stored else {}
         self._codec = codec
         self._on_change = on_change
 
     def encoded(self) -> bytes:
         """As it is now; the same as `stored` if nothing was changed, inside its values neither."""
-        return self._codec.encode(self.values_) if self.values_ or self.stored else b""
+        values = self.values_
+        return self._codec.encode_mapping(values) if values or self.stored else b""
 
     def __getitem__(self, name: str) -> Any:
         return self.values_[name]
@@ -50,7 +61,8 @@ class Draft(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"names in a durable mapping are strings, got {name!r}")
-        self._codec.encode(value)  # what cannot be stored is refused where it is put in
+        if type(value) is not int or value not in INT_RANGE:
+            self._codec.encode(value)  # what cannot be stored is refused where it is put in
         self.values_[name] = value
         self._note()
 

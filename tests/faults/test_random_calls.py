@@ -25,6 +25,7 @@ from keyrun.runtime import (
     Entity,
     PermanentError,
     Retry,
+    RunCancelled,
     RunEnded,
     RunFailed,
     Runtime,
@@ -194,6 +195,8 @@ async def story(ctx: Context, acts: list[Any]) -> None:
                 await ctx.child(hold, value[1], key=value[0])
     except (StepFailed, RunFailed):
         world.seen["failed run"] += 1
+    except RunCancelled as error:
+        world.wrong.append(f"{ctx.run_id} has lost a child: {error}")
     world.over.add(ctx.run_id)
 
 

@@ -495,6 +495,60 @@ async def test_a_damaged_state_is_told_to_who_calls_and_harms_no_other(
         assert await (await rt.submit(noted, "run", key="a")).result() == "run"
 
 
+@entity
+class Drawer(Entity):
+    async def put(self, value: Any) -> None:
+        self.state["value"] = value
+
+    async def change(self) -> None:
+        self.state["value"].append(1)
+        raise ValueError("no")
+
+    async def see(self) -> Any:
+        return self.state["value"]
+
+    async def lend(self) -> Any:
+        self.state["lent"] = 1
+        return self.state
+
+
+async def test_values_of_a_state_come_back_as_they_were_or_are_refused(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    fit: list[Any] = [(1 << 64) - 1, -(1 << 63), True, None, 1.5, "x", b"x", [1], {"a": [1]}, (1,)]
+    async with opened(store, Drawer) as rt:
+        drawer = rt.entity(Drawer, "k")
+        for value in fit:
+            await drawer.put(value)
+            seen = [await drawer.see(), await drawer.see()]
+            assert [(type(each), each) for each in seen] == 2 * [(type(value), value)]
+        for unfit in (1 << 64, -(1 << 63) - 1, "\ud800", {1: 2}, object()):
+            with pytest.raises((PayloadError, PayloadTypeError)):
+                await drawer.put(unfit)
+        assert await drawer.see() == (1,)
+        for value in fit:
+            await rt.entity(Drawer, repr(value)).put(value)
+    async with opened(store, Drawer) as rt:
+        for value in fit:
+            assert await rt.entity(Drawer, repr(value)).see() == value
+
+
+async def test_what_a_call_left_behind_changes_no_state(autojump_clock: MockClock) -> None:
+    async with opened(None, Drawer) as rt:
+        drawer = rt.entity(Drawer, "k")
+        await drawer.put([])
+        with pytest.raises(ValueError, match="no"):
+            await drawer.change()
+        (await drawer.see()).append(2)
+        assert await drawer.see() == []
+        await drawer.put(1)
+        lent = await drawer.lend()
+        lent["value"] = 2
+        lent.values_["value"] = 3
+        assert await drawer.see() == 1
+
+
 class Cipher:
     """Encodes with one letter before the payload, and knows no other."""
 
