@@ -23,7 +23,7 @@ PASS = 256
 """Messages after which a worker lets other tasks run. Counted, not timed: with a seeded
 scheduler a run repeats itself exactly."""
 
-MAX_IDLE = 256
+MAX_IDLE = 1024
 """More waiting workers than this go home. A task costs about 3 KB and 20 us to start."""
 
 Serve: TypeAlias = Callable[[trio.lowlevel.Task, int], Coroutine[Any, Any, int | None]]

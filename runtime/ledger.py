@@ -172,9 +172,14 @@ class Ledger:
     async def standing(self, number: int) -> Standing | None:
         """How the run stands, or None if it was never touched."""
         key = self.number(number)
-        fields = await self.get("status", key)
+        raw = await self.store.get("status", key)
+        return None if raw is None else self.read_standing(key, raw)
+
+    def read_standing(self, key: bytes, raw: bytes) -> Standing:
+        """How the run stands that a record of `status` is about."""
+        fields = unseal("status", key, raw)
         try:
-            return None if fields is None else Standing.read(fields)
+            return Standing.read(fields)
         except (TypeError, ValueError) as error:
             raise _no_such_record("status", key) from error
 

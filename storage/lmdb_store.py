@@ -6,7 +6,7 @@ committer.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -229,7 +229,34 @@ class LmdbStore(Store):
         if database is None:
             return []
         try:
-            return self._rows(database, start, stop, limit, reverse)
+            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
+                return _rows(cursor, start, stop, limit, reverse)
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
+
+    async def _get_many(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        database = self._database(table)
+        if database is None:
+            return {}
+        try:
+            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
+                return dict(cursor.getmulti(keys))
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
+
+    async def _scan_each(
+        self,
+        table: str,
+        ranges: Sequence[tuple[bytes, bytes | None]],
+        limit: int | None,
+        reverse: bool,
+    ) -> list[list[tuple[bytes, bytes]]]:
+        database = self._database(table)
+        if database is None:
+            return [[] for _ in ranges]
+        try:
+            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
+                return [_rows(cursor, start, stop, limit, reverse) for start, stop in ranges]
         except lmdb.Error as error:
             raise self._unreadable(table, error) from error
 
@@ -239,28 +266,6 @@ class LmdbStore(Store):
             "is damaged, and restore the store from a backup",
             table=table,
         )
-
-    def _rows(
-        self, database: Any, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
-    ) -> list[tuple[bytes, bytes]]:
-        with self._reading() as transaction, transaction.cursor(db=database) as cursor:
-            rows = []
-            if reverse:
-                if stop is None or not cursor.set_range(stop):
-                    found = cursor.last()
-                else:
-                    found = cursor.prev()
-                if found:
-                    for key, value in islice(cursor.iterprev(), limit):
-                        if key < start:
-                            break
-                        rows.append((key, value))
-            elif cursor.set_range(start) if start else cursor.first():
-                for key, value in islice(cursor.iternext(), limit):
-                    if stop is not None and key >= stop:
-                        break
-                    rows.append((key, value))
-            return rows
 
     @contextmanager
     def view(self) -> Iterator[None]:
@@ -308,3 +313,23 @@ class LmdbStore(Store):
 
     def __repr__(self) -> str:
         return f"LmdbStore({str(self.path)!r})"
+
+
+def _rows(
+    cursor: Any, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
+) -> list[tuple[bytes, bytes]]:
+    """What a scan gives, by a cursor that may be anywhere."""
+    rows = []
+    if reverse:
+        found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()
+        if found:
+            for key, value in islice(cursor.iterprev(), limit):
+                if key < start:
+                    break
+                rows.append((key, value))
+    elif cursor.set_range(start) if start else cursor.first():
+        for key, value in islice(cursor.iternext(), limit):
+            if stop is not None and key >= stop:
+                break
+            rows.append((key, value))
+    return rows

@@ -7,7 +7,7 @@ Everything else, group commit above all, is here and the same for all stores.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import ClassVar, Self
@@ -119,6 +119,46 @@ class Store(ABC):
         if limit == 0 or (stop is not None and start >= stop):
             return []
         return await self._scan(table, start, stop, limit, reverse)
+
+    async def get_many(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Those of the records under `keys` that are there, as of one durable commit: for the price
+        of a few `get`s, however many they are."""
+        self._opened()
+        check_table(table)
+        for key in keys:
+            check_key(key)
+        return await self._get_many(table, keys)
+
+    async def _get_many(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self.view():
+            found = [(key, await self._get(table, key)) for key in keys]
+        return {key: raw for key, raw in found if raw is not None}
+
+    async def scan_each(
+        self,
+        table: str,
+        prefixes: Sequence[bytes],
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> list[list[tuple[bytes, bytes]]]:
+        """What `scan` gives for each of `prefixes`, all as of one durable commit."""
+        self._opened()
+        check_table(table)
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
+        ranges = [(prefix, upper_bound(prefix)) for prefix in prefixes]
+        return await self._scan_each(table, ranges, limit, reverse)
+
+    async def _scan_each(
+        self,
+        table: str,
+        ranges: Sequence[tuple[bytes, bytes | None]],
+        limit: int | None,
+        reverse: bool,
+    ) -> list[list[tuple[bytes, bytes]]]:
+        with self.view():
+            return [await self._scan(table, start, stop, limit, reverse) for start, stop in ranges]
 
     def view(self) -> AbstractContextManager[None]:
         """A block in which all reads are of the same commit. Nothing may be awaited in it but

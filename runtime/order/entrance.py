@@ -45,6 +45,11 @@ class Entrance:
         """Keys that are known by name only, and how many of their runs wait to be started."""
 
     @property
+    def room(self) -> int:
+        """How many more would be let in right now."""
+        return 0 if self.closed else self._most + self._stuck - self.under_way
+
+    @property
     def closed(self) -> bool:
         """Whether nobody is let in right now."""
         return self.under_way >= self._most + self._stuck or self._engine.paused

@@ -3,7 +3,7 @@ places, and the durable mapping of the key."""
 
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.loading import load
+from keyrun.runtime.loading import Stored, assemble, load
 from keyrun.runtime.order.overtaking import in_the_middle
 from keyrun.runtime.order.places import Places
 from keyrun.runtime.records import Standing, Submission
@@ -15,6 +15,7 @@ from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
 from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -38,12 +39,16 @@ class Line(Places):
         "paused",
         "pending",
         "queued",
+        "recovered",
     )
 
     def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
         super().__init__(engine, key, known=known)
         self._untouched = not known
         """Whether no run was driven since the store was opened."""
+        self.recovered = False
+        """Whether its first run was there when the store was opened, and nobody was told yet that
+        it goes on."""
         self.head: Run | None = None
         self.awake = False
         self.queued = False
@@ -245,17 +250,10 @@ class Line(Places):
                     else:
                         self.bring_forward(ahead.place, ahead.number, self)
                     continue
-            self.forget_submission(number)
-            self.head = self.engine.live[number] = run
-            run.staged = self.group
-            woken, run.standing.berth = run.standing.berth is not None, None
-            # Only the first run can have been driven when the process was killed, if it was.
-            run.careful = self._untouched and self.engine.unclean
-            if self._untouched and self.engine.feed is not None:
-                _recovered(run)
-            elif woken and self.engine.feed is not None:
-                telling.run_goes_on(self.engine.feed, EventKind.RUN_RESUMED, run)
-            self._untouched = False
+            untouched = self._untouched
+            woken = self._take(run)
+            if untouched:
+                self.tell_recovered(run)
             if self._state is None:
                 if self.engine.stateless:
                     self._state = b""
@@ -270,6 +268,54 @@ class Line(Places):
                     "is not registered; give it to open_runtime(workflows=[...])",
                 )
             return run
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether its first run is known, and nothing keeps that from being loaded, but it was not
+        since the store was opened."""
+        return self._untouched and self.head is None and bool(self.window) and not self.calls
+
+    def lead(self, stored: "Stored") -> None:
+        """Take the first run as it was read, if it still is that: the line was woken, and its actor
+        has not begun."""
+        place, number, _ = self.window[0]
+        if stored.number != number or self.head is not None or number in self.engine.resting:
+            return
+        kept = stored.state
+        state = b"" if kept is None else unseal("state", self._prefix, kept)[0]
+        run = assemble(self, place, stored)
+        if run is None:
+            self.remove(number)
+            return
+        if run.workflow is None or run.standing.berth is not None:
+            return  # for its actor to quarantine, or to see whether another was in the middle
+        self._take(run)
+        self._state = state
+        if run.standing.started_at is not None:
+            run.begin()
+        self.recovered = True
+
+    def _take(self, run: Run) -> bool:
+        """A run that was loaded is the first. Says whether it was woken."""
+        engine = self.engine
+        self.forget_submission(run.number)
+        self.head = engine.live[run.number] = run
+        run.staged = self.group
+        woken, run.standing.berth = run.standing.berth is not None, None
+        # Only the first run can have been driven when the process was killed, if it was.
+        run.careful = self._untouched and engine.unclean
+        if woken and not self._untouched and engine.feed is not None:
+            telling.run_goes_on(engine.feed, EventKind.RUN_RESUMED, run)
+        self._untouched = False
+        return woken
+
+    def tell_recovered(self, run: Run) -> None:
+        """The first run goes on, and whoever listens by now is told."""
+        self.recovered = False
+        feed, journal = self.engine.feed, run.journal
+        had_begun = run.standing.started_at is not None or journal.memories or journal.turn
+        if feed is not None and had_begun and run.standing.state is not State.QUARANTINED:
+            telling.run_goes_on(feed, EventKind.RUN_RECOVERED, run)
 
     def started(self) -> None:
         """One run fewer waits to be started."""
@@ -304,10 +350,3 @@ class Line(Places):
             self.engine.stateless = False
             self._state = borrower.sealed_state
             run.put("state", self._prefix, self._state)
-
-
-def _recovered(run: Run) -> None:
-    feed, journal = run.engine.feed, run.journal
-    had_begun = run.standing.started_at is not None or journal.memories or journal.turn
-    if feed is not None and had_begun and run.standing.state is not State.QUARANTINED:
-        telling.run_goes_on(feed, EventKind.RUN_RECOVERED, run)

@@ -34,6 +34,8 @@ class LineActor(Actor["Line", None]):
                         continue
                     engine.forget_line(line)
                     return
+                if line.recovered:
+                    line.tell_recovered(run)
                 if run.standing.state is _QUARANTINED:
                     return
                 if line.entering:

@@ -101,6 +101,34 @@ class RecordConformance(Places):
 
         run(test)
 
+    @EXAMPLES
+    @given(
+        st.dictionaries(KEYS, VALUES),
+        st.lists(KEYS, max_size=5),
+        st.one_of(st.none(), st.integers(1, 3)),
+        st.booleans(),
+    )
+    def test_many_reads_at_once_give_what_each_of_them_gives(
+        self, records: dict[bytes, bytes], keys: list[bytes], limit: int | None, reverse: bool
+    ) -> None:
+        async def test() -> None:
+            with self.fresh() as place:
+                async with place.store() as store:
+                    assert await store.get_many("red", keys) == {}
+                    assert await store.scan_each("red", keys) == [[] for _ in keys]
+                    await store.commit(batch(*(("red", k, v) for k, v in records.items())))
+                    with store.view():
+                        found = await store.get_many("red", keys)
+                    each = await store.scan_each("red", keys, limit=limit, reverse=reverse)
+                    alone = [
+                        await store.scan("red", prefix=key, limit=limit, reverse=reverse)
+                        for key in keys
+                    ]
+            assert found == {key: records[key] for key in keys if key in records}
+            assert each == alone
+
+        run(test)
+
     def test_reads_in_a_view_are_of_one_commit(self, place: Place) -> None:
         async def test() -> None:
             async with place.store() as store:

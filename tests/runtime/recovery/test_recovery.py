@@ -1,11 +1,13 @@
 """Opening a store that somebody has used before: what is unfinished goes on by itself."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
 
 from keyrun.runtime import Context, State, Workflow, current_step, step, workflow
+from keyrun.runtime.order import entrance
 from keyrun.runtime.recovery import recovery
 from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
 from keyrun.storage.batch import Tables
@@ -53,6 +55,50 @@ async def test_a_finished_step_is_not_run_again(
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "r"
     assert log.begun == ["r:first", "r:second", "r:second"]
+
+
+@pytest.mark.parametrize("signals", [False, True])
+async def test_runs_of_many_keys_go_on_with_all_that_they_had(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, signals: bool
+) -> None:
+    """Journals, memos and the mappings of keys, where they are read together and where not; those
+    that are not let in at once are read later."""
+    monkeypatch.setattr(recovery, "PAGE", 7)
+    monkeypatch.setattr(recovery, "TOGETHER", 3)
+    monkeypatch.setattr(entrance, "SLACK", 0)
+    killed = False
+
+    @step
+    async def count() -> Any:
+        current_step().state["count"] = current_step().state.get("count", 0) + 1
+        return current_step().state["count"]
+
+    @step
+    async def work() -> Any:
+        if not killed:
+            current_step().memo["at"] = current_step().key
+            await trio.sleep(100)
+        return current_step().memo["at"]
+
+    @workflow
+    async def job(ctx: Context) -> list[object]:
+        counted = await ctx.step(count)
+        found = await ctx.step(work)
+        return [counted, found, await ctx.step(count)]
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        for n in range(20):
+            await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
+        if signals:
+            await rt.signal("r0", "unasked")
+        await trio.sleep(5)
+        store.crash()
+    killed = True
+    async with open_test_runtime(store, workflows=[job], max_concurrent_steps=4) as rt:
+        for n in range(20):
+            run = await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
+            assert await run.result() == [1, f"k{n}", 2]
 
 
 @pytest.mark.parametrize("first", range(1, 6))
