@@ -19,7 +19,7 @@ from keyrun.actors.errors import ActorStopped, AskTimeout, MailboxFull, WouldDea
 from keyrun.actors.letters import DeadLetter, DeadLetters
 from keyrun.actors.lifecycle import Lifecycle, stops_silently
 from keyrun.actors.passivation import Passivation
-from keyrun.actors.pool import Pool, Suspension, WorkerSeat
+from keyrun.actors.pool import Pool, Suspension
 from keyrun.actors.statistics import Statistics
 from keyrun.actors.supervision import Supervision
 from keyrun.actors.supervisor import Supervisor
@@ -92,6 +92,9 @@ class ActorSystem(Generic[K, M, A]):
             directory.on_idle = Passivation(
                 idle_timeout, supervision.window, pool, directory, lifecycle
             ).watch
+        self.seat = pool.seat
+        """How the task of the calling handler waits, if it often has to, and the scope that it is
+        in, to be kept as it was."""
         self._cells = directory.cells
         self._spare = directory.spare
         self._ready = pool.ready
@@ -188,11 +191,6 @@ class ActorSystem(Generic[K, M, A]):
         deadline away itself, and says `renew_scope()` where somebody has cancelled it.
         """
         return self._pool.scope(kept=kept)
-
-    def seat(self) -> WorkerSeat:
-        """How the task of the calling handler waits, if it often has to, and the scope that it is
-        in, to be kept as it was."""
-        return self._pool.seat()
 
     @property
     def suspension(self) -> Suspension:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import attrs
@@ -83,6 +84,13 @@ class ResolvedLimits:
 
     stored: tuple[float | None, ...] = attrs.field(init=False, eq=False, repr=False)
     """As they are stored, made once: runs of one workflow share their limits."""
+
+    patience: float = attrs.field(init=False, eq=False, repr=False)
+    """Seconds for one attempt of a step that says nothing itself."""
+
+    @patience.default
+    def _patience(self) -> float:
+        return inf if self.step_timeout is None else self.step_timeout
 
     @stored.default
     def _stored(self) -> tuple[float | None, ...]:

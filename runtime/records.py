@@ -70,12 +70,7 @@ class Submission:
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
-        if self.parent is not None:
-            return (*self._fields(), attrs.astuple(self.parent))
-        return self._fields()
-
-    def _fields(self) -> tuple[Any, ...]:
-        return (
+        fields = (
             SHARD,
             EPOCH,
             self.run_id,
@@ -92,6 +87,7 @@ class Submission:
             self.delay,
             self.origin,
         )
+        return fields if self.parent is None else (*fields, attrs.astuple(self.parent))
 
     @classmethod
     def read(cls, number: int, fields: list[Any]) -> "Submission":

@@ -37,7 +37,7 @@ class Journal(Memories):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        Memories.__init__(self)  # `super()` takes as long as the rest
         self.waiters: dict[str, Callable[[], None]] = {}
         """Branches that ask for an outcome before its turn, and how to wake them."""
         self.tasks = 1

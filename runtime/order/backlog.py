@@ -84,6 +84,8 @@ class Backlog:
         line = self._lines.get(key)
         if line is not None:
             return line.pending >= self._most_per_key
+        if not self._asleep and not self._entrance.dormant:
+            return False
         return self._pending_of(key) >= self._most_per_key
 
     def enter(self, line: "Line") -> None:

@@ -49,6 +49,9 @@ class LineActor(Actor["Line", None]):
                     return
                 if ended:
                     line.leave(run)
+                    if line.idle and not (run.spent or engine.draining):
+                        engine.forget_line(line)
+                        return
                 if run.spent:
                     again = True
                     return

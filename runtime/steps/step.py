@@ -79,6 +79,9 @@ class StepFunction(Generic[P, R]):
         """Whose resources it reserves: a name, and what there is; those of the runtime if None."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.careful = options.at_most_once
+        timeout = options.timeout
+        self.patience = None if timeout is UNSET else inf if timeout is None else timeout
+        """Seconds for one attempt; None if it is for others to say."""
         self.guarded = any(
             policy is not None
             for policy in (options.breaker, options.rate, options.max_concurrent, options.resources)
@@ -134,10 +137,7 @@ class StepFunction(Generic[P, R]):
 
     def timeout_in(self, limits: ResolvedLimits) -> float:
         """Seconds for one attempt: its own word, else that of the run."""
-        timeout = self.set.timeout
-        if timeout is UNSET:
-            timeout = limits.step_timeout
-        return inf if timeout is None else timeout
+        return limits.patience if self.patience is None else self.patience
 
     def __repr__(self) -> str:
         return f"<step {self.set.name}>"
