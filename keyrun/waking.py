@@ -67,7 +67,9 @@ class Seat:
         """Wait among those in `place`."""
         self._place = place
         place[self.task] = None
-        (yield self._message).unwrap()
+        told = yield self._message
+        if told is not GO_ON:
+            told.unwrap()
 
     def _leave(self, _: object) -> trio.lowlevel.Abort:
         del self._place[self.task]
