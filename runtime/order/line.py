@@ -286,14 +286,13 @@ class Line(Places):
         run = assemble(self, place, stored)
         if run is None:
             self.remove(number)
-            return
-        if run.workflow is None or run.standing.berth is not None:
-            return  # for its actor to quarantine, or to see whether another was in the middle
-        self._take(run)
-        self._state = state
-        if run.standing.started_at is not None:
-            run.begin()
-        self.recovered = True
+        elif run.workflow is not None and run.standing.berth is None:
+            # Else it is for its actor to quarantine, or to see whether another was in the middle.
+            self._take(run)
+            self._state = state
+            if run.standing.started_at is not None:
+                run.begin()
+            self.recovered = True
 
     def _take(self, run: Run) -> bool:
         """A run that was loaded is the first. Says whether it was woken."""
