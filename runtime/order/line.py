@@ -311,10 +311,8 @@ class Line(Places):
     def tell_recovered(self, run: Run) -> None:
         """The first run goes on, and whoever listens by now is told."""
         self.recovered = False
-        feed, journal = self.engine.feed, run.journal
-        had_begun = run.standing.started_at is not None or journal.memories or journal.turn
-        if feed is not None and had_begun and run.standing.state is not State.QUARANTINED:
-            telling.run_goes_on(feed, EventKind.RUN_RECOVERED, run)
+        if self.engine.feed is not None:
+            telling.recovered(self.engine.feed, run)
 
     def started(self) -> None:
         """One run fewer waits to be started."""

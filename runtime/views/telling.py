@@ -82,6 +82,14 @@ def run_goes_on(feed: "Feed", kind: EventKind, run: "Run") -> None:
     run_changed(feed, feed.commits.open_group(), kind, run.submission, run.standing)
 
 
+def recovered(feed: "Feed", run: "Run") -> None:
+    """A run goes on that was there when the store was opened, if it had begun."""
+    journal, standing = run.journal, run.standing
+    had_begun = standing.started_at is not None or journal.memories or journal.turn
+    if had_begun and standing.state is not State.QUARANTINED:
+        run_goes_on(feed, EventKind.RUN_RECOVERED, run)
+
+
 def run_waits(feed: "Feed", run: "Run", waiting_on: str, delay: float | None) -> None:
     """A run waits, and that is staged."""
     kind, about = EventKind.RUN_WAITING, run.submission.about
