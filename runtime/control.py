@@ -42,6 +42,11 @@ class Control:
             # It was staged first, so it wins; but it has not ended before it is durable.
             await run.gate()
             return False
+        decided = run.journal.undoing
+        quarantined = run.standing.state is State.QUARANTINED
+        if decided is not None and decided[0] != State.CANCELLED and not quarantined:
+            # It has failed, and only what it did is being undone.
+            return False
         run.standing.cancel_requested = True
         undoes = run.undoing or bool(run.journal.undoable)
         if run.number not in engine.live and undoes:

@@ -136,7 +136,8 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
 
     async def cancel(self, run_id: str) -> bool:
         """Ask for a run to be cancelled. True while it has not ended, False when it has, or is
-        unknown. With no step running it is settled when this returns."""
+        unknown, or has failed and is only being undone. With no step running it is settled when
+        this returns."""
         return await self._control.cancel(run_id)
 
     async def pause(self, run_id: str) -> bool:

@@ -129,10 +129,6 @@ class World:
         """A cancel was answered."""
         self.note(f"cancelled {run_id} {answer}")
         known, found = self.runs[run_id], self._standing(run_id)
-        number = self.peek.number(run_id)
-        if answer and number is not None and self.peek.journal(number).undoing is not None:
-            # How it ends was decided before, and only what it did is undone.
-            return
         known.cancelled = known.cancelled or answer
         if answer and not found.cancel_requested and found.state is not State.CANCELLED:
             self.breach(f"the cancel of {run_id} was acknowledged, and is not on the disk")

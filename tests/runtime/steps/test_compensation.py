@@ -195,6 +195,32 @@ async def test_a_cancelled_run_is_undone(autojump_clock: MockClock) -> None:
     assert counted["book"] == 1
 
 
+async def test_a_run_that_failed_and_is_being_undone_cannot_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    """How it ends is decided: whoever is told True relies on it being cancelled."""
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(book.options(compensate=slow_undo), "hotel")
+        await ctx.step(refuse)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        run = await runtime.submit(flow, key="k", run_id="r")
+        await trio.sleep(0.5)
+        assert not await run.cancel()
+        store.crash()
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[flow]) as runtime:
+        await runtime.pause_key("k")
+        assert not await runtime.cancel("r")
+        await runtime.resume_key("k")
+        status = await ended(await runtime.submit(flow, key="k", run_id="r"))
+        assert (status.state, status.failure and status.failure.step) == (State.FAILED, "refuse")
+        assert "cancel_requested" not in [each.event for each in await runtime.history("r")]
+
+
 async def test_what_was_cancelled_is_undone_in_the_next_process(autojump_clock: MockClock) -> None:
     @workflow
     async def flow(ctx: Context) -> None:
