@@ -97,7 +97,6 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     run = branch.run
     branch.check()
     depth = _check_depth(branch)
-    children = run.engine.children
     ident = branch.name("child()")
     memory = run.journal.memory(ident)
     if memory.channel is None and memory.outcome is None:
@@ -107,22 +106,23 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
             return await run.rehearse_wait(f"child {workflow.name}")
         if run.stopped:
             await ready(run)
-        await children.admit(run, ident, memory, workflow, input_, key, depth)
+        await run.engine.children.admit(run, ident, memory, workflow, input_, key, depth)
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
-    if memory.outcome is None:
-        await children.look_again(run, child_id, key)
+    if memory.outcome is None and not run.rehearsed:
+        await run.engine.children.look_again(run, child_id, key)
     try:
         sent = await receive(branch, ident, Call.CHILD, channel, f"child {child_id}", None)
     except trio.Cancelled:
-        if memory.outcome is None and not memory.rank and run.going:
-            children.orphan(run, child_id)
+        if memory.outcome is None and not memory.rank and run.going and not run.rehearsed:
+            run.engine.children.orphan(run, child_id)
         raise
     assert sent is not None
     state, result, failure, reason = sent[0]
-    children.heard(run, child_id)
+    if not run.rehearsed:
+        run.engine.children.heard(run, child_id)
     if state == State.SUCCEEDED:
-        return run.engine.reading.decode_result(workflow.name, workflow.version, result)
+        return run.engine.codec.decode(result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
 
 

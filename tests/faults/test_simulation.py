@@ -15,10 +15,15 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import FailureKind, State, loading
-from keyrun.runtime.journal.journal import Entry
+from keyrun.runtime import Every, FailureKind, Runtime, State, driver, loading
+from keyrun.runtime.entities.requests import Request, Requests
+from keyrun.runtime.groups import groups
+from keyrun.runtime.journal.entry import Call
+from keyrun.runtime.journal.journal import Entry, Journal
+from keyrun.runtime.policies.turnstile import Pass, Turnstile
 from keyrun.runtime.run import Run
 from keyrun.storage import MemoryStore, StoreError, group
+from tests.faults.simulated.affairs import AFFAIRS
 from tests.faults.simulated.casting import KINDS
 from tests.faults.simulated.pieces import PIECES
 from tests.faults.simulated.simulation import Simulation, play, seeded
@@ -115,6 +120,10 @@ def seen_in(simulation: Simulation, seen: Counter[str]) -> None:
         seen["told again"] += len(outcomes) > 1
         if outcomes[0].failure is not None:
             seen[outcomes[0].failure.kind] += 1
+    seen["forgotten"] += len(world.forgotten)
+    seen["runs of others"] += len(world.family)
+    seen["answers"] += sum(" answer " in line for line in world.trace)
+    seen.update(affair.name for affair in simulation.affairs)
     for role in simulation.roles:
         seen[role.kind] += 1
         if role.kind == "function":
@@ -130,6 +139,7 @@ def test_the_worlds_are_rich_enough_to_mean_something() -> None:
         *("told again", State.SUCCEEDED, State.FAILED, State.CANCELLED),
         *(FailureKind.STEP_FAILED, FailureKind.PERMANENT_ERROR),
         *(FailureKind.RUN_TIMEOUT, FailureKind.ITERATION_LIMIT, FailureKind.RETRY_BUDGET),
+        *("forgotten", "runs of others", "answers", *(affair.name for affair in AFFAIRS)),
         *KINDS,
         *PIECES,
     ]
@@ -179,7 +189,86 @@ def gate() -> None:
     sabotage.replace(group.GroupCommit, "_commit_group", early)
 
 
+def child_again() -> None:
+    """A run that is driven again does not know which children it has."""
+    fold = Journal.fold
+
+    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
+        if fields[0] == Entry.WAIT and fields[3] == Call.CHILD:
+            self.next = sequence + 1
+        else:
+            fold(self, sequence, fields)
+
+    sabotage.replace(Journal, "fold", forgetful)
+
+
+def continue_in_memory() -> None:
+    """A run goes on with an empty journal, and nothing says so."""
+
+    def forgetful(run: Run, input_: bytes) -> None:
+        go_on(run, input_)
+        run.delete("journal", run.engine.ledger.entry(run.number, 0))
+
+    go_on = driver.go_on
+    sabotage.replace(driver, "go_on", forgetful)
+
+
+def no_turnstile() -> None:
+    """Nothing is in the way of steps."""
+
+    class Open(Pass):
+        def end(self, *_: Any) -> None:
+            """Nothing was held."""
+
+        succeeded = end
+
+    sabotage.replace(Turnstile, "enter_nowait", lambda self, place: Open(self, 0))
+
+
+def group_again() -> None:
+    """Members that succeeded are run again with their group."""
+    sabotage.replace(groups, "_AGAIN", (*groups._AGAIN, State.SUCCEEDED))
+
+
+def fire_every_other() -> None:
+    """A schedule fires half as often as it should."""
+    following = Every.following
+
+    def late(self: Every, time: float, created: float) -> float | None:
+        return following(self, time + self.seconds, created)
+
+    sabotage.replace(Every, "following", late)
+
+
+def answer_nothing() -> None:
+    """What was answered to a request is not remembered."""
+
+    async def unknown(self: Requests, request: Request) -> tuple[bool, Any]:
+        return False, None
+
+    sabotage.replace(Requests, "answer", unknown)
+
+
+def forget_nothing() -> None:
+    """A run that is to be forgotten stays."""
+
+    async def idle(self: Runtime, run_id: str) -> None:
+        """Nothing is done."""
+
+    sabotage.replace(Runtime, "forget", idle)
+
+
 SABOTAGES = {
+    "child": (child_again, "started twice"),
+    "continue": (continue_in_memory, "in its journal"),
+    "few": (no_turnstile, "steps run at a time"),
+    "rate": (no_turnstile, "calls within"),
+    "resources": (no_turnstile, "seats"),
+    "breaker": (no_turnstile, "circuit is open"),
+    "group": (group_again, "and ran 2 times"),
+    "schedule": (fire_every_other, "did not fire"),
+    "request": (answer_nothing, "was made twice"),
+    "forget": (forget_nothing, "was forgotten, and is there"),
     "gate": (gate, "durable|on the disk"),
     "order": (order, "first of its key|in order"),
     "ceiling": (sabotage.ceiling, "must be failed"),
@@ -198,8 +287,9 @@ def test_a_promise_that_was_broken_on_purpose_is_found(
     monkeypatch.setattr(sabotage, "replace", monkeypatch.setattr)
     break_it()
     monkeypatch.setattr("tests.faults.simulated.simulation.FOREVER", 500.0)
+    monkeypatch.setattr("tests.faults.simulated.simulation.HASTY", True)
     breaches: list[str] = []
-    for seed in range(40):
+    for seed in range(80):
         try:
             breaches = play(seed).world.breaches
         except Exception as error:  # a runtime that is broken may also come to a bad end

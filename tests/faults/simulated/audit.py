@@ -24,9 +24,16 @@ def audit(simulation: "Simulation") -> None:
     """Look at everything, and tell the world what is wrong."""
     world = simulation.world
     for role in simulation.roles:
-        _ending(simulation, role)
+        if role.run_id not in world.forgotten:
+            _ending(simulation, role)
+        elif world.peek.number(role.run_id) is not None:
+            world.breach(f"{role.run_id} was forgotten, and is there")
+    for affair in simulation.affairs:
+        affair.audit(world)
+    forgotten = world.forgotten.values()
     for (number, generation), state in world.ends.items():
-        if (number, generation) not in world.told:
+        # Whoever forgets a run wants to hear nothing more of it.
+        if (number, generation) not in world.told and number not in forgotten:
             world.breach(f"the hook never heard that run {number}/{generation} is {state}")
     for key in {role.key for role in simulation.roles}:
         _state(world, key)

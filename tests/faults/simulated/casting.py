@@ -24,8 +24,12 @@ from keyrun.runtime import (
     machine,
     workflow,
 )
+from tests.faults.simulated import guards  # noqa: F401 (its pieces)
 from tests.faults.simulated.acting import SOON, Act, play, scene
+from tests.faults.simulated.affairs import ticking
+from tests.faults.simulated.family import nested
 from tests.faults.simulated.graphs import DETOUR, DIAMOND, SAGA, around, in_turn, plans
+from tests.faults.simulated.looping import last_turn, loop_at_random, looping
 from tests.faults.simulated.pieces import (
     PIECES,
     TOP,
@@ -103,6 +107,13 @@ KINDS: dict[str, Kind] = {
         paper=lambda paper, turns: [paper.step(cattrs.structure(act, Act)) for act, _ in turns],
         ordered=lambda turns: True,
     ),
+    "looping": Kind(
+        weight=2,
+        workflow=looping,
+        make=loop_at_random,
+        paper=last_turn,
+        ordered=lambda given: False,
+    ),
     "diamond": Kind(
         weight=1,
         workflow=DIAMOND,
@@ -126,7 +137,7 @@ KINDS: dict[str, Kind] = {
     ),
 }
 
-WORKFLOWS = [kind.workflow for kind in KINDS.values()]
+WORKFLOWS = [*(kind.workflow for kind in KINDS.values()), nested, ticking]
 
 
 @attrs.frozen(kw_only=True)
@@ -158,6 +169,7 @@ class Role:
     pause_for: float = 0.0
     pause_key: bool = False
     redrives: bool = False
+    forgets: bool = False
 
     @property
     def workflow(self) -> Workflow[Any, Any]:
@@ -223,6 +235,8 @@ def cast(random: Random, *, runs: int, keys: int, span: float) -> list[Role]:
                 pause_for=random.uniform(0.0, 6.0),
                 pause_key=random.random() < 0.4,
                 redrives=random.random() < 0.5,
+                # What wrote into the state of its key has to be there when that is looked at.
+                forgets=random.random() < 0.25 and "'keeps': True" not in str(given),
             )
         )
     return roles

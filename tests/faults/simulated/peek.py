@@ -7,6 +7,7 @@ is checked when it counts, not when all is over.
 from bisect import bisect_left
 from typing import Any
 
+from keyrun.runtime.ids import number_in
 from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.records import Standing, Submission
@@ -38,9 +39,13 @@ class Peek:
         return [(key, unseal(table, key, found.records[key])) for key in keys]
 
     def number(self, run_id: str) -> int | None:
-        """The admission number of a run that was given its id."""
+        """The admission number of a run, which ids that were made tell by themselves."""
         fields = self._get("ids", self.ledger.run_id(run_id))
-        return None if fields is None else int(fields[0])
+        if fields is not None:
+            return int(fields[0])
+        number = number_in(run_id)
+        there = number is not None and self._get("runs", self.ledger.number(number)) is not None
+        return number if there else None
 
     def submission(self, number: int) -> Submission:
         """What was submitted."""

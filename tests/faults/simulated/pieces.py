@@ -156,7 +156,7 @@ def _step(function: Any, name: str, timeout: float | None) -> Any:
     return function.options(name=name, timeout=timeout)
 
 
-async def _call(
+async def call(
     ctx: Context, function: Any, plan: dict[str, Any], *, timeout: float | None = None
 ) -> Any:
     """Call a step under its own name, and tell the world when its outcome is here."""
@@ -180,7 +180,7 @@ def _make_step(random: Random, depth: int) -> list[Any]:
 
 async def _play_step(ctx: Context, plan: dict[str, Any], handled: bool) -> Any:
     try:
-        return await _call(ctx, act, plan, timeout=HANG)
+        return await call(ctx, act, plan, timeout=HANG)
     except StepFailed:
         if not handled:
             raise
@@ -192,17 +192,17 @@ def _paper_step(paper: Paper, plan: dict[str, Any], handled: bool) -> Any:
 
 
 async def _play_undoable(ctx: Context, plan: dict[str, Any]) -> Any:
-    return await _call(ctx, act_undoable, plan)
+    return await call(ctx, act_undoable, plan)
 
 
 async def _play_shielded(ctx: Context, plan: dict[str, Any]) -> Any:
-    return await _call(ctx, act_shielded, plan)
+    return await call(ctx, act_shielded, plan)
 
 
 async def _play_once(ctx: Context, plan: dict[str, Any]) -> str:
     """It may have been interrupted: that is left to chance."""
     try:
-        await _call(ctx, act_once, plan)
+        await call(ctx, act_once, plan)
     except StepFailed as error:
         if error.failure.kind is not FailureKind.INTERRUPTED:
             raise
@@ -251,7 +251,7 @@ async def _play_race(ctx: Context, scripts: list[Script], plan: dict[str, Any]) 
     """One branch fails for good, whatever the others do."""
 
     async def doomed(inner: Context) -> Any:
-        return await _call(inner, act, plan, timeout=HANG)
+        return await call(inner, act, plan, timeout=HANG)
 
     def branch(script: Script) -> Callable[[Context], Awaitable[Any]]:
         async def run(inner: Context) -> Any:
@@ -272,7 +272,7 @@ async def _play_within(ctx: Context, seconds: float, script: Script) -> str:
     return "over"
 
 
-BRANCHED = ("step", "shielded", "undoable", "sleep", "dice", "gather")
+BRANCHED = ("step", "shielded", "undoable", "sleep", "dice", "gather", "child", "guarded")
 """What may be in branches and blocks: nothing that ends the run."""
 TOP = 3
 """How deep pieces may nest."""

@@ -33,11 +33,15 @@ from keyrun.runtime import (
 from keyrun.storage import StoreCrashed
 from keyrun.testing import EPOCH
 from tests.faults.simulated.acting import scene
+from tests.faults.simulated.affairs import Book, affairs_at_random
 from tests.faults.simulated.audit import audit
 from tests.faults.simulated.casting import WORKFLOWS, Role, cast, yielding
+from tests.faults.simulated.guards import POOL
 from tests.faults.simulated.stores import WitnessedStore
 from tests.faults.simulated.world import World
 
+HASTY = False
+"""Whether a world ends with the first promise that is broken."""
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
@@ -83,6 +87,7 @@ class Simulation:
         self.crowded = random.random() < 0.2
         self.evict_after = random.choice((0.0, 0.1, 1.0, inf))
         self.hook_fails = random.choice((0.0, 0.0, 0.3))
+        self.affairs = affairs_at_random(random, span)
         self.offset = 0.0
         self.done: dict[str, State] = {}
         self.redriven: set[str] = set()
@@ -111,6 +116,8 @@ class Simulation:
     async def run(self) -> None:
         """All lives, the last of which lasts until all is done."""
         with trio.move_on_after(FOREVER) as patience:
+            if HASTY:
+                self.world.ends_at_once = patience
             async with trio.open_nursery() as nursery:
                 for at, by in self.jumps:
                     nursery.start_soon(self._jump, at, by)
@@ -148,6 +155,8 @@ class Simulation:
             on_terminal=self._hook,
             wall=self.wall,
             evict_after=self.evict_after,
+            resources=POOL,
+            entities=[Book],
         ) as runtime:
             with trio.move_on_after(FOREVER if life is None else life.seconds):
                 await self._direct(runtime)
@@ -165,12 +174,16 @@ class Simulation:
                     nursery.start_soon(self._pause, runtime, role)
                 for message in role.messages:
                     nursery.start_soon(self._send, runtime, role, message)
+            for affair in self.affairs:
+                nursery.start_soon(affair.play, runtime)
         while self.world.peek.unfinished():
             await trio.sleep(1.0)
 
     async def _play(self, runtime: Runtime, role: Role) -> None:
         run_id, world = role.run_id, self.world
         await trio.sleep_until(role.at)
+        if run_id in world.forgotten and await runtime.status(run_id) is None:
+            return
         yields = role.workflow is yielding
         world.submitting(run_id, role.key, delayed=role.delay > 0, yields=yields)
         run = await runtime.submit(
@@ -197,6 +210,12 @@ class Simulation:
                     await runtime.redrive(run_id)
                     state = await self._result(run)
         self.done[run_id] = state
+        if role.forgets:
+            number = world.peek.number(run_id)
+            assert number is not None
+            world.forgotten[run_id] = number
+            world.note(f"forget {run_id}")
+            await runtime.forget(run_id)
 
     async def _result(self, run: Any) -> State:
         try:
@@ -288,6 +307,8 @@ def played(simulation: S, seed: int) -> S:
     with ExitStack() as stack:
         stack.enter_context(patch.object(logger, "level", logging.CRITICAL + 1))
         stack.enter_context(seeded(seed))
+        # Else ids that are made would not be the same again.
+        stack.enter_context(patch("keyrun.runtime.ids.token_hex", lambda size: "0" * 2 * size))
         for name, size in simulation.small.items():
             stack.enter_context(patch(name, size))
         trio.run(simulation.run, clock=MockClock(autojump_threshold=0))

@@ -18,6 +18,7 @@ from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from keyrun.storage.record import unseal
 from tests.faults.simulated.peek import Peek
+from tests.faults.simulated.quotas import Quotas
 
 Generation = tuple[int, int]
 """The admission number of a run, and its generation."""
@@ -44,6 +45,8 @@ class Known:
     """Whether a pause was answered, and nobody asked for it to be lifted."""
     delivered: set[str] = attrs.field(factory=set)
     """Steps whose outcome the code of the workflow has in this pass."""
+    heard: set[str] = attrs.field(factory=set)
+    """Children whose end it has in this pass."""
     executions: Counter[str] = attrs.field(factory=Counter)
     kept: set[str] = attrs.field(factory=set)
     """Steps that write into the state of the key."""
@@ -51,11 +54,15 @@ class Known:
     dice: dict[str, str] = attrs.field(factory=dict)
     undone: list[str] = attrs.field(factory=list)
     """Steps that were undone, in the order in which that was first begun."""
+    journals: int = 0
+    """How often it went on with an empty journal."""
 
 
 class World:
     """All that was seen. `slots` is how many steps may run at a time."""
 
+    ends_at_once: trio.CancelScope | None = None
+    """What to cancel when a promise is broken, if the rest does not matter."""
     steady = True
     """Whether nobody sets the clock. Inside a process only the time that passes counts."""
 
@@ -70,6 +77,11 @@ class World:
         self.ends: dict[Generation, State] = {}
         self.told: dict[Generation, list[RunOutcome]] = {}
         self.held_keys: set[str] = set()
+        self.forgotten: dict[str, int] = {}
+        """Runs that somebody has asked to be forgotten, and their numbers."""
+        self.quotas = Quotas(self.breach)
+        self.family: dict[str, str] = {}
+        """The runs that others started, by what tells them apart."""
         self._running: Counter[str] = Counter()
         self._highest: dict[str, list[tuple[int, int]]] = {}
         self._moment = 0
@@ -83,11 +95,20 @@ class World:
         """A promise is broken."""
         self.note(f"BREACH {text}")
         self.breaches.append(f"at {trio.current_time():.3f} s: {text}")
+        if self.ends_at_once is not None:
+            self.ends_at_once.cancel()
 
     def restarted(self) -> None:
         """The process was killed, or left: nothing of it runs any more."""
         self.note("restart")
         self._running.clear()
+        self.quotas.restarted()
+
+    def known(self, run_id: str, key: str = "") -> Known:
+        """What is known of a run, also of one that was started by another."""
+        if run_id not in self.runs:
+            self.runs[run_id] = Known(run_id, key, self._moment, delayed=False, acknowledged=True)
+        return self.runs[run_id]
 
     # Whoever submits.
 
@@ -121,14 +142,14 @@ class World:
     def result(self, run_id: str, state: State) -> None:
         """Somebody who waited was told how a run ended."""
         self.note(f"result {run_id} {state}")
-        found = self._standing(run_id)
+        found = self.standing(run_id)
         if found.state is not state and found.generation == 1:
             self.breach(f"the result of {run_id} is {state}, and on the disk it is {found.state}")
 
     def cancelled(self, run_id: str, answer: bool) -> None:
         """A cancel was answered."""
         self.note(f"cancelled {run_id} {answer}")
-        known, found = self.runs[run_id], self._standing(run_id)
+        known, found = self.runs[run_id], self.standing(run_id)
         known.cancelled = known.cancelled or answer
         if answer and not found.cancel_requested and found.state is not State.CANCELLED:
             self.breach(f"the cancel of {run_id} was acknowledged, and is not on the disk")
@@ -144,7 +165,7 @@ class World:
         if number is None:
             self.breach(f"{run_id} runs {step} and is not on the disk")
             return 1
-        known, standing = self.runs[run_id], self.peek.standing(number)
+        known, standing = self.known(run_id, key), self.peek.standing(number)
         where = f"{run_id} began {step}, attempt {here.attempt},"
         if standing.state.terminal:
             self.breach(f"{where} when it had ended")
@@ -166,7 +187,7 @@ class World:
         if late and self.steady and not undoing:
             self.breach(f"{where} after its deadline")
         others = [other for other in self._running if other != run_id and self._running[other]]
-        if any(self.runs[other].key == key for other in others):
+        if any(self.known(other).key == key for other in others):
             self.breach(f"{where} beside another run of its key")
         if here.idempotency_key != known.idempotency.setdefault(step, here.idempotency_key):
             self.breach(f"{where} with another idempotency key")
@@ -182,6 +203,9 @@ class World:
 
     def _check_journal(self, known: Known, number: int, here: CurrentStep, where: str) -> None:
         memories = self.peek.journal(number).memories
+        for child in known.heard:
+            if not self.standing(self.family[child]).state.terminal:
+                self.breach(f"{where} before the end of its child {child} was durable")
         memory = memories.get(here.step)
         if memory is not None and memory.outcome is not None:
             self.breach(f"{where} and had its outcome")
@@ -213,16 +237,48 @@ class World:
     def passed(self, run_id: str) -> None:
         """The code of a workflow begins, from its start."""
         self.note(f"pass {run_id}")
-        self.runs[run_id].delivered.clear()
+        self.known(run_id).delivered.clear()
+        self.known(run_id).heard.clear()
 
     def delivered(self, run_id: str, step: str) -> None:
         """The code of a workflow has the outcome of a step."""
-        self.runs[run_id].delivered.add(step)
+        self.known(run_id).delivered.add(step)
 
     def rolled(self, run_id: str, name: str, value: str) -> None:
         """What must be the same whenever a run is driven again."""
-        if self.runs[run_id].dice.setdefault(name, value) != value:
-            self.breach(f"{name} of {run_id} was {self.runs[run_id].dice[name]}, and is {value}")
+        first = self.known(run_id).dice.setdefault(name, value)
+        if first != value:
+            self.breach(f"{name} of {run_id} was {first}, and is {value}")
+
+    def started(self, name: str, run_id: str) -> None:
+        """A run begins that another one, a group or a schedule has started, under this name."""
+        first = self.family.setdefault(name, run_id)
+        if first != run_id:
+            self.breach(f"{name} was started twice: as {first}, and as {run_id}")
+
+    def over(self, name: str, parent: str) -> None:
+        """A parent has what came of a child."""
+        self.known(parent).heard.add(name)
+
+    def continued(self, run_id: str, times: int) -> None:
+        """The code of a workflow begins that went on with an empty journal so often."""
+        known, number = self.known(run_id), self.peek.number(run_id)
+        assert number is not None
+        there = self.peek.journal(number).continued
+        durable = 0 if there is None else there.number
+        if times != durable:
+            self.breach(f"{run_id} is in its journal {times}, and on the disk in {durable}")
+        if times > known.journals:
+            known.journals = times
+            for each in (known.executions, known.idempotency, known.dice):
+                each.clear()
+
+    def called(self, key: str, token: str) -> None:
+        """A method of an entity begins."""
+        self.note(f"call {key} {token}")
+        for run_id, running in self._running.items():
+            if running and self.known(run_id).key == key:
+                self.breach(f"{token} was called beside {run_id}, which runs under the same key")
 
     # The hook and the store.
 
@@ -230,6 +286,8 @@ class World:
         """The hook is told of an end."""
         self.note(f"hook {outcome.run_id} {outcome.generation} {outcome.state}")
         number = self.peek.number(outcome.run_id)
+        if number is None and outcome.run_id in self.forgotten:
+            return
         assert number is not None
         end = (number, outcome.generation)
         if end not in self.ends:
@@ -271,9 +329,10 @@ class World:
         count: once they have waited, they wait for whoever went ahead."""
         others = queue[: queue.index(number)] if number in queue else queue
         before = [self.peek.submission(other).run_id for other in others]
-        return [run_id for run_id in before if not self.runs[run_id].yields]
+        return [run_id for run_id in before if not self.known(run_id).yields]
 
-    def _standing(self, run_id: str) -> Standing:
+    def standing(self, run_id: str) -> Standing:
+        """How a run stands on the disk."""
         number = self.peek.number(run_id)
         return Standing() if number is None else self.peek.standing(number)
 

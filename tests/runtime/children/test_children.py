@@ -26,7 +26,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.testing import RecordingHook, crash_points, open_test_runtime
+from keyrun.testing import RecordingHook, crash_points, open_test_runtime, replay
 from tests.runtime.fragile import FragileStore
 
 PATIENCE = pytest.mark.parametrize("patience", [0.5, inf])
@@ -623,3 +623,50 @@ async def test_a_circle_closes_through_who_yields_its_key_and_is_waited_for(
         run = await rt.submit(first_of_three, key="a")
         with trio.fail_after(1000):
             assert "b -> a -> b" in await run.result()
+
+
+@step
+async def put_back(why: Any) -> None:
+    ran.append("undone")
+
+
+@step(compensate=put_back)
+async def put() -> None:
+    ran.append("done")
+
+
+@workflow
+async def undoable(ctx: Context, key: str | None) -> str:
+    said = await ctx.child(leaf, "child", key=key)
+    await ctx.step(put)
+    await ctx.sleep(1000)
+    return said
+
+
+@KEYS
+async def test_a_run_that_had_a_child_is_undone_also_by_another_process(
+    autojump_clock: MockClock, key: str | None
+) -> None:
+    """Its code is rehearsed for that, up to where it was."""
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[undoable, leaf]) as rt:
+        await rt.submit(undoable, key, key="k", run_id="r")
+        await trio.sleep(60)
+        assert ran[-1] == "done"
+    async with open_test_runtime(store, workflows=[undoable, leaf]) as rt:
+        await rt.cancel("r")
+        await trio.sleep(60)
+        status = await rt.status("r")
+        assert status is not None
+        assert (status.state, ran[-2:]) == (State.CANCELLED, ["done", "undone"])
+
+
+@KEYS
+async def test_a_run_with_a_child_is_replayed_against_its_history(
+    autojump_clock: MockClock, key: str | None
+) -> None:
+    async with open_test_runtime(workflows=[undoable, leaf]) as rt:
+        await rt.submit(undoable, key, key="k", run_id="r")
+        await trio.sleep(60)
+        done = await replay(await rt.history("r"), undoable)
+    assert done.asks == ("timer",)
