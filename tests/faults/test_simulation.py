@@ -16,6 +16,7 @@ import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from keyrun.runtime import Every, FailureKind, Runtime, State, driver, loading
+from keyrun.runtime.continuing import go_on
 from keyrun.runtime.entities.requests import Request, Requests
 from keyrun.runtime.groups import groups
 from keyrun.runtime.journal.entry import Call
@@ -209,7 +210,6 @@ def continue_in_memory() -> None:
         go_on(run, input_)
         run.delete("journal", run.engine.ledger.entry(run.number, 0))
 
-    go_on = driver.go_on
     sabotage.replace(driver, "go_on", forgetful)
 
 
@@ -227,7 +227,8 @@ def no_turnstile() -> None:
 
 def group_again() -> None:
     """Members that succeeded are run again with their group."""
-    sabotage.replace(groups, "_AGAIN", (*groups._AGAIN, State.SUCCEEDED))
+    again: Any = frozenset(state for state in State if state.terminal)
+    sabotage.replace(groups, "_AGAIN", again)
 
 
 def fire_every_other() -> None:

@@ -5,8 +5,9 @@ where it was cut off, and says at the end whether all came out as it must. To ha
 cover something more, add one.
 """
 
+from abc import ABC, abstractmethod
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import trio
 
@@ -29,21 +30,25 @@ from tests.faults.simulated.family import NESTS, nested, task_at_random, worth_o
 from tests.faults.simulated.world import World
 
 
-class Affair(Protocol):
+class Affair(ABC):
     """One of them. `number` tells it from the others of its world."""
 
     name: ClassVar[str]
 
-    def __init__(self, random: Random, number: int, span: float) -> None: ...
+    @abstractmethod
+    def __init__(self, random: Random, number: int, span: float) -> None:
+        """Make it up."""
 
+    @abstractmethod
     async def play(self, runtime: Runtime) -> None:
         """Go on with it, in one process."""
 
+    @abstractmethod
     def audit(self, world: World) -> None:
         """Look at what came of it, and tell the world what is wrong."""
 
 
-class GroupAffair:
+class GroupAffair(Affair):
     """A group, submitted again in each process, and now and then cancelled."""
 
     name = "group"
@@ -116,7 +121,7 @@ async def ticking(ctx: Context, schedule_id: str) -> None:
     await ctx.step(act, Act(seconds=0.1).plain())
 
 
-class ScheduleAffair:
+class ScheduleAffair(Affair):
     """A schedule, made again in each process and deleted in the end."""
 
     name = "schedule"
@@ -176,7 +181,7 @@ class Book(Entity):
         return list(self.state.get("tokens", []))
 
 
-class CallsAffair:
+class CallsAffair(Affair):
     """Calls of an entity: with a request id again until there is an answer, else once."""
 
     name = "calls"
@@ -225,7 +230,7 @@ class CallsAffair:
                 world.breach(f"{token} was told that it is number {answer} of {tokens}")
 
 
-class RushAffair:
+class RushAffair(Affair):
     """Many runs that want the same at the same time."""
 
     name = "rush"
