@@ -20,7 +20,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from keyrun.flows import jsons
+from keyrun.flows import jsons, meter
+from keyrun.flows.meter import LARGEST
 
 
 def _words(text: str) -> frozenset[str]:
@@ -46,20 +47,20 @@ FILTERS = _words(
 )
 """Filters of Jinja2 that are taken as they are."""
 _WIDE = re.compile(r"%[^a-zA-Z%]*(?:\d{4,}|\*)")
-LARGEST = 1024 * 1024
-"""Letters or items that an operator may make of less."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of all templates."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=StrictUndefined, keep_trailing_newline=True, finalize=as_value)
+        super().__init__(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_shown)
         self.globals = {"range": self.globals["range"]}
         self.filters = {name: self.filters[name] for name in FILTERS}
         self.filters |= {"tojson": _to_json, "format": _format, "replace": _replace}
+        self.filters = {name: meter.counted(each) for name, each in self.filters.items()}
+        self.filters |= meter.INNER
         # Those that are named for what they look for in Python have no use here.
         for name in ("callable", "sameas", "filter", "test", "escaped"):
             del self.tests[name]
@@ -105,6 +106,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             str(__obj)  # raises what it stands for
         if not __self.is_safe_callable(__obj):
             _refuse(f"a template may not call {getattr(__obj, '__name__', type(__obj).__name__)}")
+        meter.look(getattr(__obj, "__self__", None))
         if getattr(__obj, "__name__", "") == "replace":
             return _replace(getattr(__obj, "__self__", ""), *args, **kwargs)
         return super().call(__context, __obj, *args, **kwargs)
@@ -121,7 +123,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                         _refuse(f"'*' would make {len(text) * times:,} of {len(text):,}")
             case "%" if isinstance(left, str):
                 _refuse("'%' of text is not for templates; use ~ or the format filter")
-        return super().call_binop(context, operator, left, right)
+        return meter.make(super().call_binop(context, operator, left, right))
 
 
 def as_value(value: Any) -> Any:
@@ -144,6 +146,11 @@ def as_value(value: Any) -> Any:
     if callable(value):
         raise TypeError("it gives a method and not a value; call it with ()")
     raise TypeError(f"it gives a {type(value).__name__}, which is no value")
+
+
+def _shown(value: Any) -> Any:
+    """What stands in the text for an expression."""
+    return meter.look(as_value(value))
 
 
 def _replace(value: Any, old: Any, new: Any, count: int = -1) -> str:

@@ -105,11 +105,19 @@ def _sandbox() -> Any:
     return Sandbox()
 
 
+def _metered(fill: Any) -> Any:
+    from keyrun.flows.meter import metered
+
+    return lambda names: metered(lambda: fill(names))
+
+
 def _compiled(source: str, where: str) -> Any:
     sandbox = _sandbox()
     from jinja2 import nodes
     from jinja2.environment import TemplateExpression
     from jinja2.exceptions import TemplateError
+
+    from keyrun.flows.meter import install
 
     try:
         tree = sandbox.parse(source)
@@ -119,12 +127,12 @@ def _compiled(source: str, where: str) -> Any:
                 raise TemplateFailed(f"the template {where}, line {node.lineno}: {said}")
         expression = _only_expression(tree)
         if expression is None:
-            template = sandbox.from_string(source)
-            return lambda names: _text(template.generate(dict(names)))
+            template = sandbox.from_string(install(tree))
+            return _metered(lambda names: _text(template.generate(dict(names))))
         result = nodes.Assign(nodes.Name("result", "store"), expression, lineno=1)
-        compiled = sandbox.from_string(nodes.Template([result], lineno=1))
+        compiled = sandbox.from_string(install(nodes.Template([result], lineno=1)))
         evaluate = TemplateExpression(compiled, undefined_to_none=False)
-        return lambda names: _value(evaluate, names, where, expression.lineno)
+        return _metered(lambda names: _value(evaluate, names, where, expression.lineno))
     except TemplateError as error:
         raise _failed(where, error) from error
     except RecursionError as error:

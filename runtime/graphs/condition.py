@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from keyrun.actors.errors import shown
+from keyrun.runtime.graphs.effort import MOST, effort, items
 from keyrun.runtime.graphs.errors import ConditionError, MissingExtra
 from keyrun.runtime.graphs.shortcut import shortcut
 from keyrun.runtime.values import Failure
@@ -58,7 +59,7 @@ class Unreadable(ValueError):
 class Condition:
     """One expression, compiled. `names` are what it is about."""
 
-    __slots__ = ("execute", "fields", "names", "shortcut", "source")
+    __slots__ = ("_effort", "execute", "fields", "names", "shortcut", "source")
 
     def __init__(self, source: str, execute: Callable[[Any], Any], names: set[str]) -> None:
         self.source = source
@@ -69,6 +70,7 @@ class Condition:
         """What it looks at in the output; None if that is the whole of it."""
         self.shortcut = shortcut(source)
         """Answers it in Python, if it is of the usual kind."""
+        self._effort = effort(_without_texts(source))
 
     @classmethod
     def compile(cls, source: str) -> "Condition":
@@ -97,7 +99,21 @@ class Condition:
         if self.shortcut is not None:
             with suppress(Exception):
                 return self.shortcut(values["output"], values["input"], values["outputs"])
+        self.weigh(values)
         return self.judge(context(self.names, values))
+
+    def weigh(self, values: Mapping[str, Any]) -> None:
+        """Raise if its loops would take too long with these values."""
+        if self._effort.power < 2:
+            return
+        about = {**values, "output": narrowed(values["output"], self.fields)}
+        longest = items(self.source, [about[name] for name in self.names])
+        turns = self._effort.over(longest)
+        if turns > MOST:
+            raise ConditionError(
+                f"{self.source!r} would take up to {turns:,.0f} turns for lists of {longest:,} "
+                f"items, and may take {MOST:,}; work it out in a node, which may take its time"
+            )
 
     def judge(self, made: Any) -> bool:
         """Whether it is true in a context."""
@@ -126,11 +142,18 @@ def _fields_of_output(source: str) -> frozenset[str] | None:
     if any(mark in source for mark in _ODD_TEXTS):
         return None
     fields = set()
-    for field, call in _OUTPUT.findall(_TEXTS.sub("''", source)):
+    for field, call in _OUTPUT.findall(_without_texts(source)):
         if not field or call:
             return None
         fields.add(field)
     return frozenset(fields)
+
+
+def _without_texts(source: str) -> str:
+    """An expression with its texts emptied, where it can be told what is text."""
+    if any(mark in source for mark in _ODD_TEXTS):
+        return source
+    return _TEXTS.sub("''", source)
 
 
 def narrowed(output: Any, fields: frozenset[str] | None) -> Any:

@@ -181,16 +181,18 @@ class Frontier:
                     holds = condition.shortcut(end.output, self.run_input, self.outputs)
                 except Exception:
                     if made is None:
-                        made = context(station.asks, self._values(end, station))
-                    holds = self._judged(link, condition, made)
+                        values = self._values(end, station)
+                        made = values, context(station.asks, values)
+                    holds = self._judged(link, condition, *made)
                 if not holds:
                     continue
             fired.add(link.index)
         self.fired = fired
         return fired
 
-    def _judged(self, link: Link, condition: Condition, made: Any) -> bool:
+    def _judged(self, link: Link, condition: Condition, values: dict[str, Any], made: Any) -> bool:
         try:
+            condition.weigh(values)
             return condition.judge(made)
         except ConditionError as error:
             said = f"the condition of edge {link.edge} of the graph: {error}"
