@@ -23,8 +23,6 @@ journaled outcome return it at once. Everything else here follows from that.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.context import Context, DurableCall
-from keyrun.runtime.entities.entity import Entity, entity
 from keyrun.runtime.errors import (
     ApprovalRejected,
     Backpressure,
@@ -60,15 +58,9 @@ from keyrun.runtime.errors import (
     UnknownWorkflow,
     WrongTask,
 )
-from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.opening import open_runtime
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.retention import Retention
-from keyrun.runtime.runtime import Runtime
-from keyrun.runtime.steps.current import CurrentStep, current_step
 from keyrun.runtime.steps.step import StepFunction, step
-from keyrun.runtime.steps.undoing import Compensation
 from keyrun.runtime.values import (
     Failure,
     FailureKind,
@@ -77,27 +69,11 @@ from keyrun.runtime.values import (
     RunStatus,
     State,
 )
-from keyrun.runtime.views.events import (
-    BackpressureEvent,
-    CircuitEvent,
-    Event,
-    EventKind,
-    KeyEvent,
-    LimitEvent,
-    Missed,
-    ProgressEvent,
-    RunEvent,
-    SetbackEvent,
-    StepEvent,
-    WaitEvent,
-)
-from keyrun.runtime.views.reader import Reader, open_reader
-from keyrun.runtime.views.subscription import Events
-from keyrun.runtime.waiting.receiving import Approval
-from keyrun.runtime.waiting.signals import Delivery
 from keyrun.runtime.workflow import Workflow, workflow
 
 if TYPE_CHECKING:
+    from keyrun.runtime.context import Context, DurableCall
+    from keyrun.runtime.entities.entity import Entity, entity
     from keyrun.runtime.graphs import (
         ConditionError,
         Graph,
@@ -110,19 +86,43 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
     from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
     from keyrun.runtime.groups.handle import GroupHandle
+    from keyrun.runtime.handle import RunHandle
     from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
+    from keyrun.runtime.opening import open_runtime
     from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
     from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
     from keyrun.runtime.policies.rate import RateLimit
     from keyrun.runtime.policies.resources import Resources
     from keyrun.runtime.policies.turnstile import TurnstileStatus
+    from keyrun.runtime.retention import Retention
+    from keyrun.runtime.runtime import Runtime
     from keyrun.runtime.schedules.schedule import ScheduleStatus
     from keyrun.runtime.schedules.timetable import Cron, Every, Once
+    from keyrun.runtime.steps.current import CurrentStep, current_step
+    from keyrun.runtime.steps.undoing import Compensation
+    from keyrun.runtime.views.events import (
+        BackpressureEvent,
+        CircuitEvent,
+        Event,
+        EventKind,
+        KeyEvent,
+        LimitEvent,
+        Missed,
+        ProgressEvent,
+        RunEvent,
+        SetbackEvent,
+        StepEvent,
+        WaitEvent,
+    )
     from keyrun.runtime.views.history import Happening, History
     from keyrun.runtime.views.keys import KeyStatus
     from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
+    from keyrun.runtime.views.reader import Reader, open_reader
     from keyrun.runtime.views.statistics import RuntimeStatistics
+    from keyrun.runtime.views.subscription import Events
     from keyrun.runtime.views.watching import Watch
+    from keyrun.runtime.waiting.receiving import Approval
+    from keyrun.runtime.waiting.signals import Delivery
 
 __all__ = [
     "Approval",
@@ -244,6 +244,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "context": ("Context", "DurableCall"),
+    "entities.entity": ("Entity", "entity"),
     "graphs": (
         "ConditionError",
         "Graph",
@@ -253,61 +255,49 @@ _LATER = {
         "Port",
         "durable",
     ),
-    "graphs.view": (
-        "EdgeView",
-        "ExecutionGraph",
-        "NodeState",
-        "NodeView",
-    ),
-    "groups.group": (
-        "GroupStatus",
-        "Member",
-        "MemberOutcome",
-    ),
+    "graphs.view": ("EdgeView", "ExecutionGraph", "NodeState", "NodeView"),
+    "groups.group": ("GroupStatus", "Member", "MemberOutcome"),
     "groups.handle": ("GroupHandle",),
-    "machines": (
-        "Cancel",
-        "Continue",
-        "Fail",
-        "Succeed",
-        "Turn",
-        "TurnSignal",
-        "machine",
-    ),
-    "policies.breaker": (
-        "CircuitBreaker",
-        "CircuitState",
-        "CircuitStatus",
-    ),
-    "policies.cadence": (
-        "EverySeconds",
-        "EverySteps",
-        "Manual",
-    ),
+    "handle": ("RunHandle",),
+    "machines": ("Cancel", "Continue", "Fail", "Succeed", "Turn", "TurnSignal", "machine"),
+    "opening": ("open_runtime",),
+    "policies.breaker": ("CircuitBreaker", "CircuitState", "CircuitStatus"),
+    "policies.cadence": ("EverySeconds", "EverySteps", "Manual"),
     "policies.rate": ("RateLimit",),
     "policies.resources": ("Resources",),
     "policies.turnstile": ("TurnstileStatus",),
+    "retention": ("Retention",),
+    "runtime": ("Runtime",),
     "schedules.schedule": ("ScheduleStatus",),
-    "schedules.timetable": (
-        "Cron",
-        "Every",
-        "Once",
+    "schedules.timetable": ("Cron", "Every", "Once"),
+    "steps.current": ("CurrentStep", "current_step"),
+    "steps.undoing": ("Compensation",),
+    "views.events": (
+        "BackpressureEvent",
+        "CircuitEvent",
+        "Event",
+        "EventKind",
+        "KeyEvent",
+        "LimitEvent",
+        "Missed",
+        "ProgressEvent",
+        "RunEvent",
+        "SetbackEvent",
+        "StepEvent",
+        "WaitEvent",
     ),
-    "views.history": (
-        "Happening",
-        "History",
-    ),
+    "views.history": ("Happening", "History"),
     "views.keys": ("KeyStatus",),
-    "views.progress": (
-        "Progress",
-        "StepCounts",
-        "StepProgress",
-    ),
+    "views.progress": ("Progress", "StepCounts", "StepProgress"),
+    "views.reader": ("Reader", "open_reader"),
     "views.statistics": ("RuntimeStatistics",),
+    "views.subscription": ("Events",),
     "views.watching": ("Watch",),
+    "waiting.receiving": ("Approval",),
+    "waiting.signals": ("Delivery",),
 }
-"""Where that is which is imported by the first who asks for it: most programs need little of it,
-and all of it would make up a third of the time that the import takes."""
+"""Where that is which is imported by the first who asks for it: a program that runs workflows needs
+half of it, one that reads a store less. `workflow` cannot be among it: it is a module, too."""
 
 if not TYPE_CHECKING:  # which would take any name for one of these
 

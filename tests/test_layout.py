@@ -97,6 +97,28 @@ def test_what_is_imported_late_is_there_like_everything_else() -> None:
         assert "keyrun.runtime.graphs" in loaded_by(every)
 
 
+FIRST = """
+import importlib, os, sys
+import attrs, lmdb, msgpack, trio
+for module in sys.argv[1:]:
+    if os.fork() == 0:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            print(module, error, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_whatever_is_asked_for_first_can_be_imported_first() -> None:
+    modules = [f"keyrun.runtime.{home}" for home in keyrun.runtime._LATER]
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, *modules], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+
+
 def test_a_name_that_is_not_there_is_missed_by_its_name() -> None:
     for package in (keyrun, keyrun.runtime):
         with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no .*'grpah'"):

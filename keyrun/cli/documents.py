@@ -9,23 +9,23 @@ import math
 from base64 import b64encode
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from keyrun.cli.times import utc
-from keyrun.runtime import (
-    Cron,
-    Every,
-    ExecutionGraph,
-    Failure,
-    Happening,
-    KeyStatus,
-    Once,
-    Progress,
-    RunStatus,
-    ScheduleStatus,
-)
-from keyrun.storage import Damage, Verification
+
+if TYPE_CHECKING:
+    # Each command shows one of them, and shall not wait for the others.
+    from keyrun.runtime import (
+        ExecutionGraph,
+        Failure,
+        Happening,
+        KeyStatus,
+        Progress,
+        RunStatus,
+        ScheduleStatus,
+    )
+    from keyrun.storage import Damage, Verification
 
 Document = dict[str, Any]
 
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def run(status: RunStatus) -> Document:
+def run(status: "RunStatus") -> Document:
     """A run."""
     return {
         "run_id": status.run_id,
@@ -82,7 +82,7 @@ def run(status: RunStatus) -> Document:
     }
 
 
-def failure(failed: Failure | None) -> Document | None:
+def failure(failed: "Failure | None") -> Document | None:
     """How a run, a step or an attempt failed."""
     if failed is None:
         return None
@@ -98,7 +98,7 @@ def failure(failed: Failure | None) -> Document | None:
     }
 
 
-def happening(happened: Happening) -> Document:
+def happening(happened: "Happening") -> Document:
     """One thing that happened to a run."""
     return {
         "at": utc(happened.at or None),
@@ -112,7 +112,7 @@ def happening(happened: Happening) -> Document:
     }
 
 
-def graph(drawn: ExecutionGraph) -> Document:
+def graph(drawn: "ExecutionGraph") -> Document:
     """A run of a graph."""
     return {
         "run_id": drawn.run_id,
@@ -148,7 +148,7 @@ def graph(drawn: ExecutionGraph) -> Document:
     }
 
 
-def progress(far: Progress) -> Document:
+def progress(far: "Progress") -> Document:
     """How far a run is."""
     return {
         "run_id": far.run_id,
@@ -183,7 +183,7 @@ def progress(far: Progress) -> Document:
     }
 
 
-def key(status: KeyStatus) -> Document:
+def key(status: "KeyStatus") -> Document:
     """A key."""
     return {
         "key": status.key,
@@ -198,8 +198,10 @@ def key(status: KeyStatus) -> Document:
     }
 
 
-def schedule(status: ScheduleStatus) -> Document:
+def schedule(status: "ScheduleStatus") -> Document:
     """A schedule. Of `at`, `every`, `start`, `cron` and `timezone` those that its kind has."""
+    from keyrun.runtime import Cron, Every, Once
+
     when = status.when
     return {
         "schedule_id": status.schedule_id,
@@ -225,7 +227,7 @@ def schedule(status: ScheduleStatus) -> Document:
     }
 
 
-def verification(found: Verification) -> Document:
+def verification(found: "Verification") -> Document:
     """What `verify` found."""
     return {
         "path": str(found.path),
@@ -237,7 +239,7 @@ def verification(found: Verification) -> Document:
     }
 
 
-def damage(found: Damage) -> Document:
+def damage(found: "Damage") -> Document:
     """One thing that is wrong; the key of a record in hexadecimal digits."""
     record = None if found.key is None else found.key.hex()
     return {"problem": found.problem, "table": found.table, "key": record}
