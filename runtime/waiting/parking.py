@@ -186,11 +186,13 @@ class Parking:
         if place is None or number in self.waking or number in engine.live:
             return None
         record = engine.ledger.place(key, place)
-        resting = engine.resting.get(number)
-        if resting is not None and resting.staged is not None:
-            # Its place may be staged only.
-            await engine.store.durable(resting.staged)
-        raw = await engine.store.get("queue", record)
+        raw = self._leaving_now(number, record)
+        if raw is None:
+            resting = engine.resting.get(number)
+            if resting is not None and resting.staged is not None:
+                # Its place may be staged only.
+                await engine.store.durable(resting.staged)
+            raw = await engine.store.get("queue", record)
         if raw is None or number in self.waking:
             return None
         there = at_place(record, raw, place)
@@ -203,6 +205,14 @@ class Parking:
             group.delete("timers", engine.ledger.timed(due, number))
         group.when_durable(self._awake, number, key, place)
         return group
+
+    def _leaving_now(self, number: int, record: bytes) -> bytes | None:
+        """The place of a run that leaves memory in the group that is open: what wakes it goes into
+        the same commit."""
+        resting, group = self._engine.resting.get(number), self._engine.commits.group
+        if resting is None or resting.staged is not group:
+            return None
+        return group.tables.get("queue", {}).get(record)
 
     def _awake(self, number: int, key: str, place: int) -> None:
         engine = self._engine

@@ -1,6 +1,7 @@
 """Signals: what a run is sent, before or while it waits for it."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any
@@ -474,3 +475,51 @@ async def test_what_was_replaced_is_not_taken_by_a_run_that_begins_just_then(
         await trio.sleep_until(due - 0.1)
         await rt.signal("r", "go", "second", replace=True)
         assert await run.result() == ["second"]
+
+
+async def test_who_is_sent_something_while_it_leaves_is_woken_in_the_same_commit(
+    autojump_clock: MockClock,
+) -> None:
+    ran: list[int] = []
+
+    @step
+    async def react() -> None:
+        ran.append(store.commits)
+
+    @workflow
+    async def reacting(ctx: Context) -> None:
+        while await ctx.wait_signal("go"):
+            await ctx.step(react)
+
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[reacting], evict_after=0.1) as rt:
+        run = await rt.submit(reacting, key="k", run_id="r")
+        for late in (0.0, 1.0):
+            while rt.statistics().live == 0:
+                await trio.sleep(0.001)
+            while rt.statistics().live:
+                await trio.sleep(0.001)
+            await trio.sleep(late)  # what it left is staged, or durable
+            before = store.commits
+            await rt.signal("r", "go", True)
+            await trio.sleep(0.05)
+            assert ran.pop() - before == 2  # the signal, and that it was taken
+        await rt.signal("r", "go", False)
+        await run.result()
+    assert store.keys("signals") == store.keys("timers") == store.keys("queue") == []
+
+
+async def test_who_is_sent_something_while_it_leaves_gets_it_through_a_crash_at_any_commit(
+    autojump_clock: MockClock,
+) -> None:
+    async def scenario(rt: Runtime) -> list[Any]:
+        run = await rt.submit(taking, ["a", "b", "c"], key="k", run_id="r")
+        for name in "abc":
+            await trio.sleep(0.15)
+            with suppress(RunEnded):
+                await rt.signal("r", name, name, signal_id=name)
+        return await run.result()
+
+    for point in crash_points():
+        told = await point.run(scenario, workflows=[taking], evict_after=0.1)
+        assert told == ["a", "b", "c"], point
