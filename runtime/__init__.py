@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.schedules.timetable import Cron, Every, Once
     from keyrun.runtime.steps.current import CurrentStep, current_step
     from keyrun.runtime.steps.undoing import Compensation
+    from keyrun.runtime.views.entities import EntityStatus
     from keyrun.runtime.views.events import (
         BackpressureEvent,
         CircuitEvent,
@@ -150,6 +151,7 @@ __all__ = [
     "DurableCall",
     "EdgeView",
     "Entity",
+    "EntityStatus",
     "Event",
     "EventKind",
     "Events",
@@ -287,6 +289,7 @@ _LATER = {
         "WaitEvent",
     ),
     "views.history": ("Happening", "History"),
+    "views.entities": ("EntityStatus",),
     "views.keys": ("KeyStatus",),
     "views.progress": ("Progress", "StepCounts", "StepProgress"),
     "views.reader": ("Reader", "open_reader"),

@@ -17,6 +17,7 @@ from keyrun.cli.times import utc
 if TYPE_CHECKING:
     # Each command shows one of them, and shall not wait for the others.
     from keyrun.runtime import (
+        EntityStatus,
         ExecutionGraph,
         Failure,
         Happening,
@@ -196,6 +197,11 @@ def key(status: "KeyStatus") -> Document:
         "waiting_on": status.waiting_on,
         "waiting_until": utc(status.waiting_until),
     }
+
+
+def entity(status: "EntityStatus") -> Document:
+    """What an entity keeps under a key."""
+    return {"key": status.key, "entity": status.name, "bytes": status.size}
 
 
 def schedule(status: "ScheduleStatus") -> Document:

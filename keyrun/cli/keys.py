@@ -11,7 +11,7 @@ from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import waiting
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import KeyStatus, Reader, State
+from keyrun.runtime import EntityStatus, KeyStatus, Reader, State
 
 COLUMNS = [
     Column("key", 12, whole=True),
@@ -21,6 +21,9 @@ COLUMNS = [
     Column("first run", 12, 7, whole=True),
     Column("waits for", 8, 5),
 ]
+
+
+ENTITY_COLUMNS = [Column("entity", 12, whole=True), Column("bytes of state", 14)]
 
 
 @click.command("keys")
@@ -47,26 +50,39 @@ def command(
     Examples:
       keyrun keys state/
       keyrun keys state/ --state quarantined
+      keyrun keys state/ --key customer-42
       keyrun keys state/ --json | jq 'select(.runs > 100)'
 
     "runs" is how many have not ended; "first run" is the one whose turn it is, and "state" is
     its state; --json has the reason if it is quarantined. Runs that let others go ahead while
     they sleep are counted, and are not the first. Keys come in the order of the store's index:
-    short ones first.
+    short ones first. With --key the entities are told that keep a state under it, too.
     """
     wanted = frozenset(states)
     quarantined = True if wanted == {State.QUARANTINED} else None
 
-    async def ask(reader: Reader) -> None:
+    async def ask(reader: Reader) -> list[EntityStatus]:
         async def fetch(size: int, last: str | None) -> list[KeyStatus]:
             return await reader.keys(key=key, quarantined=quarantined, limit=size, after=last)
 
         fits = (lambda key: key.state in wanted) if wanted else None
         await paged(fetch, listing, limit=limit, after=after, fits=fits)
+        return [] if key is None else await reader.entities(key)
 
     listing = Listing(COLUMNS, _row, documents.key, name=lambda each: each.key, as_json=as_json)
-    look(store, namespace, ask)
+    entities = look(store, namespace, ask)
     listing.end(limit=limit, nothing="no key has unfinished runs that fit")
+    if entities:
+        kept = Listing(
+            ENTITY_COLUMNS,
+            lambda each: (each.name, "damaged" if each.size is None else each.size),
+            documents.entity,
+            name=lambda each: each.name,
+            as_json=as_json,
+        )
+        for each in entities:
+            kept.take(each)
+        kept.end(limit=-1, nothing="")
 
 
 def _row(key: KeyStatus) -> tuple[object, ...]:

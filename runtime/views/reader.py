@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.group import GroupStatus
     from keyrun.runtime.schedules.schedule import ScheduleStatus
+    from keyrun.runtime.views.entities import EntityStatus
     from keyrun.runtime.views.history import History
     from keyrun.runtime.views.keys import KeyStatus
     from keyrun.runtime.views.progress import Progress
@@ -126,6 +127,12 @@ class Reader:
         from keyrun.runtime.views.keys import keys
 
         return await keys(self._reading, key=key, quarantined=quarantined, limit=limit, after=after)
+
+    async def entities(self, key: str) -> "list[EntityStatus]":
+        """The entities that keep a state under a key, by name, and how many bytes that takes."""
+        from keyrun.runtime.views.entities import entities
+
+        return await entities(self._reading, key)
 
     async def dead_letters(
         self,

@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from keyrun.testing import EPOCH
+from keyrun import Entity, entity
+from keyrun.storage import LmdbStore
+from keyrun.testing import EPOCH, open_test_runtime
 from tests.keyrun.cli import LONG_KEY, invoke, lines
 
 R6 = "r6" * 20
@@ -75,6 +79,24 @@ def test_keys_are_listed_with_the_run_whose_turn_it_is(filled: Path) -> None:
     assert lines("keys", filled, "--json", "--key", "alice") == []
     assert lines("keys", filled, "--json", "--state", "quarantined") == []
     assert len(lines("keys", filled, "--json", "--state", "waiting", "--limit", 1)) == 1
+
+
+def test_a_key_is_shown_with_the_entities_that_keep_a_state_under_it(tmp_path: Path) -> None:
+    @entity
+    class Account(Entity):
+        async def deposit(self, amount: int) -> None:
+            self.state["balance"] = amount
+
+    async def fill() -> None:
+        async with open_test_runtime(LmdbStore(tmp_path / "store"), entities=[Account]) as rt:
+            await rt.entity(Account, "alice").deposit(10)
+
+    trio.run(fill, clock=MockClock(autojump_threshold=0))
+    (line,) = lines("keys", tmp_path / "store", "--key", "alice", "--json")
+    assert json.loads(line) == {"key": "alice", "entity": "Account", "bytes": 10}
+    shown = invoke("keys", tmp_path / "store", "--key", "alice")
+    assert shown.stdout.split() == ["entity", "bytes", "of", "state", "Account", "10"]
+    assert lines("keys", tmp_path / "store", "--key", "bob", "--json") == []
 
 
 def test_when_nothing_fits_that_is_said_beside_the_output(filled: Path) -> None:

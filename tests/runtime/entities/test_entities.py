@@ -534,6 +534,24 @@ async def test_values_of_a_state_come_back_as_they_were_or_are_refused(
             assert await rt.entity(Drawer, repr(value)).see() == value
 
 
+async def test_what_is_kept_under_a_key_can_be_seen(autojump_clock: MockClock) -> None:
+    store = FragileStore()
+    async with opened(store, Drawer) as rt:
+        await rt.entity(Drawer, "k").put("x" * 100)
+        await rt.entity(Account, "k").deposit(1)
+        await rt.entity(Account, "kk").deposit(1)
+        await rt.entity(Account, "empty").close()
+        kept = await rt.entities("k")
+        assert [(each.key, each.name) for each in kept] == [("k", "Account"), ("k", "Drawer")]
+        assert (kept[0].size or 0) < 20 < 100 < (kept[1].size or 0) < 120
+        assert await rt.entities("empty") == await rt.entities("other") == []
+        with pytest.raises(InvalidKey):
+            await rt.entities("")
+    store.damage("entities", store.keys("entities")[0])
+    async with opened(store, Drawer) as rt:
+        assert [each.size for each in await rt.entities("k")] == [None, kept[1].size]
+
+
 async def test_what_a_call_left_behind_changes_no_state(autojump_clock: MockClock) -> None:
     async with opened(None, Drawer) as rt:
         drawer = rt.entity(Drawer, "k")
