@@ -188,12 +188,13 @@ class Parking:
         record = engine.ledger.place(key, place)
         raw = self._leaving_now(number, record)
         if raw is None:
-            resting = engine.resting.get(number)
-            if resting is not None and resting.staged is not None:
-                # Its place may be staged only.
-                await engine.store.durable(resting.staged)
+            staged = self._staged(number)
+            while staged is not None:
+                # Its place is there or gone when that is durable; meanwhile somebody may end it.
+                await engine.store.durable(staged)
+                staged = self._staged(number)
             raw = await engine.store.get("queue", record)
-        if raw is None or number in self.waking:
+        if raw is None or number in self.waking or number in engine.live:
             return None
         there = at_place(record, raw, place)
         if there.number != number or there.sleep is Sleep.NO:
@@ -205,6 +206,12 @@ class Parking:
             group.delete("timers", engine.ledger.timed(due, number))
         group.when_durable(self._awake, number, key, place)
         return group
+
+    def _staged(self, number: int) -> "Group | None":
+        """What was changed of a run at rest and is not durable yet."""
+        resting = self._engine.resting.get(number)
+        staged = None if resting is None else resting.staged
+        return None if staged is None or staged.durable else staged
 
     def _leaving_now(self, number: int, record: bytes) -> bytes | None:
         """The place of a run that leaves memory in the group that is open: what wakes it goes into

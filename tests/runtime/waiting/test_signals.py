@@ -523,3 +523,31 @@ async def test_who_is_sent_something_while_it_leaves_gets_it_through_a_crash_at_
     for point in crash_points():
         told = await point.run(scenario, workflows=[taking], evict_after=0.1)
         assert told == ["a", "b", "c"], point
+
+
+async def test_who_is_cancelled_while_somebody_wakes_it_leaves_no_place_behind(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore(latency=0.5)
+    said: list[object] = []
+    async with open_test_runtime(store, workflows=[taking], evict_after=0.1) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(0.01)
+        while rt.statistics().live:
+            await trio.sleep(0.01)
+        await trio.sleep(0.1)  # that it has left is being committed
+
+        async def signal() -> None:
+            try:
+                said.append(await rt.signal("r", "go"))
+            except RunEnded:
+                said.append(RunEnded)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(signal)
+            await trio.sleep(0.1)
+            assert await run.cancel()
+        assert said == [RunEnded]
+        await trio.sleep(5)
+        assert rt.statistics().backlog.pending == rt.statistics().keys == 0
+    assert store.keys("queue") == store.keys("signals") == []
