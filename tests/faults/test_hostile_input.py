@@ -233,7 +233,6 @@ anything = st.text(st.characters(), max_size=300)
 
 @settings(
     max_examples=amount(60, 3000),
-    deadline=None,
     suppress_health_check=[HealthCheck.differing_executors],
 )
 @given(key=anything, run_id=anything, header=anything, tag=anything)

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyrun.flows import InvalidFlow, parse
@@ -88,9 +88,7 @@ def documents(draw: st.DrawFn) -> Any:
 async def function(given: Any) -> None: ...
 
 
-patiently = settings(
-    deadline=None, max_examples=5000 if SOAK else 150, suppress_health_check=[HealthCheck.too_slow]
-)
+patiently = settings(max_examples=5000 if SOAK else 150)
 
 
 @patiently

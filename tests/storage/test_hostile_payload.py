@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keyrun.storage.census import holds_more_than
 from keyrun.storage.native import vet
 from keyrun.storage.payload import PayloadCodec, PayloadError
-from tests.storage.values import patient, same, values
+from tests.storage.values import same, values
 
 codec = PayloadCodec()
 
@@ -123,7 +123,6 @@ def test_few_bytes_that_would_take_much_memory_are_refused_before_they_do(
         codec.decode(data)
 
 
-@patient
 @given(values)
 def test_the_census_and_the_walk_over_a_value_count_the_same(value: Any) -> None:
     data = codec.encode(value)
@@ -194,7 +193,6 @@ def decodes_or_refuses(data: bytes) -> None:
     assert same(codec.decode(codec.encode(value)), value)
 
 
-@patient
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_value_or_an_error(data: bytes) -> None:
     decodes_or_refuses(data)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from keyrun.errors import KeyrunError
 from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError
-from tests.storage.values import patient, same, values
+from tests.storage.values import same, values
 
 codec = PayloadCodec()
 Point = namedtuple("Point", "x y")
@@ -57,7 +57,6 @@ class OddZone(tzinfo):
         return "odd"
 
 
-@patient
 @given(values)
 def test_a_value_comes_back_as_the_same_type_and_value(value: Any) -> None:
     data = codec.encode(value)
@@ -95,7 +94,6 @@ def test_utc_comes_back_as_the_one_and_only() -> None:
     assert codec.decode(codec.encode(moment)).tzinfo is UTC
 
 
-@patient
 @given(
     st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59))
     | st.sampled_from([timedelta(0), timedelta(hours=1), timedelta(seconds=-1)]),
@@ -266,7 +264,6 @@ def test_senseless_limits_are_refused(limits: dict[str, Any]) -> None:
         PayloadCodec(**limits)
 
 
-@patient
 @given(values, st.randoms())
 def test_the_canonical_form_ignores_the_order_of_mappings(
     value: Any, chance: random.Random
@@ -307,7 +304,6 @@ class Toy:
         return plain
 
 
-@patient
 @given(values)
 def test_a_transform_covers_the_payload(value: Any) -> None:
     secret = PayloadCodec(Toy())

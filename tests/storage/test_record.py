@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from keyrun.errors import KeyrunError
 from keyrun.storage.errors import StoreCorrupt, StoreTooNew
 from keyrun.storage.record import VERSION, check, seal, unseal
-from tests.storage.values import patient
 
 primitives = st.recursive(
     st.none()
@@ -40,7 +39,6 @@ GOLDEN = [
 ]
 
 
-@patient
 @given(tables, record_keys, st.lists(primitives, max_size=6))
 def test_what_was_sealed_is_unsealed(table: str, key: bytes, fields: list[Any]) -> None:
     raw = seal(table, key, fields)
@@ -69,7 +67,6 @@ def test_every_cut_is_damage(length: int) -> None:
         unseal("runs", b"default\x00seven", RAW[:length])
 
 
-@patient
 @given(st.binary(max_size=60))
 def test_foreign_bytes_are_damage(raw: bytes) -> None:
     with pytest.raises(StoreCorrupt):

@@ -52,7 +52,7 @@ from tests.storage.models import (
     WithInitVar,
     deep_same,
 )
-from tests.storage.values import patient, scalars, values
+from tests.storage.values import scalars, values
 
 codec = PayloadCodec()
 
@@ -162,7 +162,6 @@ orders = st.recursive(
 )
 
 
-@patient
 @given(orders)
 def test_any_order_comes_back_the_same(order: Order) -> None:
     data = codec.encode(order, Order)
@@ -170,7 +169,6 @@ def test_any_order_comes_back_the_same(order: Order) -> None:
     assert codec.encode(order, Order) == data
 
 
-@patient
 @given(st.lists(orders | st.builds(Strict, a=st.integers(0, 9)) | st.none(), max_size=4))
 def test_any_union_comes_back_the_same(items: list[Any]) -> None:
     declared = list[Order | Strict | None]

@@ -6,13 +6,9 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
-
-# A busy machine is no failure.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def same(left: Any, right: Any) -> bool:
