@@ -158,12 +158,10 @@ class Execution:
         """What to begin next. While there are outcomes to be given back, that whose turn it is,
         then what could ask for one."""
         picked = self._frontier.picked
-        if not picked:
-            return None
         if not self._journal.replaying:
-            return picked.popleft()
+            return picked.popleft() if picked else None
         upcoming, memories = self._journal.upcoming(), self._journal.memories
-        found = None
+        found = known = None
         for activation in picked:
             if activation.ident == upcoming:
                 found = activation
@@ -171,8 +169,13 @@ class Execution:
             if activation.station.step is None:
                 # What is upcoming may be inside of it.
                 found = activation
-            elif found is None and _is_known(memories.get(activation.ident)):
-                found = activation
+            elif known is None and _is_known(memories.get(activation.ident)):
+                known = activation
+        if found is None and upcoming is not None:
+            recall = self._frontier.recall
+            found = recall(upcoming.partition("/")[0]) or known or recall("")
+        else:
+            found = found or known
         if found is not None:
             picked.remove(found)
         return found

@@ -17,7 +17,7 @@ nodes in the same order, which is what makes a graph replay.
 from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum, auto
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from keyrun.runtime.graphs.activation import Activation, End
@@ -293,12 +293,26 @@ class Frontier:
             if self._levels and level > min(self._levels):
                 return
             heappop(ready)
-            if self._waves:
-                self._levels[level] += 1
-            name = activation.station.node.id
-            self._waiting.discard(name)
-            self.active[name] = activation
-            self.picked.append(activation)
+            self._pick(activation)
+
+    def _pick(self, activation: Activation) -> None:
+        if self._waves:
+            self._levels[activation.station.level] += 1
+        name = activation.station.node.id
+        self._waiting.discard(name)
+        self.active[name] = activation
+        self.picked.append(activation)
+
+    def recall(self, ident: str) -> Activation | None:
+        """Pick what is known to have begun, though its turn has not come: a failure that made room
+        for it was taken back by a redrive. No name asks for workflow code, which may lead there."""
+        for at, (_, activation) in enumerate(self._ready):
+            if activation.ident == ident or (ident == "" and activation.station.step is None):
+                del self._ready[at]
+                heapify(self._ready)
+                self._pick(activation)
+                return activation
+        return None
 
     def under_way(self, name: str) -> bool:
         """Whether a node is active, or ready to be."""

@@ -118,7 +118,7 @@ class Tracing:
     def _follow(
         self, frontier: _Retraced, journal: Journal, ident: str, noted: list[Any] | None
     ) -> None:
-        activation = frontier.active.get(node_of(ident))
+        activation = frontier.active.get(node_of(ident)) or frontier.recall(ident)
         memory = journal.memories.get(ident)
         if activation is None or activation.ident != ident:
             return

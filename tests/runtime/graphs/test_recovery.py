@@ -319,3 +319,43 @@ async def test_random_graphs_end_the_same_way_after_crashes(
     assert {outcome[0] for outcome in outcomes} <= {State.SUCCEEDED, State.FAILED}
     if not racing:
         assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_concurrency": 1}, {"max_concurrency": 2}, {"schedule": "waves"}]
+)
+async def test_a_redrive_knows_what_a_failure_had_made_room_for(
+    options: Any, autojump_clock: MockClock
+) -> None:
+    """The failed node takes its place again, and what ended after it keeps its outcome."""
+    executions.clear()
+    mended = False
+
+    async def fragile(given: NodeInput) -> str:
+        if not mended:
+            raise PermanentError("not yet")
+        return "mended"
+
+    graph = Graph("g", **options)
+    graph.node("fragile", fragile)
+    graph.node("first", plain)
+    graph.node("second", plain)
+    graph.node("code", code)
+    graph.node("third", plain)
+    graph.edge("first", "second")
+    graph.edge("second", "code")
+    graph.edge("code", "third")
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[graph]) as runtime:
+        run = await runtime.submit(graph, key="k", run_id="r")
+        assert (await ended(run)).state is State.FAILED
+    mended = True
+    async with open_test_runtime(store, workflows=[graph]) as runtime:
+        await runtime.redrive("r")
+        run = await runtime.submit(graph, key="k", run_id="r")
+        assert await run.result() == {"fragile": "mended", "third": "third"}
+        view = await runtime.execution_graph("r")
+        assert view is not None
+        assert {str(node.state) for node in view.nodes} == {"done"}
+        assert (await replay(await runtime.history("r"), graph)).state is State.SUCCEEDED
+    assert set(executions.values()) == {1}
