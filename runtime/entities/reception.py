@@ -93,8 +93,12 @@ class Reception:
                 await trio.lowlevel.checkpoint()
                 return value
         else:
-            while self._is_hindered(call):
-                await self._make_way(call)
+            engine = self._engine
+            if engine.draining or not engine.recovered or engine.backlog.full(call.key):
+                while self._is_hindered(call):
+                    await self._make_way(call)
+            elif engine.closed:
+                engine.check_open()
         self._enter(call)
         await trio.lowlevel.wait_task_rescheduled(call)
         if call.error is not None:
