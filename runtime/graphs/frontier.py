@@ -9,7 +9,8 @@ nodes in the same order, which is what makes a graph replay.
    its last turn and none is broken, else it is skipped; one that joins "any" runs with the first
    edge that fires. Skipping a node decides its edges.
 3. A back edge that fires begins the next turn of its loop, as soon as all that comes after its
-   target is at rest. Then all of that is undecided again.
+   target is at rest and nothing of it has failed with nobody to take care of that. Then all of it
+   is undecided again.
 4. An edge out of a loop that does not fire is dead only when the loop is over: a later turn may
    fire it.
 """
@@ -264,6 +265,8 @@ class Frontier:
         for link, end in list(self._returns):
             loop = self.plan.loops[link.index]
             if any(map(self.under_way, loop.region)):
+                continue
+            if any(each.station.node.id in loop.region for each, _ in self.failed):
                 continue
             self._returns.remove((link, end))
             turns = self._fired_back[link.index] = self._fired_back.get(link.index, 0) + 1

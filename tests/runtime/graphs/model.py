@@ -268,6 +268,8 @@ class Course:
     def _turn(self) -> None:
         for back in list(self._returns):
             region = self._after[back.target]
+            if region.intersection(each.partition("#")[0] for each in self.failed):
+                continue
             if region.intersection(self._active) or region.intersection(self._ready):
                 continue
             self._returns.remove(back)

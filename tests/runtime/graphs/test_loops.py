@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Graph, Limits, NodeInput, NodeState, Port, Retry
+from keyrun.runtime import Graph, Limits, NodeInput, NodeState, PermanentError, Port, Retry
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended, failure_of, result_of
@@ -210,3 +210,35 @@ async def test_an_edge_too_late_for_an_any_join_means_nothing_to_the_next_turn(
     graph.edge("turn", "turn", back=True, when="output < 2")
     await result_of(graph)
     assert log.begun == ["fast", "slow", "pick"]
+
+
+async def test_a_loop_in_which_something_failed_begins_no_other_turn(
+    autojump_clock: MockClock,
+) -> None:
+    """Nobody took care of it, so the run fails; redriven, it goes on with the turn it was in."""
+    log = Log()
+    broken = True
+
+    async def head(given: NodeInput) -> int:
+        log.lines.append(f"+head {given.iteration}")
+        return given.iteration
+
+    async def fragile(given: NodeInput) -> None:
+        if broken:
+            raise PermanentError("not yet")
+
+    graph = Graph("g")
+    graph.node("head", head)
+    graph.node("fragile", fragile)
+    graph.edge("head", "fragile")
+    graph.edge("head", "head", back=True, when="output < 3")
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        run = await runtime.submit(graph, key="k", run_id="r")
+        failure = (await ended(run)).failure
+        assert failure is not None
+        assert failure.step == "fragile"
+        assert log.begun == ["head 1"]
+        broken = False
+        await runtime.redrive("r")
+        await run.result()
+    assert log.begun == ["head 1", "head 2", "head 3"]
