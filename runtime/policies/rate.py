@@ -53,6 +53,18 @@ class Bucket:
         self._full_at = (full_at if full_at > now else now) + self._pause
         return True
 
+    def give_back(self) -> None:
+        """Return a token that was not used."""
+        self._full_at -= self._pause
+
+    def take_late(self, now: float) -> bool:
+        """Take a token for a call that was given one before and had to wait for something else,
+        whoever waits for one."""
+        if self._full_at - now > self._depth + 1e-9:
+            return False
+        self._full_at = max(self._full_at, now) + self._pause
+        return True
+
     async def take(self) -> None:
         """Wait for a token, first come first served."""
         self.waiting += 1

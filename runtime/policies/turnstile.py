@@ -189,6 +189,16 @@ class Turnstile:
                 if has_need and quota is not None and self._need is not None:
                     quota.give(self._need)
 
+    def set_back(self) -> None:
+        """A call that passed has to wait for a slot of the runtime: it is none yet."""
+        if self._bucket is not None:
+            self._bucket.give_back()
+
+    def begins_late(self) -> bool:
+        """It has its slot. Says whether it may be made right then: calls that were let through one
+        by one must not come together in the end."""
+        return self._bucket is None or self._bucket.take_late(trio.current_time())
+
     async def _circuit_lets_through(self, run: "Run") -> None:
         circuit = self.circuit
         while circuit is not None and not circuit.lets_through:

@@ -123,7 +123,14 @@ async def _try(
             slots.free -= 1
         else:
             rank = step.set.priority
+            limited = step.set.rate is not None and started is None
+            turnstile = engine.turnstiles.of(step) if limited else None
+            if turnstile is not None:
+                turnstile.set_back()
             await slots.take(run.submission.priority if rank is None else rank)
+            if turnstile is not None and not turnstile.begins_late():
+                slots.give()
+                return _RETRY
         if started is not None:
             current, done = started
         else:

@@ -13,7 +13,7 @@ FEW = 2
 """Steps of one function that may run at a time."""
 PAUSE = 0.5
 """Seconds between two calls of what has a rate."""
-LATE = 2
+LATE = 1
 """Calls that may be so late that the next ones seem early."""
 SEATS = 3
 """What there is to share of a resource."""
@@ -63,8 +63,7 @@ class Quotas:
             self._failed.append(trio.current_time())
 
     def _check_rate(self) -> None:
-        """Steps that were let through may still wait for a slot or a commit, and so come closer to
-        each other than they were let through."""
+        """A step that was let through may still wait for a commit."""
         calls = self._paced
         for first in range(len(calls) - 1):
             many, took = len(calls) - first, calls[-1] - calls[first]

@@ -146,6 +146,31 @@ async def test_after_a_quiet_time_no_more_come_at_once_than_the_burst(
         assert times[-1] - times[0] == pytest.approx(1.0)
 
 
+async def test_calls_that_waited_for_a_slot_do_not_come_faster_than_their_rate(
+    autojump_clock: MockClock,
+) -> None:
+    gauge = Gauge()
+
+    @step(rate=RateLimit(1, per=1))
+    async def paced() -> None:
+        await gauge.stay(0.1)
+
+    @step
+    async def long() -> None:
+        await trio.sleep(10)
+
+    @workflow
+    async def flow(ctx: Context, number: int) -> None:
+        await ctx.step(paced if number else long)
+
+    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+        await submit_all(runtime, flow, 8)
+        assert runtime.statistics().running_steps == 0
+    gaps = [late - early for early, late in zip(gauge.times, gauge.times[1:], strict=False)]
+    assert len(gaps) == 6
+    assert min(gaps) >= 0.999
+
+
 async def test_a_cancelled_wait_takes_nothing(autojump_clock: MockClock) -> None:
     gauge = Gauge()
 
