@@ -8,8 +8,8 @@
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -171,7 +171,7 @@ def member_prefix(ledger: "Ledger", group_id: str) -> bytes:
     return ledger.prefix + bytes([len(encoded)]) + encoded
 
 
-async def entries(ledger: "Ledger", group_id: str) -> AsyncIterator[list[Entry]]:
+async def entries(ledger: "Ledger", group_id: str) -> AsyncGenerator[list[Entry], None]:
     """The members of a group page by page, in no order that matters."""
     prefix = member_prefix(ledger, group_id)
     for table in ("members", "former"):
@@ -243,16 +243,17 @@ async def read_status(reading: "Reading", group_id: str) -> GroupStatus | None:
     if roll is None:
         return None
     counts: dict[State, int] = {}
-    async for page in entries(ledger, group_id):
-        for entry in page:
-            state = entry.gone
-            if state is None:
-                run = await reading.status(entry.number, result=False)
-                if run is None:
-                    # Forgotten just now: it comes again among the former ones.
-                    continue
-                state = run.state
-            counts[state] = counts.get(state, 0) + 1
+    async with aclosing(entries(ledger, group_id)) as pages:
+        async for page in pages:
+            for entry in page:
+                state = entry.gone
+                if state is None:
+                    run = await reading.status(entry.number, result=False)
+                    if run is None:
+                        # Forgotten just now: it comes again among the former ones.
+                        continue
+                    state = run.state
+                counts[state] = counts.get(state, 0) + 1
     return GroupStatus(
         group_id=group_id,
         created_at=roll.created,

@@ -25,7 +25,7 @@ from keyrun.runtime import (
 )
 from keyrun.runtime.schedules.schedules import firing_id
 from keyrun.testing import EPOCH
-from tests.faults.simulated.acting import Act, act, scene
+from tests.faults.simulated.acting import Act, Fault, act, scene
 from tests.faults.simulated.family import NESTS, nested, task_at_random, worth_of
 from tests.faults.simulated.world import World
 
@@ -237,12 +237,16 @@ class RushAffair(Affair):
 
     def __init__(self, random: Random, number: int, span: float) -> None:
         self.at = random.uniform(0.0, span)
-        guards = random.choice((("few", "paced"), ("few", "wide"), ("paced", "few")))
+        wanted = (("few", "paced"), ("few", "wide"), ("paced", "few"), ("braked",))
+        guards = random.choice(wanted)
         self.tasks: dict[str, list[Any]] = {}
         for place in range(random.randint(4, 6)):
             name = f"rush-{number}-{place}"
             plan = Act(value=place, seconds=random.choice((0.2, 0.5)), owner=name).plain()
-            self.tasks[name] = [name, False, True, [["guarded", each, plan] for each in guards]]
+            script = [["guarded", each, plan] for each in guards]
+            if guards == ("braked",):
+                script = [["braked", plan | {"faults": [Fault.FAIL], "always": True}]]
+            self.tasks[name] = [name, False, True, script]
         self.results: dict[str, Any] = {}
 
     async def play(self, runtime: Runtime) -> None:

@@ -1,5 +1,7 @@
 """Groups: many runs that are submitted, awaited, cancelled and run again as one."""
 
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from keyrun.runtime import (
     workflow,
 )
 from keyrun.runtime.groups import groups as groups_module
-from keyrun.storage import LmdbStore, MemoryStore, StoreClosed
+from keyrun.storage import LmdbStore, MemoryStore, StoreClosed, StoreError
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -684,3 +686,36 @@ async def test_a_reader_tells_how_a_group_stands(
         assert (status.size, status.ended, status.percent) == (2, 1, 50)
         assert status.counts == {State.PAUSED: 1, State.SUCCEEDED: 1}
         assert len(await reader.runs(group="g")) == 2
+
+
+class Unreadable(MemoryStore):
+    """Does not tell how runs stand once `broken` is set."""
+
+    broken = False
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        if self.broken and table == "status":
+            raise StoreError("the disk gave up")
+        return await super()._get(table, key)
+
+
+async def test_a_status_that_cannot_be_read_leaves_nothing_open(
+    autojump_clock: MockClock,
+) -> None:
+    store = Unreadable()
+
+    @workflow
+    async def napping(ctx: Context, seconds: float) -> None:
+        await ctx.sleep(seconds)
+
+    async with open_test_runtime(store, workflows=[napping]) as runtime:
+        group = await runtime.submit_group("g", [Member(napping, 1000, key="k")])
+        await trio.sleep(10)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            store.broken = True
+            with pytest.raises(StoreError):
+                await group.status()
+            store.broken = False
+            gc.collect()
+        assert not [str(each.message) for each in said]
