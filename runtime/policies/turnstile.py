@@ -196,7 +196,9 @@ class Turnstile:
 
     def begins_late(self) -> bool:
         """It has its slot. Says whether it may be made right then: calls that were let through one
-        by one must not come together in the end."""
+        by one must not come together in the end, nor any after the circuit was opened."""
+        if self.circuit is not None and self.circuit.state is CircuitState.OPEN:
+            return False
         return self._bucket is None or self._bucket.take_late(trio.current_time())
 
     async def _circuit_lets_through(self, run: "Run") -> None:

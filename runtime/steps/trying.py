@@ -123,8 +123,8 @@ async def _try(
             slots.free -= 1
         else:
             rank = step.set.priority
-            limited = step.set.rate is not None and started is None
-            turnstile = engine.turnstiles.of(step) if limited else None
+            guarded_still = step.guarded and started is None
+            turnstile = engine.turnstiles.of(step) if guarded_still else None
             if turnstile is not None:
                 turnstile.set_back()
             await slots.take(run.submission.priority if rank is None else rank)

@@ -245,7 +245,7 @@ class RushAffair(Affair):
             plan = Act(value=place, seconds=random.choice((0.2, 0.5)), owner=name).plain()
             script = [["guarded", each, plan] for each in guards]
             if guards == ("braked",):
-                script = [["braked", plan | {"faults": [Fault.FAIL], "always": True}]]
+                script = [["braked", plan | {"faults": [str(Fault.FAIL)], "always": True}]]
             self.tasks[name] = [name, False, True, script]
         self.results: dict[str, Any] = {}
 

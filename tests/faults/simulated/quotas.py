@@ -5,6 +5,7 @@ Every step that has something in its way reports here when an attempt begins and
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -22,6 +23,8 @@ WIDE = 2
 TRIES = 2
 """Failures in a row after which a circuit is open."""
 OPEN_FOR = 3.0
+UNDER_WAY = 1.0
+"""Seconds for which calls that were let through before may still wait for a commit."""
 
 
 class Quotas:
@@ -32,12 +35,14 @@ class Quotas:
         self._running: Counter[str] = Counter()
         self._paced: list[float] = []
         self._failed: list[float] = []
+        self._opened = -inf
 
     def restarted(self) -> None:
         """Limits are about one process."""
         self._running.clear()
         self._paced.clear()
         self._failed.clear()
+        self._opened = -inf
 
     def began(self, guard: str) -> None:
         """An attempt has begun of a step that is guarded so."""
@@ -52,15 +57,18 @@ class Quotas:
         if guard == "paced":
             self._paced.append(now)
             self._check_rate()
-        opened = len(self._failed) >= TRIES
-        if guard == "braked" and opened and now < self._failed[-1] + OPEN_FOR - TICK:
-            self._breach(f"a circuit is open since {self._failed[-1]:.3f}, and a step was called")
+        if guard == "braked" and UNDER_WAY < now - self._opened < OPEN_FOR - TICK:
+            self._breach(f"a circuit is open since {self._opened:.3f}, and a step was called")
 
     def left(self, guard: str, *, failed: bool) -> None:
         """It is over."""
         self._running[guard] -= 1
-        if guard == "braked" and failed:
-            self._failed.append(trio.current_time())
+        now = trio.current_time()
+        if guard == "braked" and failed and now >= self._opened + OPEN_FOR - TICK:
+            # A probe, if it was open before; else one of those that are counted for a minute.
+            self._failed = [*(at for at in self._failed if at > now - 60.0), now]
+            if self._opened > -inf or len(self._failed) >= TRIES:
+                self._opened = now
 
     def _check_rate(self) -> None:
         """A step that was let through may still wait for a commit."""

@@ -370,3 +370,30 @@ async def test_a_fallback_gets_the_numbers(autojump_clock: MockClock) -> None:
     assert given.output["failure_rate"] == 1.0
     assert given.error is not None
     assert given.error.kind == "circuit_open"
+
+
+async def test_a_call_that_waits_for_a_slot_is_not_made_once_the_circuit_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    times: list[float] = []
+
+    @step(
+        retry=Retry.none(),
+        breaker=CircuitBreaker(
+            failure_rate=1.0, minimum_calls=2, open_for=30.0, half_open_successes=1
+        ),
+    )
+    async def broken() -> None:
+        times.append(trio.current_time())
+        await trio.sleep(1)
+        raise TransientError("as ever")
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(broken)
+
+    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+        for number in range(4):
+            await runtime.submit(flow, key=f"k{number}")
+        await trio.sleep(200)
+    assert times == pytest.approx([0, 1, 32, 63], abs=0.1)
