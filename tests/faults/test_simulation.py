@@ -296,9 +296,9 @@ def test_a_promise_that_was_broken_on_purpose_is_found(
     monkeypatch.setattr(sabotage, "replace", monkeypatch.setattr)
     break_it()
     monkeypatch.setattr("tests.faults.simulated.simulation.FOREVER", 500.0)
-    monkeypatch.setattr("tests.faults.simulated.simulation.HASTY", True)
+    monkeypatch.setattr("tests.faults.simulated.simulation.ENOUGH", tuple(said.split("|")))
     breaches: list[str] = []
-    for seed in range(80):
+    for seed in range(120):
         try:
             breaches = play(seed).world.breaches
         except Exception as error:  # a runtime that is broken may also come to a bad end

@@ -40,8 +40,8 @@ from tests.faults.simulated.guards import POOL
 from tests.faults.simulated.stores import WitnessedStore
 from tests.faults.simulated.world import World
 
-HASTY = False
-"""Whether a world ends with the first promise that is broken."""
+ENOUGH: tuple[str, ...] = ()
+"""A world ends with the first broken promise of which one of these is said."""
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
@@ -116,8 +116,8 @@ class Simulation:
     async def run(self) -> None:
         """All lives, the last of which lasts until all is done."""
         with trio.move_on_after(FOREVER) as patience:
-            if HASTY:
-                self.world.ends_at_once = patience
+            if ENOUGH:
+                self.world.ends_at_once, self.world.enough = patience, ENOUGH
             async with trio.open_nursery() as nursery:
                 for at, by in self.jumps:
                     nursery.start_soon(self._jump, at, by)

@@ -63,6 +63,8 @@ class World:
 
     ends_at_once: trio.CancelScope | None = None
     """What to cancel when a promise is broken, if the rest does not matter."""
+    enough: tuple[str, ...] = ()
+    """What has to be said of it then."""
     steady = True
     """Whether nobody sets the clock. Inside a process only the time that passes counts."""
 
@@ -95,7 +97,7 @@ class World:
         """A promise is broken."""
         self.note(f"BREACH {text}")
         self.breaches.append(f"at {trio.current_time():.3f} s: {text}")
-        if self.ends_at_once is not None:
+        if self.ends_at_once is not None and any(each in text for each in self.enough):
             self.ends_at_once.cancel()
 
     def restarted(self) -> None:
