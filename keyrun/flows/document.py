@@ -7,9 +7,10 @@ from keyrun.flows.errors import TemplateFailed
 from keyrun.flows.kinds import KINDS
 from keyrun.flows.policies import CHECKPOINT, COUNT, RESOURCES, RETRY, SECONDS
 from keyrun.flows.record import Field, ListOf, Record, Variants
+from keyrun.flows.scope import NAMES, UNDOING
 from keyrun.flows.shape import Choice, Flag, Number, Problem, Schema, Text, said
 from keyrun.flows.source import Place
-from keyrun.flows.templates import fillable
+from keyrun.flows.templates import asked_for, fillable
 from keyrun.runtime.graphs.condition import Condition, Unreadable
 
 NODE = Variants("kind", {name: kind.record for name, kind in KINDS.items()}, "What it does.")
@@ -128,7 +129,7 @@ DOCUMENT = Record(
 
 
 def template_problems(value: Any, place: Place) -> Iterator[Problem]:
-    """Templates in `value` that cannot be read."""
+    """Templates in `value` that cannot be read, or are about what there is not."""
     match value:
         case str():
             where = ".".join(map(str, place))
@@ -136,6 +137,9 @@ def template_problems(value: Any, place: Place) -> Iterator[Problem]:
                 fillable(value, where)
             except TemplateFailed as error:
                 yield place, str(error).removeprefix(f"the template {where}, ")
+                return
+            for name in sorted(asked_for(value).difference(NAMES, UNDOING)):
+                yield place, f"{name!r} is unknown; a template is about {', '.join(NAMES)}"
         case dict():
             for name, item in value.items():
                 yield from template_problems(item, (*place, name))

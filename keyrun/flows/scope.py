@@ -11,6 +11,11 @@ from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.steps.current import running
 from keyrun.runtime.steps.undoing import Compensation
 
+NAMES = ("input", "output", "outputs", "port", "error", "iteration", "run", "env")
+"""What a template can be about."""
+UNDOING = ("why", "failed", "undoes", "left")
+"""And in a node that undoes another."""
+
 
 class Given(Protocol):
     """What a node is given by its graph: a `NodeInput`."""

@@ -93,6 +93,16 @@ def fillable(value: Any, where: str) -> Fillable:
     return Literal(value)
 
 
+def asked_for(source: str) -> set[str]:
+    """The names that a template, which can be read, is about."""
+    if not any(mark in source for mark in _MARKS):
+        return set()
+    sandbox = _sandbox()
+    from jinja2.meta import find_undeclared_variables
+
+    return find_undeclared_variables(sandbox.parse(source)).difference(sandbox.globals)
+
+
 def _literal(parts: Iterable[Fillable]) -> bool:
     return all(isinstance(part, Literal) for part in parts)
 

@@ -43,7 +43,7 @@ FLOOD_WASM = """
       (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))))
 """
 SPINNING: dict[Language, str] = {
-    "python": "while True: pass",
+    "python": "main = print\nwhile True: pass",
     "javascript": "for (;;) ;",
     "wasm": '(module (func (export "_start") (loop (br 0))))',
 }
@@ -127,14 +127,15 @@ async def test_the_code_has_no_standard_input_of_its_own() -> None:
             "def main(data):\n  return 1 / 0",
             "ZeroDivisionError: division by zero (line 2",
         ),
-        ("python", "raise ValueError('early')", "ValueError: early (line 1"),
+        ("python", "raise ValueError('early')\nmain = print", "ValueError: early (line 1"),
         ("python", "def main(data): return {1, 2}", "Object of type set is not JSON"),
         ("python", "def main(data): return float('nan')", "not JSON compliant"),
-        ("python", "import os; os._exit(3)", "the code exited with 3 without a result"),
-        ("python", "import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
+        ("python", "import os; os._exit(3); main = 1", "the code exited with 3 without a result"),
+        ("python", "import os; os.kill(os.getpid(), 9); main = 1", "was killed by signal 9"),
         (
             "python",
-            "import os, sys\nsys.stderr.write('last words'); sys.stderr.flush(); os._exit(1)",
+            "import os, sys\nsys.stderr.write('last words'); sys.stderr.flush(); os._exit(1)\n"
+            "main = print",
             "without a result: last words",
         ),
         pytest.param(
@@ -161,7 +162,7 @@ async def test_code_that_fails_is_tried_again_and_says_why(
     ("language", "source", "said"),
     [
         ("python", "def main(data): raise PermanentError('never')", "PermanentError: never"),
-        ("python", "x = 1", "it defines no function main(data)"),
+        ("python", "main = 1; del main", "it defines no function main(data)"),
         pytest.param(
             "javascript",
             "function main() { throw new PermanentError('never') }",
@@ -335,6 +336,17 @@ def test_code_that_cannot_be_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(error, match=message):
         code(source, where="nodes.sum", **options)
+
+
+@pytest.mark.parametrize("source", ["x = 1", "def man(data): ...", "print(main)"])
+def test_python_without_main_is_refused_before_it_runs(source: str) -> None:
+    with pytest.raises(ValueError, match="the code tidy has no function main"):
+        code(source, where="tidy")
+
+
+@pytest.mark.parametrize("source", ["from os.path import *", "from os import getcwd as main"])
+def test_main_may_come_from_elsewhere(source: str) -> None:
+    code(source)
 
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

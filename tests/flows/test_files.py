@@ -209,6 +209,13 @@ edges:
 """
 
 
+def test_a_template_about_what_there_is_not_is_told() -> None:
+    found = told("name: a\nnodes:\n  x: {kind: http, url: 'http://x/{{ inptu.a }}{{ why }}'}\n")
+    ((line, said),) = found
+    assert line == 3
+    assert said.startswith("nodes.x.url: 'inptu' is unknown; a template is about input, output,")
+
+
 def test_all_that_is_wrong_is_told_at_once_with_its_line() -> None:
     found = told(WRONG)
     expected = [
@@ -321,7 +328,7 @@ def test_what_holds_for_a_graph_is_what_the_file_says() -> None:
 VALID = [
     REPORT,
     "name: a\nnodes: {x: {kind: http, url: u, timeout: none, retry: {shape: fixed}}}",
-    "name: a\nnodes: {x: {kind: code, source: x, retry: {factor: 3}, at_most_once: true}}",
+    "name: a\nnodes: {x: {kind: code, source: main = 1, retry: {factor: 3}, at_most_once: true}}",
     "name: a\nnodes: {x: {kind: loop, while: 'true', body: {nodes: {y: {kind: http, url: u}}}}}",
     "name: a\nnodes: {x: {kind: agent, model: m, messages: [{role: user, content: x}]}}",
 ]

@@ -6,11 +6,13 @@ its environment, and starts in an empty directory that is removed afterwards.
 """
 
 import os
+import re
 import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
+from symtable import symtable
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -24,6 +26,7 @@ from keyrun.runtime.graphs.errors import OutputTooLarge
 
 Language = Literal["python", "javascript", "wasm"]
 LANGUAGES: tuple[Language, ...] = ("python", "javascript", "wasm")
+_STAR = re.compile(r"import\s*\*")
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT")
 
 
@@ -51,7 +54,7 @@ def code(
         raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, got {language!r}")
     if isinstance(source, bytes) and language != "wasm":
         raise TypeError(f"the source of {language} is text, got bytes")
-    if language == "python":
+    if language == "python" and isinstance(source, str):
         _check_python(source, where)
     command = _command(language)
     parts = None if args is None else fillable(dict(args), f"{where}.args")
@@ -76,15 +79,29 @@ def code(
     return code
 
 
-def _check_python(source: str | bytes, where: str) -> None:
+def _check_python(source: str, where: str) -> None:
     try:
         compile(source, "<code>", "exec", dont_inherit=True)
+        ready = _has_main(source)
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"the code {where} is nested too deep to be read") from error
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         what = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"the code {where}{line}: {what}") from error
+    if not ready:
+        raise ValueError(
+            f"the code {where} has no function main, which is called with one argument"
+        )
+
+
+def _has_main(source: str) -> bool:
+    """Whether there is anything of that name. What a star brings, nobody knows before."""
+    try:
+        main = symtable(source, "<code>", "exec").lookup("main")
+    except KeyError:
+        return _STAR.search(source) is not None
+    return main.is_assigned() or main.is_imported()
 
 
 def _command(language: Language) -> list[str]:
