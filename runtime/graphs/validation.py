@@ -136,21 +136,24 @@ def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
             yield f"edge {edge}: max_iterations is for edges with back=True"
         if limit is not None and (isinstance(limit, bool) or limit < 1):
             yield f"edge {edge}: max_iterations must be at least 1, got {limit!r}"
-        if edge.when is not None:
-            yield from (f"edge {edge}: when={edge.when!r}: {said}" for said in _of_when(edge.when))
+    yield from _of_conditions(edges)
 
 
 def _same(edge: Edge) -> tuple[Any, ...]:
     return (edge.source, edge.target, str(edge.on), edge.port, edge.when, edge.back)
 
 
-def _of_when(when: str) -> Iterator[str]:
-    try:
-        Condition.compile(when)
-    except Unreadable as error:
-        yield from map(str, error.faults)
-    except MissingExtra as error:
-        yield str(error)
+def _of_conditions(edges: Sequence[Edge]) -> Iterator[str]:
+    for edge in edges:
+        try:
+            if edge.when is not None:
+                Condition.compile(edge.when)
+        except Unreadable as error:
+            yield from (f"edge {edge}: when={edge.when!r}: {fault}" for fault in error.faults)
+        except MissingExtra as error:
+            # The same for all of them.
+            yield f"edge {edge}: when={edge.when!r}: {error}"
+            return
 
 
 def _of_shape(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
