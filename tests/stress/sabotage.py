@@ -13,11 +13,12 @@ import trio
 from keyrun import Runtime
 from keyrun.runtime.journal.journal import Entry, Journal
 from keyrun.runtime.order.delays import Delays
+from keyrun.runtime.order.places import Places
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.steps import outcome
 from keyrun.runtime.steps.current import CurrentStep
-from keyrun.storage import LmdbStore, group
+from keyrun.storage import group
 from keyrun.stress import child
 
 
@@ -28,21 +29,21 @@ def gate() -> None:
         staged, self.group = self.group, group.Group(self)
         tables = staged.tables
         staged.settle(durable=True)
-        await trio.sleep(0.1)
+        await trio.sleep(0.3)
         await self._commit(tables)
 
     replace(group.GroupCommit, "_commit_group", early)
 
 
 def order() -> None:
-    """The line of a key is read backwards."""
-    scan = LmdbStore.scan
+    """What a restart finds of a key is put in line backwards."""
+    found = Places.found
 
-    async def backwards(self: LmdbStore, table: str, **options: Any) -> Any:
-        rows = await scan(self, table, **options)
-        return rows[::-1] if table == "queue" else rows
+    def backwards(self: Places, *place: Any) -> None:
+        found(self, *place)
+        self.window.insert(0, self.window.pop())
 
-    replace(LmdbStore, "scan", backwards)
+    replace(Places, "found", backwards)
 
 
 def ceiling() -> None:
