@@ -57,6 +57,7 @@ class Journal(Memories):
         for ident in self._order:
             self.memories[ident].delivered = False
         self.past = len(self._order)
+        self.waited = True
         self._cursor = 0
         self.tasks = 1
         self._missing = None

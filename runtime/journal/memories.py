@@ -34,6 +34,7 @@ class Memories:
         "turn_entries",
         "undoable",
         "undoing",
+        "waited",
     )
 
     def __init__(self) -> None:
@@ -48,6 +49,8 @@ class Memories:
         self.next = 1
         self.past = 0
         """How many outcomes are there to be asked for again in this pass."""
+        self.waited = False
+        """Whether there may be waits of an earlier pass that were not asked for again in this."""
         self.retries = 0
         self.last_failure: Failure | None = None
         """What the latest attempt that failed did."""
@@ -186,6 +189,7 @@ class Memories:
                 memory.fingerprint = crc32((memory.channel or "").encode())
                 memory.retry = timer and (timer[0], timer[1])
                 memory.rank = sequence
+                self.waited = True
             case Entry.INTERRUPTED:
                 _attempt, alone, *_begun = rest
                 memory.interruptions += 1

@@ -78,7 +78,7 @@ class Inbox:
         if not waits:
             return None
         first = min(waits, key=attrgetter("rank"))
-        if journal.past and any(
+        if journal.waited and any(
             memory.rank < first.rank and ident not in self.waits
             for ident, memory in journal.memories.items()
             if _awaits(memory, channel)

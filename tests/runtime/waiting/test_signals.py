@@ -224,6 +224,25 @@ async def test_several_who_wait_are_served_in_the_order_in_which_they_began(
         assert await run.result() == ["third", "first", "second"]
 
 
+@PATIENCE
+async def test_whoever_is_served_waits_behind_those_who_have_nothing_yet(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    async def two(ctx: Context) -> tuple[Any, Any]:
+        return await ctx.wait_signal("go"), await ctx.wait_signal("go")
+
+    @workflow
+    async def both(ctx: Context) -> list[Any]:
+        return sorted(await ctx.gather(two, two))
+
+    async with open_test_runtime(workflows=[both], evict_after=patience) as rt:
+        run = await rt.submit(both, key="k", run_id="r")
+        await trio.sleep(10)
+        for number in range(4):
+            await rt.signal("r", "go", number)
+        assert await run.result() == [(0, 2), (1, 3)]
+
+
 async def test_a_signal_that_a_cancelled_branch_did_not_take_is_there_for_others(
     autojump_clock: MockClock,
 ) -> None:
