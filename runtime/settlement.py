@@ -45,6 +45,9 @@ def settle(
     if run.inbox is not None:
         for signal in run.inbox.signals:
             group.delete("signals", ledger.sequenced(run.number, signal.sequence))
+            if signal.signal_id is not None:
+                # A repeat is told that the run has ended: it was not taken.
+                group.delete("sent", ledger.step(run.number, signal.signal_id))
     if engine.children.used:
         if run.submission.parent is not None and standing.generation == 1:
             # Of what a redrive makes of it nobody is told: they have gone on.

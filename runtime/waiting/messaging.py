@@ -40,8 +40,9 @@ class Messaging:
         """Send a run something that it waits for with `ctx.wait_signal(name)`, or will wait for.
 
         Signals of one name are taken in the order in which they came; with `replace` this one takes
-        the place of those that were not taken yet. The same `signal_id` again changes nothing.
-        Returns when it is durable. Raises `UnknownRun`, or `RunEnded`."""
+        the place of those that were not taken yet. The same `signal_id` again changes nothing, and
+        raises nothing if the run has taken it and ended. Returns when it is durable. Raises
+        `UnknownRun`, or `RunEnded`."""
         _check(name, signal_id)
         encoded = self._engine.codec.encode(payload)
         return await self._engine.signals.send(

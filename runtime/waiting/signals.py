@@ -84,7 +84,12 @@ class Signals:
         """Send something, and return when it is durable. `only_to` is the number of the run that it
         is for: another one that has its id by now is none that is known."""
         engine = self._engine
-        number, submission = await self._find(run_id)
+        try:
+            number, submission = await self._find(run_id)
+        except RunEnded:
+            if signal_id is None or not await self._took(run_id, signal_id, only_to):
+                raise
+            return Delivery.DELIVERED
         if only_to not in (None, number):
             raise _unknown(run_id)
         if signal_id is not None and await self._repeats(number, signal_id):
@@ -171,6 +176,15 @@ class Signals:
             return True
         engine = self._engine
         return await engine.store.get("sent", engine.ledger.step(number, signal_id)) is not None
+
+    async def _took(self, run_id: str, signal_id: str, only_to: int | None) -> bool:
+        """Whether a run that has ended took this before: who repeats it need not send it to
+        another."""
+        number = await self._engine.ledger.find(run_id)
+        if number is None or only_to not in (None, number):
+            return False
+        left = [one.signal_id for one in await self.stored(number)]
+        return signal_id not in left and await self._repeats(number, signal_id)
 
     async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
         """Wake a run that sleeps and waits for this. Says whether it did."""

@@ -225,6 +225,36 @@ async def test_several_who_wait_are_served_in_the_order_in_which_they_began(
 
 
 @PATIENCE
+async def test_a_repeat_is_harmless_also_when_the_run_that_took_it_has_ended(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        run = await rt.submit(taking, ["go"], key="k", run_id="r")
+        await rt.signal("r", "go", 1, signal_id="taken")
+        assert await run.result() == [1]
+        assert await rt.signal("r", "go", 1, signal_id="taken") is Delivery.DELIVERED
+    async with open_test_runtime(store, workflows=[taking], evict_after=patience) as rt:
+        assert await rt.signal("r", "go", 1, signal_id="taken") is Delivery.DELIVERED
+        with pytest.raises(RunEnded):
+            await rt.signal("r", "go", 1, signal_id="other")
+
+
+@PATIENCE
+async def test_a_repeat_of_what_a_run_has_not_taken_by_its_end_is_told_so(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    async with open_test_runtime(workflows=[taking], evict_after=patience) as rt:
+        await rt.submit(taking, ["go"], key="k", run_id="r")
+        await trio.sleep(5)
+        await rt.signal("r", "else", 1, signal_id="left")
+        assert await rt.signal("r", "else", 1, signal_id="left") is Delivery.BUFFERED
+        await rt.cancel("r")
+        with pytest.raises(RunEnded):
+            await rt.signal("r", "else", 1, signal_id="left")
+
+
+@PATIENCE
 async def test_whoever_is_served_waits_behind_those_who_have_nothing_yet(
     autojump_clock: MockClock, patience: float
 ) -> None:
