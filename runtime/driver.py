@@ -13,7 +13,6 @@ from keyrun.runtime.errors import (
     ChildCancelled,
     ChildFailed,
     NonDeterminism,
-    ScopeTimeout,
     StepFailed,
 )
 from keyrun.runtime.journal.branch import Branch
@@ -24,9 +23,8 @@ from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.steps.undoing import decide, undo
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import Failure, FailureKind, State
-from keyrun.runtime.verdict import CancelVerdict, Continuation
+from keyrun.runtime.verdict import CancelVerdict, Continuation, workflow_error
 from keyrun.runtime.views import telling
-from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.errors import StoreError
 
 Conclude = Callable[[Run, Any, Failure | None], bool | None]
@@ -240,17 +238,6 @@ def unasked(ident: str) -> str:
     return (
         f"the journal has an outcome of {ident!r}, and the workflow ended without asking for it; "
         "what is between steps must decide the same way each time it runs"
-    )
-
-
-def workflow_error(error: BaseException) -> Failure:
-    """What it is when the code of a workflow itself raises."""
-    return Failure(
-        kind=FailureKind.WORKFLOW_ERROR,
-        reason=f"the workflow itself raised {named(error)}",
-        step=getattr(error, "step", None) if issubclass(type(error), ScopeTimeout) else None,
-        error_type=type_of(error),
-        traceback=traceback_of(error),
     )
 
 

@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from keyrun.runtime.errors import ChildCancelled, ChildFailed, StepFailed, TooDeep
+from keyrun.runtime.errors import (
+    ChildCancelled,
+    ChildFailed,
+    ScopeTimeout,
+    StepFailed,
+    TooDeep,
+)
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.entry import CHILD, Call
 from keyrun.runtime.journal.scope import FailAfter
 from keyrun.runtime.records import read_failure
+from keyrun.runtime.recovery.bugs import is_bug
 from keyrun.runtime.steps.trying import ready
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
+from keyrun.runtime.verdict import workflow_error
 from keyrun.runtime.waiting.receiving import receive
 from keyrun.runtime.workflow import Workflow
+from keyrun.storage import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -74,11 +83,12 @@ async def inside(
     child = branch.part(prefix)
     child.depth = depth - (0 if run.submission.parent is None else run.submission.parent.depth)
     limit = workflow.limits.run_timeout
+    limited: FailAfter | None = None
     try:
         if limit is UNSET or limit is None:
             result = await call(child, workflow, given)
         else:
-            with FailAfter(child, float(limit)):
+            with FailAfter(child, float(limit)) as limited:
                 result = await call(child, workflow, given)
         encoded = codec.encode(result, workflow.result_type)
         return codec.decode(encoded, workflow.result_type)
@@ -86,8 +96,16 @@ async def inside(
         kind = State.CANCELLED if verdict.cancelled else State.FAILED
         own = Failure(kind=FailureKind.VERDICT, reason=verdict.reason)
         raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
-    except StepFailed as error:
+    except (StepFailed, ChildFailed, ChildCancelled) as error:
         raise _error(run, ident, workflow.name, State.FAILED, None, error.failure) from error
+    except Exception as error:
+        if is_bug(error) or (isinstance(error, StoreError) and run.engine.failure is not None):
+            raise
+        own = workflow_error(error)
+        if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
+            said = f"the child took longer than its run_timeout of {limit:g} s"
+            own = Failure(kind=FailureKind.RUN_TIMEOUT, reason=said, step=own.step)
+        raise _error(run, ident, workflow.name, State.FAILED, None, own) from error
     finally:
         branch.leave(child)
 

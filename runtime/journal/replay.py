@@ -12,7 +12,7 @@ import trio
 
 from keyrun.actors.errors import is_crash
 from keyrun.runtime.continuing import input_of
-from keyrun.runtime.driver import one_pass, unasked, workflow_error
+from keyrun.runtime.driver import one_pass, unasked
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.journal.exported import Records
 from keyrun.runtime.journal.rehearsal import Rehearsal
@@ -20,7 +20,7 @@ from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, FailureKind, State
-from keyrun.runtime.verdict import CancelVerdict, Continuation
+from keyrun.runtime.verdict import CancelVerdict, Continuation, workflow_error
 from keyrun.runtime.views.history import History
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError, Transform

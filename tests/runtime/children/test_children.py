@@ -12,7 +12,9 @@ from keyrun.runtime import (
     ChildFailed,
     Context,
     Continue,
+    Failure,
     FailureKind,
+    Limits,
     PermanentError,
     RunFailed,
     Runtime,
@@ -61,6 +63,10 @@ async def leaf(ctx: Context, what: str) -> str:
         ctx.fail("it is wrong")
     if what.startswith("off"):
         ctx.cancel("called off")
+    if what.startswith("raises"):
+        raise LookupError("where is it")
+    if what.startswith("waits"):
+        await ctx.wait_signal("in vain", timeout=5)
     return await ctx.step(note, f"{what} ends")
 
 
@@ -120,6 +126,8 @@ async def test_a_child_that_fails_is_told_with_the_chain_of_causes(
         ("wrong", ChildFailed, "it is wrong"),
         ("off", ChildCancelled, "called off"),
         ("bad", ChildFailed, "no bad"),
+        ("raises", ChildFailed, "LookupError: where is it"),
+        ("waits", ChildFailed, "no signal 'in vain' came"),
     ],
 )
 async def test_a_parent_can_handle_what_its_child_came_to(
@@ -385,6 +393,53 @@ async def test_a_redrive_of_a_parent_starts_the_child_that_failed_again(
         await rt.redrive("r")
         assert await run.result() == "mended"
     assert ran == ["once"]
+
+
+@KEYS
+async def test_the_failure_of_a_child_of_a_child_has_a_cause_for_each(
+    autojump_clock: MockClock, key: str | None
+) -> None:
+    @workflow
+    async def between(ctx: Context) -> str:
+        return await ctx.child(leaf, "raises", key=key and f"{key}-2")
+
+    @workflow
+    async def above(ctx: Context) -> str:
+        return await ctx.child(between, key=key)
+
+    async with open_test_runtime(workflows=[above, between, leaf]) as rt:
+        with pytest.raises(RunFailed) as failed:
+            await (await rt.submit(above, key="k")).result()
+    kinds = []
+    failure: Failure | None = failed.value.failure
+    while failure is not None:
+        kinds.append(failure.kind)
+        failure = failure.cause
+    child = FailureKind.CHILD_FAILED
+    assert kinds == [child, child, FailureKind.WORKFLOW_ERROR]
+
+
+@KEYS
+async def test_a_child_that_takes_longer_than_it_may_is_told_as_such(
+    autojump_clock: MockClock, key: str | None
+) -> None:
+    @workflow(limits=Limits(run_timeout=5))
+    async def slow(ctx: Context) -> None:
+        await ctx.sleep(100)
+
+    @workflow
+    async def handles(ctx: Context) -> FailureKind:
+        try:
+            await ctx.child(slow, key=key)
+        except ChildFailed as error:
+            assert error.failure.cause is not None
+            return error.failure.cause.kind
+        raise AssertionError
+
+    async with open_test_runtime(workflows=[handles, slow]) as rt:
+        run = await rt.submit(handles, key="k")
+        assert await run.result() == FailureKind.RUN_TIMEOUT
+        assert trio.current_time() == pytest.approx(5, abs=0.1)
 
 
 async def test_what_a_child_inside_lets_out_of_a_step_is_no_step_of_the_parent(
