@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import UTC, datetime
 from hashlib import sha256
+from inspect import iscoroutine
 from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
@@ -155,9 +156,12 @@ class Context:
         The first failure cancels the others and is raised."""
         for part in parts:
             if not isinstance(part, DurableCall) and not callable(part):
+                for each in parts:
+                    if iscoroutine(each):
+                        each.close()  # nobody will await it
                 raise TypeError(
-                    f"gather takes ctx.step(...) calls and async functions of a context, "
-                    f"got {part!r}"
+                    "gather takes ctx.step(...) and ctx.child(...), and async functions of a "
+                    f"context, as in lambda ctx: ctx.wait_signal('go'), got {part!r}"
                 )
 
         def start(part: Any, branch: Branch) -> Awaitable[Any]:

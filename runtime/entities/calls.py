@@ -232,6 +232,11 @@ async def perform(call: Call, state: State) -> None:
         raised = error
     suspension.callback = None
     serving.reset(token)
+    if instance.state is not draft and raised is None:
+        raised = TypeError(
+            f"{call.name} assigned to self.state, which would be lost: change it in place, as with "
+            "self.state.clear() and self.state.update(...)"
+        )
     call.over = True
     if call.slot:
         engine.slots.give()

@@ -32,7 +32,7 @@ class Entity:
     """The ordering key that was called."""
     state: MutableMapping[str, Any]
     """The durable mapping of this key and class. Changes are stored when the method returns, in one
-    commit with its answer, and dropped if it raises."""
+    commit with its answer, and dropped if it raises. It is changed in place, never assigned."""
     request_id: str | None
     """What makes a repeat of this call harmless, if the caller gave it."""
 

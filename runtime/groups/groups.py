@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
+from keyrun.errors import KeyrunError
 from keyrun.runtime.errors import InputMismatch, InvalidGroup, RunEnded, UnknownRun
 from keyrun.runtime.groups.group import (
     MEMBER,
@@ -96,8 +97,6 @@ class Groups:
         self, group_id: str, members: Sequence[Member[Any, Any]]
     ) -> dict[str, Submission]:
         """What the members are, by their ids, checked before anything is accepted."""
-        if not members:
-            raise InvalidGroup(f"the group {group_id!r} has no members; it needs at least one")
         described: dict[str, Submission] = {}
         for position, member in enumerate(members):
             if not isinstance(member, Member):
@@ -106,22 +105,28 @@ class Groups:
             member_id = check_member_id(given)
             if member_id in described:
                 raise InvalidGroup(f"two members of the group {group_id!r} are {member_id!r}")
-            submission = self._engine.admission.describe(
-                member.workflow,
-                member.input,
-                member.key,
-                member_run_id(group_id, member_id),
-                member.headers,
-                member.tags,
-                member.priority,
-                member.limits,
-                member.delay,
-            )
+            try:
+                submission = self._engine.admission.describe(
+                    member.workflow,
+                    member.input,
+                    member.key,
+                    member_run_id(group_id, member_id),
+                    member.headers,
+                    member.tags,
+                    member.priority,
+                    member.limits,
+                    member.delay,
+                )
+            except (KeyrunError, ValueError, TypeError) as error:
+                error.args = (f"the member {member_id!r} of the group {group_id!r}: {error}",)
+                raise
             submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission
             if position % PAGE == 0:
                 await trio.lowlevel.checkpoint()
+        if not described:
+            raise InvalidGroup(f"the group {group_id!r} has no members; it needs at least one")
         return described
 
     async def _accept(

@@ -5,7 +5,6 @@ a clock, so a timetable says the same whoever asks when.
 """
 
 from datetime import UTC, datetime, tzinfo
-from math import isfinite
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -27,7 +26,10 @@ def _moment(at: float | datetime) -> float:
             raise InvalidSchedule(f"a time must say its zone, as with tzinfo=UTC, got {at!r}")
         at = at.timestamp()
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < _MOST:
-        raise InvalidSchedule(f"a time is a datetime, or seconds since the epoch, got {at!r}")
+        raise InvalidSchedule(
+            f"a time is a datetime, or seconds since the epoch, from 0 to below {_MOST:g}, "
+            f"got {at!r}"
+        )
     return round(float(at), 6)
 
 
@@ -65,8 +67,8 @@ class Every:
     @seconds.validator
     def _check(self, attribute: object, value: Any) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not 0.001 <= value < _MOST:
-            raise InvalidSchedule(f"seconds must be at least 0.001, got {value!r}")
+        if not number or not 0.001 <= value < _MOST:
+            raise InvalidSchedule(f"seconds must be from 0.001 to below {_MOST:g}, got {value!r}")
 
     def following(self, time: float, created: float) -> float | None:
         """The first firing after `time`."""
@@ -103,8 +105,10 @@ class Cron:
     @expression.validator
     def _check_expression(self, attribute: object, value: Any) -> None:
         try:
+            if not isinstance(value, str):
+                raise CronSimError("Not a string")
             CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
-        except (CronSimError, AttributeError) as error:
+        except CronSimError as error:
             raise InvalidSchedule(
                 f"{value!r} is no cron expression ({error}); it has five fields: minute, hour, "
                 "day of month, month, day of week, as in '30 3 * * MON-FRI'"

@@ -113,6 +113,9 @@ async def test_a_state_that_cannot_be_stored_is_an_error_of_the_call(
             self.state["values"] = []
             self.state["values"].append(object())
 
+        async def replaced(self) -> None:
+            self.state = {"value": 1}
+
         async def exits(self) -> None:
             raise SystemExit(3)
 
@@ -124,6 +127,8 @@ async def test_a_state_that_cannot_be_stored_is_an_error_of_the_call(
         for method in (odd.direct, odd.inside):
             with pytest.raises(PayloadTypeError):
                 await method()
+        with pytest.raises(TypeError, match=r"Odd.replaced assigned to self.state"):
+            await odd.replaced()
         with pytest.raises(RuntimeError, match=r"Odd.exits called sys.exit\(3\)"):
             await odd.exits()
         assert await odd.names() == []

@@ -15,6 +15,7 @@ from keyrun.runtime import (
     GroupHandle,
     InputMismatch,
     InvalidGroup,
+    InvalidKey,
     Member,
     MemberOutcome,
     PermanentError,
@@ -31,7 +32,7 @@ from keyrun.runtime import (
     workflow,
 )
 from keyrun.runtime.groups import groups as groups_module
-from keyrun.storage import LmdbStore, MemoryStore, StoreClosed, StoreError
+from keyrun.storage import LmdbStore, MemoryStore, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -667,8 +668,15 @@ async def test_what_can_be_no_group_is_refused_before_anything_is_accepted(
             await rt.submit_group("g", [world.member("a", member_id="")])
         with pytest.raises(InvalidGroup, match=r"are Member\(...\), got 'a'"):
             await rt.submit_group("g", ["a"])  # type: ignore[arg-type]
-        with pytest.raises(UnknownWorkflow):
+        with pytest.raises(InvalidGroup, match="has no members"):
+            await rt.submit_group("g", iter([]))  # type: ignore[arg-type]
+        with pytest.raises(UnknownWorkflow, match="the member '1' of the group 'g': "):
             await rt.submit_group("g", [world.member("a"), Member(unknown, key="k")])
+        with pytest.raises(InvalidKey, match="the member 'b' of the group 'g': key must have"):
+            await rt.submit_group("g", [world.member("a"), world.member("b", key="")])
+        with pytest.raises(PayloadTypeError, match="the member 'b' of the group 'g': value: "):
+            odd: Any = object()
+            await rt.submit_group("g", [Member(world.job, odd, key="k", member_id="b")])
         assert await rt.runs() == []
         assert await rt.group("g") is None
 

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from gc import collect
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ async def test_what_cannot_be_gathered_is_refused(autojump_clock: MockClock) -> 
     async with open_test_runtime(workflows=[flow]) as runtime:
         with pytest.raises(RunFailed, match=r"gather takes .* got 7"):
             await (await runtime.submit(flow, key="k")).result()
+
+
+async def test_waits_that_are_no_functions_are_refused_with_how_to_write_them(
+    autojump_clock: MockClock, recwarn: pytest.WarningsRecorder
+) -> None:
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.gather(ctx.sleep(1), ctx.wait_signal("go"))  # type: ignore[arg-type]
+
+    async with open_test_runtime(workflows=[flow]) as rt:
+        with pytest.raises(RunFailed, match=r"as in lambda ctx: ctx.wait_signal\('go'\)"):
+            await (await rt.submit(flow, key="k")).result()
+    collect()
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
 
 
 async def test_gathers_nest_and_number_their_own_calls(autojump_clock: MockClock) -> None:
