@@ -115,6 +115,7 @@ async def open_runtime(
             if engine.failure is None:
                 mark = engine.ledger.name("open")
                 engine.store.open_group().delete("counter", mark)
+                engine.keep_time()
         if engine.failure is not None:
             raise engine.failure
         if left is not None:

@@ -14,6 +14,7 @@ import trio
 
 from keyrun.runtime.logs import logger
 from keyrun.runtime.recovery.damage import trace
+from keyrun.runtime.waiting.wallclock import TOLERANCE
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
@@ -77,8 +78,11 @@ class Timers:
             await self._fire(now)
 
     def _follow(self) -> float:
-        """Now, on Trio's clock. If the wall clock was set forward, all are due sooner."""
+        """Now, on Trio's clock. If the wall clock was set forward, all are due sooner; if it was
+        set back, how late it really is must be known to the next process, too."""
         now, wall = trio.current_time(), self._engine.steady()
+        if wall - self._engine.wall() > TOLERANCE:
+            self._engine.keep_time()
         jump = wall - now - self._ahead
         if jump > 0.001:
             self._ahead += jump

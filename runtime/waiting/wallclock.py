@@ -28,8 +28,9 @@ class WallClock:
 
 class SteadyClock:
     """The wall clock, if nobody had ever set it back. What is due is measured by it: a clock that
-    is set forward is followed, one that is set back makes nothing wait longer. Runs that begin to
-    wait store what it says, so that it does not go back across a restart either."""
+    is set forward is followed, one that is set back makes nothing wait longer. What it says is
+    stored when a run begins to wait, when the wall clock is seen to be behind it and when the
+    runtime is left, so that it does not go back across a restart either."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall

@@ -5,6 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun.runtime import Context, workflow
+from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -62,3 +63,40 @@ async def test_runs_are_woken_in_the_order_in_which_they_are_due_where_the_clock
     assert list(ended) == ["first", "second"]
     assert ended["first"] - reopened == pytest.approx(500, abs=20)
     assert ended["second"] - reopened == pytest.approx(600, abs=20)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_clock_that_is_set_back_while_runs_sleep_makes_no_one_wait_longer_after_a_restart(
+    autojump_clock: MockClock, crash: bool
+) -> None:
+    store, behind = MemoryStore(), 0.0
+
+    def wall() -> float:
+        return EPOCH - behind + trio.current_time()
+
+    async with open_test_runtime(store, workflows=[napping], wall=wall) as rt:
+        await rt.submit(napping, 1000, key="k", run_id="r")
+        await trio.sleep(500)
+        behind = 7200
+        await trio.sleep(100)
+        if crash:
+            store.crash()
+    async with open_test_runtime(store, workflows=[napping], wall=wall) as rt:
+        await trio.sleep(2000)
+    assert ended == {"r": pytest.approx(1000, abs=20)}
+
+
+async def test_a_clock_that_is_set_back_while_nobody_has_the_store_makes_no_one_wait_longer(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[napping]) as rt:
+        await rt.submit(napping, 1000, key="k", run_id="r")
+        await trio.sleep(900)
+
+    def set_back() -> float:
+        return EPOCH - 7200 + trio.current_time()
+
+    async with open_test_runtime(store, workflows=[napping], wall=set_back) as rt:
+        await trio.sleep(2000)
+    assert ended == {"r": pytest.approx(1000, abs=0.1)}
