@@ -669,7 +669,7 @@ async def test_what_can_be_no_group_is_refused_before_anything_is_accepted(
         with pytest.raises(InvalidGroup, match=r"are Member\(...\), got 'a'"):
             await rt.submit_group("g", ["a"])  # type: ignore[arg-type]
         with pytest.raises(InvalidGroup, match="has no members"):
-            await rt.submit_group("g", iter([]))  # type: ignore[arg-type]
+            await rt.submit_group("g", iter([]))
         with pytest.raises(UnknownWorkflow, match="the member '1' of the group 'g': "):
             await rt.submit_group("g", [world.member("a"), Member(unknown, key="k")])
         with pytest.raises(InvalidKey, match="the member 'b' of the group 'g': key must have"):

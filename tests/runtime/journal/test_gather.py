@@ -87,7 +87,7 @@ async def test_waits_that_are_no_functions_are_refused_with_how_to_write_them(
 ) -> None:
     @workflow
     async def flow(ctx: Context) -> None:
-        await ctx.gather(ctx.sleep(1), ctx.wait_signal("go"))  # type: ignore[arg-type]
+        await ctx.gather(ctx.sleep(1), ctx.wait_signal("go"))  # type: ignore[call-overload]
 
     async with open_test_runtime(workflows=[flow]) as rt:
         with pytest.raises(RunFailed, match=r"as in lambda ctx: ctx.wait_signal\('go'\)"):
