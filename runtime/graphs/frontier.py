@@ -79,6 +79,8 @@ class Frontier:
         """Those that fired when the last node ended."""
         self._most = max_concurrency
         self._waves = waves
+        self.is_narrow = waves or max_concurrency is not None or bool(plan.loops)
+        """Whether a node that waits may keep others from beginning that do not come after it."""
         self._staged = staged
         self._levels: Counter[int] = Counter()
         """How many nodes of each level are active, if there are waves."""

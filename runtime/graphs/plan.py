@@ -43,6 +43,8 @@ class Station:
     """What they look at in its output; None if that is the whole of it."""
     crowded: tuple[str, ...]
     """The nodes right after it that only so many may wait for."""
+    is_crowded: bool
+    """Whether it is such a node itself."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -128,6 +130,7 @@ def draw(
             ),
             fields=_fields([link.condition for link in by_source[node.id]]),
             crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
+            is_crowded=node.id in crowded,
         )
         for index, node in enumerate(nodes)
     }

@@ -48,11 +48,25 @@ async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: M
         await run.hold()
     rank = step.set.priority
     turnstile = run.engine.turnstiles.of(step)
+    if turnstile.lacks:
+        raise _impossible(run, ident, memory, turnstile.lacks)
     try:
         rank = run.submission.priority if rank is None else rank
         return await turnstile.enter(run, rank, step.set.name)
     except CircuitOpen as error:
         raise _refused(run, ident, memory, error) from error
+
+
+def _impossible(run: "Run", ident: str, memory: Memory, lacks: str) -> StepFailed:
+    """What it needs is more than there is: it would wait for ever."""
+    failure = Failure(
+        kind=FailureKind.PERMANENT_ERROR,
+        reason=f"step {ident!r} was not called: it {lacks}",
+        step=ident,
+        attempt=memory.attempts,
+        cause=memory.failure,
+    )
+    return _told(run, gave_up(run, ident, memory, failure), failure)
 
 
 def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> StepFailed:
@@ -65,7 +79,10 @@ def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> Step
         cause=memory.failure,
         numbers=error.status.numbers(),
     )
-    final = gave_up(run, ident, memory, failure)
+    return _told(run, gave_up(run, ident, memory, failure), failure)
+
+
+def _told(run: "Run", final: StepFailed, failure: Failure) -> StepFailed:
     if run.engine.feed is not None:
         telling.step_failed(run.engine.feed, run, failure)
     return final

@@ -88,6 +88,8 @@ class Turnstile:
         self._slots = slots
         self._bucket = bucket
         self._quota = quota if self._need is not None else None
+        self.lacks = "; ".join(self._need.excess(quota.total)) if self._need and quota else ""
+        """What it needs that is more than there is, in words."""
         self._most = options.max_waiting
         self._places: set[Place] = set()
         self._left = trio.Event()
@@ -97,25 +99,33 @@ class Turnstile:
         """What time it was when somebody passed at once, if a clock was needed for that."""
         self._pass = Pass(self, 0)
 
-    def reserve(self, place: Place) -> bool:
-        """Keep a place for a call that is to come; False if so many wait, or will, as may."""
-        if place not in self._places:
-            if self._most is not None and len(self._places) >= self._most:
-                return False
-            self._places.add(place)
-        return True
+    def has_room(self, count: int) -> bool:
+        """Whether so many calls may come to those that wait, or will. Where nobody does, more than
+        are allowed may: else they never could."""
+        return self._most is None or not self._places or len(self._places) + count <= self._most
+
+    def keep(self, place: Place) -> None:
+        """Keep a place for a call that is to come."""
+        self._places.add(place)
+
+    def keeps(self, place: Place) -> bool:
+        """Whether there is a place for a call, which has not passed yet."""
+        return place in self._places
 
     def vacate(self, place: Place) -> None:
         """Give a place up: the call passed, or will not come."""
         if place in self._places:
             self._places.remove(place)
-            self._left.set()
-            self._left = trio.Event()
+            self.stir()
+
+    def stir(self) -> None:
+        """Have those that wait for a place ask again."""
+        self._left.set()
+        self._left = trio.Event()
 
     async def wait_for_place(self) -> None:
         """Return when it is worth asking for a place again."""
-        if self._most is not None and len(self._places) >= self._most:
-            await self._left.wait()
+        await self._left.wait()
 
     def enter_nowait(self, place: Place) -> Pass | None:
         """Pass if nothing is in the way."""
