@@ -70,7 +70,7 @@ async def open_runtime(
     checks.positive("hook_timeout", hook_timeout)
     if not isinstance(store, Store):
         store = LmdbStore(store)
-    registry = Registry(workflows)
+    registry = Registry(workflows, resources)
     async with store, store.claim(namespace):
         engine = Engine(
             store,

@@ -12,6 +12,7 @@ from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
     from keyrun.runtime.policies.cadence import Checkpoint
+    from keyrun.runtime.policies.resources import Resources
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
@@ -52,7 +53,11 @@ class Workflow(Generic[I, T_co]):
             )
         if not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {limits!r}")
-        if instances is not None and (isinstance(instances, bool) or not instances >= 1):
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(f"retry must be a Retry, got {retry!r}")
+        if instances is not None and (
+            isinstance(instances, bool) or not isinstance(instances, int) or instances < 1
+        ):
             raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
         if checkpoint is not None:
             from keyrun.runtime.policies.cadence import Checkpoint
@@ -89,8 +94,9 @@ class Workflow(Generic[I, T_co]):
         """The step with the compensation of `ident`, if that is known without running the code."""
         return None
 
-    def registered(self) -> None:
-        """It is given to a runtime: the time to refuse what cannot be run."""
+    def registered(self, shared: "Resources | None") -> None:
+        """It is given to a runtime, whose runs share some resources: the time to refuse what cannot
+        be run."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for unit tests of it."""
@@ -204,7 +210,9 @@ def workflow(
 class Registry:
     """The workflows of a runtime, by name and version."""
 
-    def __init__(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
+    def __init__(
+        self, workflows: Iterable[Workflow[Any, Any]], resources: "Resources | None" = None
+    ) -> None:
         self._versions: dict[str, dict[int, Workflow[Any, Any]]] = {}
         for each in workflows:
             if not isinstance(each, Workflow):
@@ -214,7 +222,7 @@ class Registry:
             versions = self._versions.setdefault(each.name, {})
             if versions.get(each.version, each) is not each:
                 raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
-            each.registered()
+            each.registered(resources)
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
 

@@ -21,7 +21,7 @@ from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.workflow import Workflow
 
 _NAMED = re.compile(r"'([^']*)'")
-_EDGE = re.compile(r"'([^']*)' -> '([^']*)'")
+_EDGE = re.compile(r"('[^']*' -> '[^']*')(?: \((?:on|port)=[^)]*\))?")
 _OF_GRAPHS = (
     "version",
     "fail_fast",
@@ -56,8 +56,8 @@ class Builder:
         self._functions = functions
         self._workflows = workflows
         self._nodes: dict[str, Place] = {}
-        self._edges: dict[tuple[str, str], Place] = {}
-        """Where each is in the document."""
+        self._edges: dict[str, Place] = {}
+        """Where each is in the document; edges as graphs call them, with and without details."""
         self._astray: list[tuple[str, str, Place]] = []
         """Edges whose ends are not both beside them."""
         self._loops: dict[str, list[str]] = {}
@@ -123,17 +123,19 @@ class Builder:
                     self.problems.append((at, said))
 
     def _edge(self, source: str, target: str, options: dict[str, Any], at: Place) -> None:
-        self._edges.setdefault((source, target), at)
+        before = len(self._graph.edges)
         on = options.get("on", "complete")
         if source not in self._loops or on == "complete":
             self._graph.edge(source, target, **options)
-            return
-        if on == "all":
-            self._graph.edge(source, target, **{**options, "on": "complete"})
-        for part in self._loops[source]:
-            # A loop fails when one of its nodes does.
-            self._edges.setdefault((part, target), at)
-            self._graph.edge(part, target, **{**options, "on": "fail"})
+        else:
+            if on == "all":
+                self._graph.edge(source, target, **{**options, "on": "complete"})
+            for part in self._loops[source]:
+                # A loop fails when one of its nodes does.
+                self._graph.edge(part, target, **{**options, "on": "fail"})
+        for edge in self._graph.edges[before:]:
+            self._edges.setdefault(str(edge), at)
+            self._edges.setdefault(f"{edge.source!r} -> {edge.target!r}", at)
 
     def _node(self, name: str, fields: dict[str, Any], at: Place) -> str:
         """Add a node: the one that edges to it lead to."""
@@ -210,7 +212,7 @@ class Builder:
     def _place_of(self, said: str) -> Place:
         """Where in the document that is which a graph complains about."""
         if found := _EDGE.search(said):
-            place = self._edges.get((found[1], found[2]))
+            place = self._edges.get(found[0]) or self._edges.get(found[1])
             if place is not None:
                 return place
         for name in _NAMED.findall(said):

@@ -13,7 +13,7 @@ from keyrun.runtime.graphs.execution import Execution
 from keyrun.runtime.graphs.node import Join, Node
 from keyrun.runtime.graphs.plan import Plan, draw, node_of
 from keyrun.runtime.graphs.subworkflow import subworkflow
-from keyrun.runtime.graphs.validation import faults
+from keyrun.runtime.graphs.validation import excesses, faults
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.cadence import Checkpoint
 from keyrun.runtime.policies.policy import Throttles
@@ -64,6 +64,8 @@ class Graph(Workflow[Any, Any]):
     ) -> None:
         if compensation not in ("all", "branch"):
             raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
+        if resources is not None and not isinstance(resources, Resources):
+            raise TypeError(f"resources must be a Resources, got {resources!r}")
         if schedule not in get_args(Schedule):
             raise ValueError(f"schedule must be 'eager' or 'waves', got {schedule!r}")
 
@@ -150,6 +152,8 @@ class Graph(Workflow[Any, Any]):
             **policies,
         }
         self._open()
+        if isinstance(ports, str):
+            raise TypeError(f"ports must be a list of names, got {ports!r}")
         if isinstance(target, Workflow):
             target, args = subworkflow(id, target, args), None
         self.nodes.append(
@@ -205,7 +209,8 @@ class Graph(Workflow[Any, Any]):
         """Raise `InvalidGraph` with all that is wrong. Registering the graph does that too."""
         self._check()
 
-    def _check(self) -> Plan:
+    def _check(self, shared: Resources | None = None) -> Plan:
+        given = shared if self.resources is None else self.resources
         if self._plan is None:
             limits = {
                 "max_concurrency": self.max_concurrency,
@@ -214,16 +219,18 @@ class Graph(Workflow[Any, Any]):
             }
             edges = [*self.edges, *_fallbacks(self.nodes)]
             apart = _apart(self.nodes, edges)
-            found = faults(self.nodes, edges, limits, self.resources, apart)
+            found = faults(self.nodes, edges, limits, given, apart)
             if found:
                 raise InvalidGraph(self.name, found)
             quota = None if self.resources is None else (self.name, self.resources)
             return draw(self.nodes, edges, apart=apart, quota=quota)
+        if shared is not None and (found := list(excesses(self.nodes, given))):
+            raise InvalidGraph(self.name, found)
         return self._plan
 
-    def registered(self) -> None:
+    def registered(self, shared: Resources | None) -> None:
         """It is given to a runtime: from here on it does not change."""
-        self._plan = self._check()
+        self._plan = self._check(shared)
 
     @property
     def plan(self) -> Plan:

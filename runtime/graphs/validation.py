@@ -14,6 +14,9 @@ from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.steps.step import as_step, check_name
 
+_OPTIONAL = ("max_concurrency",)
+"""Limits that need not be there."""
+
 
 def faults(
     nodes: Sequence[Node],
@@ -26,7 +29,8 @@ def faults(
     return [
         *_of_limits(limits),
         *_of_nodes(nodes, apart),
-        *_of_needs(nodes, quota),
+        *excesses(nodes, quota),
+        *_of_fallbacks(nodes),
         *_of_edges(nodes, edges),
         *_of_shape(nodes, edges),
     ]
@@ -34,8 +38,16 @@ def faults(
 
 def _of_limits(limits: dict[str, int | None]) -> Iterator[str]:
     for name, value in limits.items():
-        if value is not None and (isinstance(value, bool) or not value >= 1):
-            yield f"{name} must be at least 1, got {value!r}"
+        if value is None and name in _OPTIONAL:
+            continue
+        yield from _of_count(name, value)
+
+
+def _of_count(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool) or not isinstance(value, int):
+        yield f"{name} must be a whole number, got {value!r}"
+    elif value < 1:
+        yield f"{name} must be at least 1, got {value!r}"
 
 
 def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[str]:
@@ -78,13 +90,20 @@ def _of_node(node: Node, told: str) -> Iterator[str]:
         yield str(error)
 
 
-def _of_needs(nodes: Sequence[Node], quota: Resources | None) -> Iterator[str]:
-    for node in nodes:
+def excesses(nodes: Sequence[Node], quota: Resources | None) -> Iterator[str]:
+    """What nodes need that is more than there is."""
+    for node in nodes if quota is not None else ():
         with suppress(TypeError, ValueError, ImportError):
             step = node.step() if callable(node.target) else None
             need = None if step is None else step.set.resources
             if need is not None and quota is not None:
                 yield from (f"node {node.id!r}: {said}" for said in need.excess(quota))
+
+
+def _of_fallbacks(nodes: Sequence[Node]) -> Iterator[str]:
+    for node in nodes:
+        with suppress(TypeError, ValueError, ImportError):
+            step = node.step() if callable(node.target) else None
             if node.fallback is not None and (step is None or step.set.breaker is None):
                 yield f"node {node.id!r}: a fallback is for a node with a breaker, and it has none"
 
@@ -134,8 +153,8 @@ def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
         limit = edge.max_iterations
         if limit is not None and not edge.back:
             yield f"edge {edge}: max_iterations is for edges with back=True"
-        if limit is not None and (isinstance(limit, bool) or limit < 1):
-            yield f"edge {edge}: max_iterations must be at least 1, got {limit!r}"
+        if limit is not None:
+            yield from (f"edge {edge}: {said}" for said in _of_count("max_iterations", limit))
     yield from _of_conditions(edges)
 
 

@@ -30,7 +30,6 @@ _INNER = frozenset(
         "runtime.views.telling",
         "runtime.waiting.timer",
         "storage.group",
-        "storage.group_commit",
         "storage.record",
         "storage.store",
     )

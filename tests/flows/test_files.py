@@ -250,6 +250,22 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line() -> None:
     assert found == sorted(found, key=lambda each: each[0] or 0)
 
 
+def test_of_edges_between_the_same_nodes_the_one_that_is_wrong_is_told() -> None:
+    found = told("""\
+name: f
+nodes:
+  a: {kind: branch, when: "true"}
+  b: {kind: branch, when: "true"}
+edges:
+  - {from: a, to: b, on: fail}
+  - {from: a, to: b, port: then}
+  - {from: a, to: b, port: x}
+""")
+    ((line, said),) = found
+    assert line == 8
+    assert said.startswith("edges[2]: edge 'a' -> 'b' (port='x'): 'a' has no port 'x'")
+
+
 def test_an_error_names_the_file_and_the_line_as_compilers_do(tmp_path: Path) -> None:
     path = tmp_path / "flow.yaml"
     path.write_text("name: a\nnodes:\n  b: {kind: http}\n")

@@ -176,6 +176,28 @@ async def test_a_graph_in_use_does_not_change() -> None:
         graph.node("b", node)
 
 
+@pytest.mark.parametrize("limit", ["2", 1.5, True])
+def test_limits_must_be_whole_numbers(limit: Any) -> None:
+    graph = Graph("g", max_concurrency=limit, max_output=limit)
+    graph.node("a", node)
+    graph.edge("a", "a", back=True, max_iterations=limit)
+    errors = errors_of(graph)
+    assert f"max_concurrency must be a whole number, got {limit!r}" in errors
+    assert f"max_output must be a whole number, got {limit!r}" in errors
+    assert any(f"max_iterations must be a whole number, got {limit!r}" in e for e in errors)
+
+
+def test_what_is_of_another_type_is_refused_where_it_is_said() -> None:
+    with pytest.raises(TypeError, match="resources must be a Resources, got 5"):
+        Graph("g", resources=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="retry must be a Retry, got 3"):
+        Graph("g", retry=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="instances must be a whole number"):
+        Graph("g", instances="2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ports must be a list of names, got 'yes'"):
+        chain("a").node("b", node, ports="yes")
+
+
 def test_odd_words_are_refused_where_they_are_said() -> None:
     with pytest.raises(ValueError, match="schedule must be"):
         Graph("g", schedule="sometimes")  # type: ignore[arg-type]
@@ -195,8 +217,8 @@ def test_conditions_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain("a")
     graph.node("b", node)
     graph.edge("a", "b", when="true")
-    graph.registered()
+    graph.registered(None)
     at_first = len(compiled)
     _ = graph.plan, graph.plan
-    graph.registered()
+    graph.registered(None)
     assert len(compiled) == at_first

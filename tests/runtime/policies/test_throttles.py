@@ -17,6 +17,7 @@ from keyrun.runtime import (
     RateLimit,
     Resources,
     Retry,
+    RunFailed,
     Runtime,
     TransientError,
     durable,
@@ -329,6 +330,36 @@ def test_a_need_above_its_quota_is_refused() -> None:
     graph.node("a", work, resources=Resources(cpu=4, disk=1))
     with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, and the quota is 2"):
         graph.validate()
+
+
+async def test_a_need_above_what_the_runtime_has_is_refused_and_never_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    async def work(given: NodeInput) -> None:
+        pass
+
+    @step(resources=Resources(cpu=4))
+    async def heavy() -> None:
+        pass
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(heavy)
+
+    graph = Graph("g")
+    graph.node("a", work, resources=Resources(cpu=4))
+    small = Resources(cpu=2)
+    for _ in range(2):
+        with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, and the quota is 2"):
+            async with open_test_runtime(workflows=[graph], resources=small):
+                pass
+        async with open_test_runtime(workflows=[graph], resources=Resources(cpu=4)) as runtime:
+            await (await runtime.submit(graph, key="k")).result()
+    async with open_test_runtime(workflows=[flow], resources=small) as runtime:
+        run = await runtime.submit(flow, key="k")
+        with trio.fail_after(60), pytest.raises(RunFailed) as caught:
+            await run.result()
+        assert "'heavy' was not called: it needs cpu=4, and the quota is 2" in str(caught.value)
 
 
 def test_a_fallback_needs_a_breaker_and_a_node() -> None:
