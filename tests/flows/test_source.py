@@ -145,7 +145,7 @@ def test_names_that_are_there_twice_are_all_told() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ('{"a": 1,\n}', 2, "is not JSON: Illegal trailing comma"),
+        ('{"a": 1\n,}', 2, "is not JSON: Illegal trailing comma"),
         ("{'a': 1}", 1, "is not JSON"),
         ('{"a": NaN}', None, "NaN is no number"),
         ("[" * 100_000, None, "nested too deep"),
