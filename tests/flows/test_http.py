@@ -246,6 +246,42 @@ async def test_a_secret_comes_from_the_environment_and_only_where_it_is_asked_fo
     assert "the environment has no TOKEN" in failure.reason
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"url": "/a/{{ env.TOKEN }}"},
+        {"url": "/a", "params": {"token": "{{ env.TOKEN }}"}},
+        {"url": "/a", "headers": {"X": "{{ env.TOKEN }}\n"}},
+    ],
+    ids=["path", "query", "header"],
+)
+async def test_a_secret_is_in_no_error(
+    sent: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret/+")
+    server.answer = lambda request: Reply(status=404, body={"no": [request.target, "s3cret/+"]})
+    url = server.url + sent.pop("url")
+    failure = await failure_of(http(url, env=["TOKEN"], **sent))
+    assert "$TOKEN" in failure.reason
+    assert "s3cret" not in failure.reason
+    assert "s3cret" not in (failure.traceback or "")
+
+
+async def test_a_header_that_cannot_be_sent_is_named_and_permanent(server: Server) -> None:
+    failure = await failure_of(http(server.url, headers={"X-Name": "Zoë"}))
+    assert failure.kind is FailureKind.PERMANENT_ERROR
+    assert "the header X-Name must be ASCII" in failure.reason
+
+
+async def test_truth_and_nothing_are_the_same_in_params_and_forms(server: Server) -> None:
+    given = {"a": [True, 1], "b": None, "c": "x"}
+    await run_node(http(server.url, method="POST", params=given, form=given))
+    (request,) = server.requests
+    assert request.target.partition("?")[2] == request.body.decode() == "a=true&a=1&b=&c=x"
+    failure = await failure_of(http(server.url, params={"deep": {"x": 1}}))
+    assert "params.deep must be text, and its template gives a dict" in failure.reason
+
+
 async def test_cookies_of_one_request_are_nothing_to_the_next(server: Server) -> None:
     server.replies = [Reply(headers={"set-cookie": "who=ann; Path=/"})]
     await run_node(http(server.url))

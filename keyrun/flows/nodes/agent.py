@@ -7,6 +7,7 @@ from typing import Any
 from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.scope import Given, scope
+from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
 from keyrun.flows.web import Exchange
 from keyrun.runtime.graphs.allowance import OUTPUT
@@ -67,7 +68,8 @@ def agent(
             content=jsons.dumps(question).encode(),
             max_output=max_output,
         )
-        return _answer((await exchange.perform())["body"], json)
+        with kept_out({key_env: key or ""}):
+            return _answer((await exchange.perform())["body"], json)
 
     return agent
 

@@ -20,6 +20,7 @@ from keyrun.flows import child, jsons, programs
 from keyrun.flows.errors import CodeFailed, NodeFailed
 from keyrun.flows.extras import need
 from keyrun.flows.scope import Given, environment, names, scope
+from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
 from keyrun.runtime.graphs.allowance import OUTPUT
 from keyrun.runtime.graphs.errors import OutputTooLarge
@@ -64,6 +65,7 @@ def code(
     async def code(given: Given) -> Any:
         data = names(given) if parts is None else parts.fill(scope(given, env))
         question = {"source": text, "data": data, "max_output": max_output}
+        own = environment(env)
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         with TemporaryDirectory(prefix="keyrun-code-", ignore_cleanup_errors=True) as folder:
             answer = await child.ask(
@@ -71,10 +73,11 @@ def code(
                 # Without line ends inside, so that the first one is the end.
                 jsons.dumps({**question, "folder": folder}).encode() + b"\n",
                 max_output=max_output + programs.FRAME,
-                env={**kept, "HOME": folder, "TMPDIR": folder, **environment(env)},
+                env={**kept, "HOME": folder, "TMPDIR": folder, **own},
                 cwd=Path(folder),
             )
-        return _result(answer, max_output)
+        with kept_out(own):
+            return _result(answer, max_output)
 
     return code
 

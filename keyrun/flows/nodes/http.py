@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed
 from keyrun.flows.scope import Given, scope
+from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
 from keyrun.flows.web import Exchange
 from keyrun.runtime.graphs.allowance import OUTPUT
@@ -58,7 +59,7 @@ def http(
     async def http(given: Given) -> dict[str, Any]:
         known = scope(given, env)
         filled = {name: part.fill(known) for name, part in parts.items()}
-        lines = {name: _text(f"the header {name}", v) for name, v in filled["headers"].items()}
+        lines = {name: _header(name, value) for name, value in filled["headers"].items()}
         if idempotency_header is not None:
             lines.setdefault(idempotency_header, current_step().idempotency_key)
         content, kind = _content(filled["json"] if json is not None else None, filled)
@@ -68,13 +69,14 @@ def http(
             method=method.upper(),
             url=_text("the url", filled["url"]),
             headers=lines,
-            params=filled["params"],
+            params=_pairs("params", filled["params"]),
             content=content,
             accept=frozenset(accept),
             follow_redirects=follow_redirects,
             max_output=max_output,
         )
-        return await exchange.perform()
+        with kept_out(known["env"]):
+            return await exchange.perform()
 
     return http
 
@@ -83,11 +85,36 @@ def _content(json: Any, filled: dict[str, Any]) -> tuple[bytes | None, str | Non
     if json is not None:
         return jsons.dumps(json).encode(), "application/json"
     if filled["form"] is not None:
-        form = urlencode(filled["form"], doseq=True)
+        form = urlencode(_pairs("form", filled["form"]) or {}, doseq=True)
         return form.encode(), "application/x-www-form-urlencoded"
     if filled["body"] is not None:
         return _text("the body", filled["body"]).encode(), None
     return None, None
+
+
+def _header(name: str, value: Any) -> str:
+    text = _text(f"the header {name}", value)
+    if not f"{name}{text}".isascii():
+        raise NodeFailed(f"the header {name} must be ASCII; urlencode is a filter for what is not")
+    return text
+
+
+def _pairs(what: str, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What goes into a URL or a form, with the words for truth and nothing that are usual there."""
+    if given is None:
+        return None
+    return {
+        name: [_part(what, name, each) for each in value]
+        if isinstance(value, list)
+        else _part(what, name, value)
+        for name, value in given.items()
+    }
+
+
+def _part(what: str, name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else _text(f"{what}.{name}", value)
 
 
 def _text(what: str, value: Any) -> str:
