@@ -8,6 +8,7 @@ from keyrun.flows.errors import NodeFailed
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.errors import ConditionError
+from keyrun.runtime.graphs.told import NodeInput
 from keyrun.runtime.steps.current import running
 from keyrun.runtime.steps.undoing import Compensation
 
@@ -47,6 +48,8 @@ def names(given: Given | Compensation) -> dict[str, Any]:
             "undoes": given.step,
             "left": list(given.left),
         }
+    # Templates change nothing of it, and code gets it as JSON.
+    given = given.told if isinstance(given, NodeInput) else given
     return {
         "input": given.run_input,
         "output": given.output,
@@ -69,6 +72,7 @@ def scope(
 
 def holds(condition: Condition, given: Given, output: Any) -> bool:
     """Whether a condition is true of what a node is given, and of this output."""
+    given = given.told if isinstance(given, NodeInput) else given
     about = {
         "output": output,
         "input": given.run_input,

@@ -6,7 +6,8 @@ pause, recovery and history hold unchanged.
 
 from keyrun.runtime.graphs.errors import ConditionError, InvalidGraph, OutputTooLarge
 from keyrun.runtime.graphs.graph import Graph
-from keyrun.runtime.graphs.node import NodeInput, Port, durable
+from keyrun.runtime.graphs.node import Port, durable
+from keyrun.runtime.graphs.told import NodeInput
 
 __all__ = [
     "ConditionError",

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from keyrun.runtime.graphs.edge import On
-from keyrun.runtime.graphs.node import NodeInput
 from keyrun.runtime.graphs.plan import Station
+from keyrun.runtime.graphs.told import Told
 from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
 
@@ -28,7 +28,7 @@ class Activation:
     __slots__ = ("gate", "given", "ident", "station")
 
     def __init__(
-        self, station: Station, ident: str, given: NodeInput, gate: Group | None = None
+        self, station: Station, ident: str, given: Told, gate: Group | None = None
     ) -> None:
         self.station = station
         self.ident = ident

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from keyrun.runtime.graphs.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from keyrun.runtime.graphs.node import NodeInput
+    from keyrun.runtime.graphs.told import Told
 
 _MARKS = ("{{", "{%", "{#")
 
 
 def rendering(
     args: Mapping[str, Any] | None,
-) -> "Callable[[NodeInput], dict[str, Any]] | None":
+) -> "Callable[[Told], dict[str, Any]] | None":
     """How to make the arguments of a node of what it is told; None if it takes that itself."""
     if args is None:
         return None
@@ -30,7 +30,7 @@ def rendering(
             f'templates in args need Jinja2 ({error}): pip install "keyrun[flows]"'
         ) from error
 
-    def render(given: "NodeInput") -> dict[str, Any]:
+    def render(given: "Told") -> dict[str, Any]:
         names = scope(given)
         return {name: part.fill(names) for name, part in parts.items()}
 

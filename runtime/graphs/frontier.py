@@ -25,9 +25,9 @@ from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.condition import Condition, context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.errors import ConditionError
-from keyrun.runtime.graphs.node import NodeInput
 from keyrun.runtime.graphs.plan import Plan, Station
 from keyrun.runtime.graphs.shortcut import Doubt
+from keyrun.runtime.graphs.told import Told
 from keyrun.storage.group import Group
 
 
@@ -255,7 +255,7 @@ class Frontier:
         name = station.node.id
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
-        given = NodeInput(self.run_input, end.output, dict(self.outputs), port, end.failure, number)
+        given = Told(self.run_input, end.output, dict(self.outputs), port, end.failure, number)
         ident = name if number == 1 else f"{name}#{number}"
         self._entered.add(name)
         self._waiting.add(name)

@@ -2,33 +2,21 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.graphs.told import NodeInput, Told, copied
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.steps.step import StepFunction, as_step
-from keyrun.runtime.values import Failure, Priority
+from keyrun.runtime.values import Priority
 
 Join = Literal["all", "any"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 _DURABLE = "__keyrun_durable__"
-
-
-class NodeInput(NamedTuple):
-    """What a node is told: the input of the run, the output of what triggered it (None for the
-    first nodes), the latest output of every node so far, the port it was reached by, the failure
-    on a fail edge, and how often it was reached, from 1."""
-
-    run_input: Any
-    output: Any
-    outputs: Mapping[str, Any]
-    port: str | None
-    error: Failure | None
-    iteration: int
 
 
 @attrs.frozen
@@ -104,27 +92,32 @@ class Node:
         return own
 
 
-def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput], Any]:
+def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any]:
     function, render = base.function, rendering(node.args)
 
-    async def call(given: NodeInput) -> Any:
+    async def call(given: Told) -> Any:
         if render is None:
-            value = await function(given)
+            value = await function(_own(given))
         else:
-            value = await function(**render(given))
+            value = await function(**copied(render(given)))
         return stored(node, value)
 
     return _named_after(call, base)
 
 
-def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput], Any]:
+def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any]:
     function, render = base.function, rendering(node.args)
 
-    def call(given: NodeInput) -> Any:
-        value = function(given) if render is None else function(**render(given))
+    def call(given: Told) -> Any:
+        value = function(_own(given)) if render is None else function(**copied(render(given)))
         return stored(node, value)
 
     return _named_after(call, base)
+
+
+def _own(given: Any) -> Any:
+    """What a function is told. One that undoes another gets a `Compensation`, as it is."""
+    return NodeInput.of(given) if type(given) is Told else given
 
 
 def _named_after(call: Callable[..., Any], base: StepFunction[..., Any]) -> Callable[..., Any]:

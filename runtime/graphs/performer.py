@@ -11,6 +11,7 @@ from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node import read, stored
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, sprint
+from keyrun.runtime.graphs.told import NodeInput
 from keyrun.runtime.journal.journal import Memory
 from keyrun.runtime.steps.stepping import halt, replayed
 from keyrun.runtime.steps.trying import attempts
@@ -125,7 +126,7 @@ class Performer:
                     self._places.reserve(activation)
                 else:
                     await self._places.wait(activation)
-            value = stored(node, await node.target(context, activation.given))
+            value = stored(node, await node.target(context, NodeInput.of(activation.given)))
         except StepFailed as error:
             self._fail(activation, error.failure, error)
         except Exception as error:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import Node, NodeInput, durable
+from keyrun.runtime.graphs.node import Node, durable
 from keyrun.runtime.graphs.plan import Plan, draw
+from keyrun.runtime.graphs.told import NodeInput
 
 if TYPE_CHECKING:
     from keyrun.runtime.context import Context

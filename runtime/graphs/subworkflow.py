@@ -5,7 +5,8 @@ from typing import Any
 
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.arguments import rendering
-from keyrun.runtime.graphs.node import NodeInput, durable
+from keyrun.runtime.graphs.node import durable
+from keyrun.runtime.graphs.told import NodeInput, copied
 from keyrun.runtime.workflow import Workflow
 
 
@@ -21,9 +22,9 @@ def subworkflow(
 
     @durable
     async def child(ctx: Context, given: NodeInput) -> Any:
-        input_ = given.run_input if given.output is None else given.output
-        if render is not None:
-            input_ = render(given)
+        told = given.told
+        input_ = told.run_input if told.output is None else told.output
+        input_ = copied(input_ if render is None else render(told))
         key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
         return await ctx.child(workflow, input_, key=key)
 

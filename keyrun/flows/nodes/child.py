@@ -8,6 +8,7 @@ from keyrun.flows.scope import Given, scope
 from keyrun.flows.templates import fillable
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs import durable
+from keyrun.runtime.graphs.told import copied
 from keyrun.runtime.workflow import Workflow
 
 
@@ -36,9 +37,9 @@ def child(
         chosen = None if under is None else under.fill(known)
         if chosen is not None and not isinstance(chosen, str):
             raise NodeFailed(f"the key of a child is a text, and {where}.key gives {chosen!r}")
-        value = given.run_input if given.output is None else given.output
+        value = known["input"] if known["output"] is None else known["output"]
         if told is not None:
             value = told.fill(known)
-        return await ctx.child(workflow, value if needs_input else None, key=chosen)
+        return await ctx.child(workflow, copied(value) if needs_input else None, key=chosen)
 
     return child
