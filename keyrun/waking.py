@@ -39,6 +39,9 @@ class Told(Outcome[T], Generic[T]):
 GO_ON = Told(None)
 """For those who have nothing to learn but that they may go on."""
 
+MOST_FREE = 1024
+"""Places to wait at that are kept while nobody does."""
+
 
 def _wait_message(abort: Callable[[Any], trio.lowlevel.Abort]) -> Any:
     """What `trio.lowlevel.wait_task_rescheduled(abort)` tells Trio, and gets an outcome for. It
@@ -74,3 +77,38 @@ class Seat:
     def _leave(self, _: object) -> trio.lowlevel.Abort:
         del self._place[self.task]
         return trio.lowlevel.Abort.SUCCEEDED
+
+
+class Hall:
+    """Where one task after the other waits, each to be woken by somebody who knows it. What they
+    tell Trio is kept for those who come later."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: list[_Chair] = []
+
+    @types.coroutine
+    def wait(self, leave: Callable[[Any], trio.lowlevel.Abort]) -> Generator[Any, Any, None]:
+        """Wait; `leave` is for Trio to call if the task is cancelled."""
+        free = self._free
+        chair = free.pop() if free else _Chair()
+        chair.leave = leave
+        told = yield chair.message
+        if len(free) < MOST_FREE:
+            chair.leave = None
+            free.append(chair)
+        if told is not GO_ON:
+            told.unwrap()
+
+
+class _Chair:
+    __slots__ = ("leave", "message")
+
+    def __init__(self) -> None:
+        self.leave: Callable[[Any], trio.lowlevel.Abort] | None = None
+        self.message = _wait_message(self._abort)
+
+    def _abort(self, told: object) -> trio.lowlevel.Abort:
+        assert self.leave is not None
+        return self.leave(told)

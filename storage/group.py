@@ -31,7 +31,7 @@ from keyrun.waking import GO_ON, Seat
 
 LINGER = 0.05
 
-PASSES = 4
+PASSES = 8
 """Passes of the loop that a group may wait for more records while more and more tasks want it."""
 
 
@@ -124,12 +124,17 @@ class Group(Batch):
             self._commits.wake()
         return seat.wait(self._waiting)
 
-    def adopt(self, task: trio.lowlevel.Task) -> Callable[[Any], trio.lowlevel.Abort]:
-        """Have a task wait for this group that is blocked elsewhere: it is woken as by `wait`. What
-        this returns is for Trio to call if the task is cancelled."""
-        self.hasten()
+    def adopt(self, task: trio.lowlevel.Task) -> None:
+        """Have a task wait for this group that is blocked elsewhere: it is woken as by `wait`, and
+        whoever learns that it is cancelled calls `leave`."""
+        self.wanted = True
+        if self._commits.sleeping is not None:
+            self._commits.wake()
         self._waiting[task] = None
-        return partial(_leave, self._waiting, task)
+
+    def leave(self, task: trio.lowlevel.Task) -> None:
+        """A task that was adopted does not wait any more."""
+        del self._waiting[task]
 
     async def _outcome(self) -> None:
         if not self.durable:
@@ -325,12 +330,16 @@ class GroupCommit:
     async def _assemble(self) -> None:
         """Let those stage their records who are about to: whoever waits for a group has often woken
         others on the way, and one sync is cheaper than two. Nobody does this for one alone."""
-        seen = 0
+        seen, stalled = 0, False
         for _ in range(PASSES):
             waiting = self.group.waiting
             if waiting == seen:
-                return
-            seen = waiting
+                # Those who are missing may come in the rest of this pass.
+                if stalled or waiting >= self._crowd:
+                    return
+                stalled = True
+            else:
+                seen, stalled = waiting, False
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _commit_group(self) -> None:

@@ -85,13 +85,13 @@ class PayloadCodec:
         data = self._plain(value, declared)
         return data if self._transform is None else _wrap(self._transform, data)
 
-    def encode_mapping(self, values: dict[str, Any]) -> bytes:
-        """The same for a mapping whose keys are known to be strings."""
-        if self._transform is None and len(values) < self._room:
-            packed = pack_flat(values)
-            if packed is not None and len(packed) <= self._max_size:
-                return packed
-        return self.encode(values)
+    def encode_flat(self, values: dict[str, Any]) -> bytes | None:
+        """The same for a mapping whose keys are known to be strings, if none of its values holds
+        another; None if one does, or takes more than a look."""
+        packed = pack_flat(values) if len(values) < self._room else None
+        if packed is None or len(packed) > self._max_size:
+            return None
+        return packed if self._transform is None else _wrap(self._transform, packed)
 
     @overload
     def decode(self, data: bytes) -> Any: ...

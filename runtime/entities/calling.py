@@ -44,10 +44,10 @@ class Calling:
             kind,
             check_key(key),
             kind.method(method),
-            args,
-            kwargs,
             limit if timeout is None else timeout,
             request_id,
+            *args,
+            **kwargs,
         )
 
     def entity(

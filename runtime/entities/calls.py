@@ -26,13 +26,13 @@ from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
 from keyrun.storage.record import seal
+from keyrun.waking import GO_ON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.order.line import Line
     from keyrun.runtime.steps.current import CurrentStep
+    from keyrun.storage.group import Group
 
 serving: "ContextVar[Call | None]" = ContextVar("keyrun.call", default=None)
 """The call that the code is part of."""
@@ -43,7 +43,7 @@ class Call:
     has not begun is withdrawn, and what has is finished with nobody to tell."""
 
     __slots__ = (
-        "_leave",
+        "_group",
         "above",
         "args",
         "begun",
@@ -102,7 +102,8 @@ class Call:
         self.over = False
         self.told: trio.Event | None = None
         """Set when it is answered or withdrawn, for those who ask for the same."""
-        self._leave: Callable[[Any], trio.lowlevel.Abort] | None = None
+        self._group: Group | None = None
+        """What its task waits for."""
 
     @property
     def name(self) -> str:
@@ -130,7 +131,7 @@ class Call:
         task, self.task = self.task, None
         self.value = value
         if task is not None:
-            trio.lowlevel.reschedule(task)
+            trio.lowlevel.reschedule(task, GO_ON)
 
     def refuse(self, error: BaseException) -> None:
         """Have the caller get `error` at once: nothing of the call is stored."""
@@ -141,9 +142,12 @@ class Call:
             trio.lowlevel.reschedule(task, Error(error))
 
     def __call__(self, _: object) -> trio.lowlevel.Abort:
-        self.task = None
-        if self._leave is not None:
-            self._leave(_)
+        task, self.task = self.task, None
+        group = self._group
+        if group is not None:
+            assert task is not None
+            group.leave(task)
+            self._outlive(group)
         elif not self.begun:
             self.engine.reception.withdraw(self)
         return trio.lowlevel.Abort.SUCCEEDED
@@ -153,9 +157,12 @@ class Call:
         engine, line, request = self.engine, self.line, self.request
         assert line is not None
         payload = failure = None
-        state = stored
+        state, values, flat = stored, draft.values_, None
         if error is None:
-            state = draft.encoded() if draft.values_ else b""
+            state, flat = b"", b""
+            if values:
+                flat = engine.codec.encode_flat(values)
+                state = engine.codec.encode(values) if flat is None else flat
             if request is not None:
                 payload = engine.codec.encode(value, self.method.declared)
         elif request is None:
@@ -177,15 +184,25 @@ class Call:
                 record = self.record
                 sealed = seal("entities", record, (state,)) if state else None
                 group.tables["entities"][record] = sealed
-                engine.reception.states.keep(record, state, group, draft.values_)
+                known = None if flat is None else values.copy()
+                engine.reception.states.keep(record, state, group, known)
             if request is not None:
                 engine.reception.requests.stage(group, request, payload, failure)
-                group.when_durable(engine.reception.settled, self)
         self.value = value
         if self.task is None:
             group.hasten()
+            self._outlive(group)
         else:
-            self._leave = group.adopt(self.task)
+            self._group = group
+            group.adopt(self.task)
+
+    def _outlive(self, group: "Group") -> None:
+        """Nobody waits for the answer: those who ask for the same are told of it all the same."""
+        if self.request is not None:
+            if group.durable:
+                self.engine.reception.settled(self)
+            else:
+                group.when_durable(self.engine.reception.settled, self)
 
     def _failure(self, error: BaseException) -> Failure:
         name = self.name

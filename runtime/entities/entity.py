@@ -6,6 +6,7 @@ are, and in which order they run, is the business of `calls`.
 
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar, cast, get_type_hints, overload
 from uuid import uuid4
@@ -198,13 +199,9 @@ class Proxy:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         call, kind, key, timeout, request_id = self._given
-        method = kind.method(name)
-
-        def bound(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-            return call(kind, key, method, args, kwargs, timeout, request_id)
-
+        bound = partial(call, kind, key, kind.method(name), timeout, request_id)
         # It is found without asking the next time.
-        self.__dict__[name] = bound
+        setattr(self, name, bound)
         return bound
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import trio
 
 from keyrun.runtime.entities.calls import Call, left, perform, serving
 from keyrun.runtime.entities.entity import Kind, Method, kind_of
-from keyrun.runtime.entities.requests import Requests
+from keyrun.runtime.entities.requests import Request, Requests
 from keyrun.runtime.entities.states import State, States
 from keyrun.runtime.entities.waits import Waits
 from keyrun.runtime.errors import UnknownEntity
@@ -21,6 +21,7 @@ from keyrun.runtime.retention import Retention
 from keyrun.runtime.steps.current import running
 from keyrun.runtime.values import Priority
 from keyrun.storage import StoreCorrupt
+from keyrun.waking import Hall
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -50,6 +51,7 @@ class Reception:
         """Those whose method waits for something."""
         self._asked: dict[bytes, Call] = {}
         """Those with a request id that have no answer yet, by the record it will be in."""
+        self._hall = Hall()
         self.waits = Waits(engine)
 
     def known(self, entity: type) -> tuple[Kind, float]:
@@ -69,10 +71,11 @@ class Reception:
         kind: Kind,
         key: str,
         method: Method,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         timeout: float,
         request_id: str | None,
+        /,
+        *args: Any,
+        **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Call a method under a key that was checked. To be awaited: gives its answer when that is
         durable."""
@@ -87,29 +90,40 @@ class Reception:
 
     async def _answer(self, call: Call) -> Any:
         """What a call comes to, when that is durable."""
-        if call.request is not None:
-            found, value = await self._repeated(call)
+        engine, request = self._engine, call.request
+        if (
+            engine.draining
+            or engine.closed
+            or not engine.recovered
+            or engine.backlog.full(call.key)
+            or (request is not None and not self._is_first(request))
+        ):
+            found, value = await self._let_in(call)
             if found:
                 await trio.lowlevel.checkpoint()
                 return value
-        else:
-            engine = self._engine
-            if engine.draining or not engine.recovered or engine.backlog.full(call.key):
-                while self._is_hindered(call):
-                    await self._make_way(call)
-            elif engine.closed:
-                engine.check_open()
+        elif request is not None:
+            self._asked[request.record] = call
         self._enter(call)
-        await trio.lowlevel.wait_task_rescheduled(call)
+        await self._hall.wait(call)
+        if request is not None:
+            self.settled(call)
         if call.error is not None:
             raise call.error
         return call.value
 
-    async def _repeated(self, call: Call) -> tuple[bool, Any]:
-        """Whether a request has been answered, and how. If not, nobody else makes it from here
-        on."""
+    def _is_first(self, request: Request) -> bool:
+        """Whether a request is known to have no answer, and nobody makes it."""
+        return request.record not in self._asked and self.requests.lacks(request)
+
+    async def _let_in(self, call: Call) -> tuple[bool, Any]:
+        """Whether what is asked for has been answered, and how. If not, the call may come in, and
+        nobody else makes that request from here on."""
         request = call.request
-        assert request is not None
+        while request is None:
+            if not self._is_hindered(call):
+                return False, None
+            await self._make_way(call)
         while True:
             other = self._asked.get(request.record)
             if other is not None:

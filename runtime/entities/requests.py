@@ -121,10 +121,14 @@ class Requests:
                 return sha256(pack([method.name, by_position, kwargs])).digest()
         return sha256(canonical([method.name, by_position, kwargs])).digest()
 
+    def lacks(self, request: Request) -> bool:
+        """Whether it is known at once that there is no answer."""
+        return self._sieve.lacks(request.record)
+
     async def answer(self, request: Request) -> tuple[bool, Any]:
         """Whether there is an answer, and which. Raises `CallFailed` if that is what it was.
         Nothing is awaited here that lets another task run."""
-        if self._sieve.lacks(request.record):
+        if self.lacks(request):
             return False, None
         engine = self._engine
         fields = await engine.ledger.get("requests", request.record)

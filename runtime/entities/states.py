@@ -7,8 +7,6 @@ these is faster than to decode them again.
 
 from typing import TYPE_CHECKING, Any
 
-from keyrun.storage.native import FLAT
-
 if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
@@ -42,10 +40,8 @@ class States:
         group: "Group | None",
         values: dict[str, Any] | None = None,
     ) -> State:
-        """Take in a state that was read, or staged in `group`, with its values if they are
-        known."""
-        if values is not None:
-            values = values.copy() if FLAT.issuperset(map(type, values.values())) else None
+        """Take in a state that was read, or staged in `group`, with its values if they are known
+        and nobody can change them."""
         state = self.kept[record] = encoded, group, values
         self._weight += 2 * len(encoded) + _EACH
         if self._weight > self._most:

@@ -49,7 +49,10 @@ class Draft(MutableMapping[str, Any]):
     def encoded(self) -> bytes:
         """As it is now; the same as `stored` if nothing was changed, inside its values neither."""
         values = self.values_
-        return self._codec.encode_mapping(values) if values or self.stored else b""
+        if not (values or self.stored):
+            return b""
+        encoded = self._codec.encode_flat(values)
+        return self._codec.encode(values) if encoded is None else encoded
 
     def __getitem__(self, name: str) -> Any:
         return self.values_[name]
@@ -64,13 +67,11 @@ class Draft(MutableMapping[str, Any]):
         if type(value) is not int or value not in INT_RANGE:
             self._codec.encode(value)  # what cannot be stored is refused where it is put in
         self.values_[name] = value
-        self._note()
+        if self._on_change is not None:
+            self._on_change()
 
     def __delitem__(self, name: str) -> None:
         del self.values_[name]
-        self._note()
-
-    def _note(self) -> None:
         if self._on_change is not None:
             self._on_change()
 

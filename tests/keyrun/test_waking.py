@@ -1,12 +1,12 @@
 """How tasks wait, and what wakes them."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 
 import pytest
 import trio
 from outcome import Error
 
-from keyrun.waking import GO_ON, Seat, Told
+from keyrun.waking import GO_ON, Hall, Seat, Told
 
 
 async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
@@ -78,3 +78,45 @@ async def test_who_is_cancelled_leaves_the_place_where_it_waits() -> None:
             await seat.wait(place)
         assert scope.cancelled_caught
         assert (first, second) == ({}, {})
+
+
+async def test_one_task_after_the_other_waits_in_a_hall() -> None:
+    hall = Hall()
+    waiting: list[trio.lowlevel.Task] = []
+    left = []
+
+    def leave(name: str) -> Callable[[object], trio.lowlevel.Abort]:
+        def left_by(_: object) -> trio.lowlevel.Abort:
+            left.append(name)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return left_by
+
+    async def wait(name: str) -> None:
+        waiting.append(trio.lowlevel.current_task())
+        await hall.wait(leave(name))
+
+    for turn in range(3):
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(wait, f"{turn}.{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            for task in waiting:
+                trio.lowlevel.reschedule(task, GO_ON)
+            waiting.clear()
+    assert left == []
+    with trio.move_on_after(0) as scope:
+        await wait("cancelled")
+    assert scope.cancelled_caught
+    assert left == ["cancelled"]
+
+    async def wait_for_news() -> None:
+        with pytest.raises(ValueError, match="the news"):
+            await wait("told")
+
+    waiting.clear()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_news)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.reschedule(waiting.pop(), Error(ValueError("the news")))
+    assert left == ["cancelled"]

@@ -140,6 +140,29 @@ async def test_a_caller_that_leaves_finds_the_answer_of_what_had_begun(
         assert ran.count("k+1") == 1
 
 
+@pytest.mark.parametrize("method", ["deposit", "slow_deposit"])
+@pytest.mark.parametrize("patience", [0.5, 10.5, 11.5, 20])
+async def test_who_asks_for_the_same_gets_the_answer_when_the_first_caller_has_left(
+    autojump_clock: MockClock, method: str, patience: float
+) -> None:
+    """Before its turn, while it runs, and while it is committed."""
+    answers = []
+    async with opened(MemoryStore(latency=1)) as rt, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            answers.append(await rt.call(Account, "k", method, 1, request_id="r"))
+
+        nursery.start_soon(rt.call, Account, "k", "slow_deposit", 10)
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(patience):
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            await rt.call(Account, "k", method, 1, request_id="r")
+        await ask()
+    assert answers == [11, 11]
+    assert ran.count("k+1") == 1
+
+
 async def test_answers_are_kept_like_ended_runs(autojump_clock: MockClock) -> None:
     store = FragileStore()
     options: RuntimeOptions = {"retention": Retention(age=100, count=3)}

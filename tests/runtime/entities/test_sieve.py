@@ -24,6 +24,15 @@ def test_it_never_lacks_what_it_was_given_and_mostly_lacks_the_rest() -> None:
     assert sum(map(sieve.lacks, records(*range(10_000, 20_000)))) > 9_900
 
 
+def test_keys_may_use_the_same_request_ids() -> None:
+    sieve = Sieve()
+    sieve.whole = True
+    same = sha256(b"same").digest()
+    for number in range(1000):
+        sieve.add(b"answered-%d" % number + same)
+    assert sum(sieve.lacks(b"asked-%d" % number + same) for number in range(1000)) > 990
+
+
 def test_it_lacks_nothing_before_it_knows_all() -> None:
     sieve = Sieve()
     assert not any(map(sieve.lacks, records(1, 2)))
