@@ -19,6 +19,8 @@ KEYRUN = Peer(
     remarks=(
         "In W3 a message is the call of an entity without a request id that sets the state of its "
         "key; in W3-runs it is a run of one step that does the same.",
+        "In W4 as many steps may run at a time as there are runs, so that all can be in their "
+        "second step; everything else has its defaults.",
     ),
 )
 

@@ -16,6 +16,7 @@ from benchmarks.peers.table import table
 from tests.peers.recorded import recorded
 
 SVG = "{http://www.w3.org/2000/svg}"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_table_has_figures_ratios_reasons_and_bars() -> None:
@@ -87,6 +88,13 @@ def test_what_was_written_can_be_read_again(tmp_path: Path) -> None:
     assert again == recorded()
     assert (tmp_path / "benchmarks.md").read_text() == page(again)
     assert (tmp_path / "benchmarks.svg").read_text() == chart(again)
+
+
+def test_the_page_in_the_documentation_says_what_the_record_beside_it_does() -> None:
+    """Who changes what is said of a peer writes it again: `--record docs/benchmarks.json`."""
+    record = Record.read(DOCS / "benchmarks.json")
+    assert (DOCS / "benchmarks.md").read_text() == page(record)
+    assert (DOCS / "benchmarks.svg").read_text() == chart(record)
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ from benchmarks.peers.programs.pace import Pace, in_threads
 from benchmarks.peers.programs.stage import Facts, perform, stay, tell
 
 WORKERS = 8
+POLLING = 2
+"""Milliseconds between looks for messages, at most: with this Redis is asked every millisecond, and
+with less without end. The default of a second would only make it slower."""
+IN_ONE_THREAD = 1000
+"""Messages that are fetched ahead for a single thread. The default of two per thread would have it
+wait for the next look after every other message."""
 KILLED = {"heartbeat_timeout": 2000, "maintenance_chance": 10_000}
 """How soon a worker that is silent is taken for dead, in milliseconds, and how often that is looked
 for. The defaults would only make it later."""
@@ -82,7 +88,10 @@ class House:
         self.actors: dict[str, Any] = {
             function.__name__: dramatiq.actor(function, broker=broker) for function in functions
         }
-        dramatiq.Worker(broker, worker_timeout=10, worker_threads=workers).start()
+        worker = dramatiq.Worker(broker, worker_timeout=POLLING, worker_threads=workers)
+        if order.act == "messages":
+            worker.queue_prefetch = IN_ONE_THREAD
+        worker.start()
 
     def pipeline(self, *names: str, number: int) -> None:
         """Actors one after the other; each gets what the one before it returned."""

@@ -1,5 +1,5 @@
-"""Keyrun with its defaults. Each run has a key of its own. A message is the call of an entity, or
-where it says so a run of one step."""
+"""Keyrun with its defaults, but for how many steps may run at a time in W4. Each run has a key of
+its own. A message is the call of an entity, or where it says so a run of one step."""
 
 import os
 from collections.abc import Awaitable, Callable
