@@ -32,7 +32,7 @@ def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     if path.resolve() in (to.resolve(), *to.resolve().parents):
         raise StoreError(f"{to} is inside of {path}; choose another place")
     to = to.resolve()
-    to.parent.mkdir(parents=True, exist_ok=True)
+    identity.make_directory(to.parent)
     draft = Path(mkdtemp(dir=to.parent, prefix=f"{to.name}.partial-"))
     try:
         try:

@@ -77,6 +77,15 @@ def write_identity(path: Path, identity: Identity) -> None:
     sync_directory(path)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are not there, so that no power loss takes one."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -200,5 +209,5 @@ def adopt(environment: lmdb.Environment, path: Path, expected: Identity | None) 
     # The data came first, its name included: a process, or a machine, that ended right here is no
     # reason to refuse the store.
     sync_directory(path)
-    write_identity(path, stored)
     sync_directory(path.absolute().parent)
+    write_identity(path, stored)

@@ -103,7 +103,7 @@ class LmdbStore(Store):
     async def _open_for_writing(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; a store is a directory")
-        self.path.mkdir(parents=True, exist_ok=True)
+        identity.make_directory(self.path)
         self._lock = await self._acquire()
         try:
             expected = identity.check_data_file(self.path)

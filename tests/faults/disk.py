@@ -2,9 +2,9 @@
 
 Between two syncs of a file each of its sectors of 512 bytes may hold any content that it had in the
 cache since the first of them, each sector for itself: writes are dropped, reordered and torn. The
-length of a file and the names in a folder are as uncertain until they were synced. A sync, or a
-write on a descriptor that syncs, is kept once it has returned. What is in flight at the crash may
-be there in part.
+length of a file and the names in a folder, those of folders included, are as uncertain until they
+were synced. A sync, or a write on a descriptor that syncs, is kept once it has returned. What is in
+flight at the crash may be there in part.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,9 @@ Choice = Callable[[int, int], int]
 class _File:
     """A file: its content in the cache, and what its uncertain sectors may hold on the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, folder: bool = False) -> None:
+        self.folder = folder
+        """Whether it is a folder, of which there is nothing but its name."""
         self.cache = bytearray()
         self.sectors: dict[int, list[bytes]] = {}
         self.lengths = [0]
@@ -101,8 +103,8 @@ class Disk:
                 self._flying = set(range(event.offset // SECTOR, last + 1))
             case Kind.TRUNCATE:
                 self.names[event.path].truncate(event.offset)
-            case Kind.CREATE | Kind.RENAME | Kind.UNLINK:
-                file = self.names.pop(event.path, None) or _File()
+            case Kind.CREATE | Kind.RENAME | Kind.UNLINK | Kind.MKDIR:
+                file = self.names.pop(event.path, None) or _File(folder=event.kind is Kind.MKDIR)
                 self._moves.append(event)
                 self._moved.append(file)
                 _move(self.names, event, file)
@@ -111,10 +113,12 @@ class Disk:
         """The call has returned."""
         if event.kind is Kind.WRITE and event.synced:
             self.names[event.path].written_through(event.offset, len(event.data))
-        elif event.kind is Kind.SYNC and event.path in self.names:
-            self.names[event.path].synced()
         elif event.kind is Kind.SYNC:
-            self._sync_names(event.path)
+            file = self.names.get(event.path)
+            if file is None or file.folder:
+                self._sync_names(event.path)
+            else:
+                file.synced()
 
     def _sync_names(self, folder: str) -> None:
         left = []
@@ -136,7 +140,12 @@ class Disk:
         for event, file in zip(self._moves, self._moved, strict=True):
             if choose(-2, 2):
                 _move(names, event, file)
-        return {path: file.image(choose) for path, file in names.items()}
+        gone = {path for path, file in self.names.items() if file.folder} - names.keys()
+        return {
+            path: file.image(choose)
+            for path, file in names.items()
+            if not file.folder and gone.isdisjoint(map(str, PurePosixPath(path).parents))
+        }
 
     def _choices(self, random: Random, wild: int) -> Iterator[Choice]:
         uncertain = [number for file in self.names.values() for number in file.sectors]
@@ -166,7 +175,7 @@ class Disk:
 def _move(names: dict[str, _File], event: Event, file: _File) -> None:
     """One change of a name, which happens whole or not at all."""
     names.pop(event.path, None)
-    if event.kind is Kind.CREATE:
+    if event.kind in (Kind.CREATE, Kind.MKDIR):
         names[event.path] = file
     elif event.kind is Kind.RENAME:
         names[event.data.decode()] = file

@@ -25,7 +25,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, TRUNCATE = 2, SYNC = 3, CREATE = 4, RENAME = 5, UNLINK = 6, MAPPED = 7 };
+enum { WRITE = 1, TRUNCATE = 2, SYNC = 3, CREATE = 4, RENAME = 5, UNLINK = 6, MAPPED = 7, MKDIR = 8 };
 
 struct header {
     uint32_t kind, flags;
@@ -278,6 +278,18 @@ int unlink(const char *path)
     int result = real(path), saved = errno;
     if (!result && name)
         record(UNLINK, 0, 0, name, NULL, 0, 0);
+    errno = saved;
+    return result;
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    REAL(mkdir);
+    char buffer[PATH_MAX];
+    const char *name;
+    int result = real(path, mode), saved = errno;
+    if (!result && (name = full_name(AT_FDCWD, path, buffer)))
+        record(MKDIR, 0, 0, name, NULL, 0, 0);
     errno = saved;
     return result;
 }

@@ -13,7 +13,8 @@ from keyrun.storage.conformance.model import Rows, laid_on
 from keyrun.storage.record import seal
 
 TABLES = ("red", "green", "blue")
-STORE = "store"
+STORE = "far/away/store"
+"""Below folders that are made with it: a power loss may take those, too."""
 NOTES = "notes"
 
 LAX: dict[str, dict[str, bool]] = {

@@ -97,7 +97,7 @@ async def survey(
         image.pop(commits.NOTES, None)
         image.pop(f"{commits.STORE}/lock.mdb", None)  # anew with each boot
         content = sha256(repr(sorted(image.items())).encode()).digest()
-        if (acknowledged, content) in seen or not image:
+        if (acknowledged, content) in seen or not (image or acknowledged):
             continue
         seen.add((acknowledged, content))
         findings.images += 1
@@ -112,7 +112,7 @@ async def survey(
             findings.refused += verdict.startswith("refused")
             where = f"image {findings.images} at call {len(returned)} of {len(events)}"
             findings.first = findings.first or f"{where}: {verdict}"
-        shutil.rmtree(store)
+        shutil.rmtree(store, ignore_errors=True)
     return findings
 
 

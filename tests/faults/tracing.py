@@ -29,6 +29,7 @@ class Kind(IntEnum):
     RENAME = 5
     UNLINK = 6
     MAPPED = 7
+    MKDIR = 8
 
 
 @attrs.frozen(kw_only=True)

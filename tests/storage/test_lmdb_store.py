@@ -20,6 +20,7 @@ from keyrun.storage import (
     StoreError,
     StoreFull,
     StoreTooNew,
+    identity,
     writer,
 )
 from keyrun.storage.conformance import batch
@@ -60,6 +61,19 @@ async def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> 
         "lock.mdb",
         "owner.lock",
     }
+
+
+async def test_the_names_of_directories_that_are_made_are_durable_before_the_store_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss would take a directory with all that is in it."""
+    said: list[Path | str] = []
+    monkeypatch.setattr(identity, "sync_directory", said.append)
+    monkeypatch.setattr(identity, "write_identity", lambda *_: said.append("it is a store"))
+    path = tmp_path / "far" / "away" / "store"
+    async with LmdbStore(path):
+        before = said[: said.index("it is a store")]
+    assert {tmp_path, tmp_path / "far", path.parent, path} <= set(before)
 
 
 async def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
