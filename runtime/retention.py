@@ -93,11 +93,10 @@ class Sweeper:
                 continue
             submission, standing = await self._read(number)
             kept = await engine.store.get("dead", engine.ledger.number(number)) is not None
-            group = engine.store.open_group()
-            # A dead letter leaves the index, too, or it would be looked at again and again.
-            group.delete("ended", key)
             if submission is not None and not kept:
-                await erase(engine, group, number, submission, standing or Standing())
+                await erase(engine, number, submission, standing or Standing())
+            # A dead letter leaves the index, too, or it would be looked at again and again.
+            engine.store.open_group().delete("ended", key)
             self._ended -= 1
             swept += 1
         if swept:

@@ -156,14 +156,16 @@ class Children:
         self._put(group, parent, child, child_id, "", orphaned=True)
         group.when_durable(self._cancel, parent, child_id)
 
-    async def bereave(self, group: "Group", parent: int) -> None:
-        """Stage that a run is gone which had not ended: its children are left alone."""
+    async def of(self, parent: int) -> list[tuple[int, str]]:
+        """Numbers and ids of a run's children that have not ended."""
+        found = []
         for record, raw in await self._engine.store.scan(
             "children", prefix=self._engine.ledger.number(parent)
         ):
             child = await self._read(record, raw)
             if child is not None and not child[1]:
-                self.leave_alone(group, parent, int.from_bytes(record[-8:], "big"), child[0])
+                found.append((int.from_bytes(record[-8:], "big"), child[0]))
+        return found
 
     def _cancel(self, parent: int, child_id: str) -> None:
         self._orphans.append((parent, child_id))

@@ -5,7 +5,7 @@ a small group is there whole or not at all, and of a large one that was cut off 
 is missing. Nothing of a group is in memory unless somebody works on it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -206,17 +206,18 @@ class Groups:
                 found[member_id] = attrs.evolve(entry, position=next(free))
         return found
 
-    async def erased(
-        self, group: "Group", number: int, submission: Submission, standing: Standing
-    ) -> None:
-        """All that is stored of a run is being removed. How it ended is kept, so that it does not
-        run again with its group, until the runs of all members are gone."""
+    async def leaving(
+        self, number: int, submission: Submission, standing: Standing
+    ) -> "Callable[[Group], None] | None":
+        """All that is stored of a run is about to be removed: what stages that, or nothing if it is
+        no member. How it ended is kept, so that it does not run again with its group, until the
+        runs of all members are gone. It is to be called before anything else is awaited."""
         engine, group_id = self._engine, submission.origin.removeprefix(OF_GROUP)
         member_id = submission.headers.get(MEMBER, "")
         if submission.origin == SALVAGED:
             found = await find_member(engine.ledger, number)
             if found is None:
-                return
+                return None
             group_id, member_id = found
         prefix = member_prefix(engine.ledger, group_id)
         key = prefix + member_id.encode()
@@ -224,28 +225,34 @@ class Groups:
             fields = await engine.ledger.get("members", key)
         except DAMAGE as error:
             logger.error("how a member of the group %s ended is lost: %s", group_id, error)
-            group.delete("members", key)
-            return
+            return lambda group: group.delete("members", key)
         if fields is None:
-            return
+            return None
         entry = Entry.read(key[len(prefix) :].decode(), fields)
         if entry.number != number:
-            return
-        self._leaving.add(key)
-        group.when_durable(self._left, key, number)
-        group.delete("members", key)
-        rows = await engine.store.scan("members", prefix=prefix, limit=len(self._leaving) + 1)
-        if group_id in self._doors or not all(row in self._leaving for row, _ in rows):
-            gone = standing.state if standing.state.terminal else State.CANCELLED
-            fields = list(attrs.evolve(entry, gone=gone).fields())
-            group.put("former", key, sealed("former", key, *fields))
-            return
-        group.delete("groups", engine.ledger.name(group_id))
-        for row, _ in await engine.store.scan("former", prefix=prefix):
-            group.delete("former", row)
-        for leaving in self._leaving:
-            if leaving.startswith(prefix):
-                group.delete("former", leaving)
+            return None
+        gone = standing.state if standing.state.terminal else State.CANCELLED
+        last = list(attrs.evolve(entry, gone=gone).fields())
+        leaving = {key, *self._leaving}
+        rows = await engine.store.scan("members", prefix=prefix, limit=len(leaving) + 1)
+        if group_id in self._doors or not all(row in leaving for row, _ in rows):
+            former = None
+        else:
+            former = [row for row, _ in await engine.store.scan("former", prefix=prefix)]
+            former += [row for row in leaving if row.startswith(prefix)]
+
+        def leave(group: "Group") -> None:
+            self._leaving.add(key)
+            group.when_durable(self._left, key, number)
+            group.delete("members", key)
+            if former is None:
+                group.put("former", key, sealed("former", key, *last))
+                return
+            group.delete("groups", engine.ledger.name(group_id))
+            for row in former:
+                group.delete("former", row)
+
+        return leave
 
     def _left(self, key: bytes, number: int) -> None:
         self._leaving.discard(key)

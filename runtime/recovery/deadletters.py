@@ -1,6 +1,6 @@
 """Dead letters and what is quarantined, and their way back: redrive, forget, release."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -229,10 +229,11 @@ async def forget(engine: "Engine", run_id: str) -> None:
             run_id=run_id,
             key=submission.key,
         )
-    group = engine.store.open_group()
-    await erase(engine, group, number, submission, standing)
-    if quarantined and engine.children.used:
-        await _tell_family(engine, group, submission, standing)
+    family = quarantined and engine.children.used
+    children = await engine.children.of(number) if family else []
+    group = await erase(engine, number, submission, standing)
+    if family:
+        _tell_family(engine, group, submission, standing, children)
     await engine.store.durable(group)
     if quarantined:
         live = engine.live.pop(number, None)
@@ -242,14 +243,19 @@ async def forget(engine: "Engine", run_id: str) -> None:
         line.drop(number)
 
 
-async def _tell_family(
-    engine: "Engine", group: "Group", submission: Submission, standing: Standing
+def _tell_family(
+    engine: "Engine",
+    group: "Group",
+    submission: Submission,
+    standing: Standing,
+    children: list[tuple[int, str]],
 ) -> None:
     """A run that has not ended is forgotten: who waits for it is told, and its children end."""
     if submission.parent is not None and standing.generation == 1:
         gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
         engine.children.ended(submission, gone, group)
-    await engine.children.bereave(group, submission.number)
+    for child, child_id in children:
+        engine.children.leave_alone(group, submission.number, child, child_id)
 
 
 async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
@@ -261,26 +267,32 @@ async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
 
 
 async def erase(
-    engine: "Engine", group: "Group", number: int, submission: Submission, standing: Standing
-) -> None:
-    """Stage the removal of every record of a run."""
-    ledger = engine.ledger
-    engine.forgotten.add(number)
-    group.when_durable(engine.forgotten.discard, number)
+    engine: "Engine", number: int, submission: Submission, standing: Standing
+) -> "Group":
+    """Stage the removal of every record of a run. All of it is read before anything is staged: what
+    cannot be read must not leave half of a run behind."""
+    ledger, store = engine.ledger, engine.store
     record = ledger.number(number)
-    for table in ("runs", "status", "dead"):
-        group.delete(table, record)
-    if engine.instances is not None:
-        engine.instances.dropped(group, submission)
+    gone = [(table, record) for table in ("runs", "status", "dead")]
     for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
-        for key, _ in await engine.store.scan(table, prefix=record):
-            group.delete(table, key)
-    if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
-        await engine.groups.erased(group, number, submission, standing)
+        gone += [(table, key) for key, _ in await store.scan(table, prefix=record)]
     # The id may lead to a later run by now.
     if await ledger.find(submission.run_id) == number:
-        group.delete("ids", ledger.run_id(submission.run_id))
+        gone.append(("ids", ledger.run_id(submission.run_id)))
     if standing.ended_at is not None:
-        group.delete("ended", ledger.timed(standing.ended_at, number))
+        gone.append(("ended", ledger.timed(standing.ended_at, number)))
     if standing.place is not None:
-        group.delete("queue", ledger.place(submission.key, standing.place))
+        gone.append(("queue", ledger.place(submission.key, standing.place)))
+    leave: Callable[[Group], None] | None = None
+    if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
+        leave = await engine.groups.leaving(number, submission, standing)
+    group = store.open_group()
+    for table, key in gone:
+        group.delete(table, key)
+    if leave is not None:
+        leave(group)
+    if engine.instances is not None:
+        engine.instances.dropped(group, submission)
+    engine.forgotten.add(number)
+    group.when_durable(engine.forgotten.discard, number)
+    return group

@@ -1,11 +1,23 @@
 """Ended runs are kept by age since the end and by count; dead letters stay."""
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, PermanentError, Retention, RunFailed, step, workflow
-from keyrun.storage import MemoryStore
+from keyrun.runtime import (
+    Context,
+    Member,
+    PermanentError,
+    Retention,
+    RunFailed,
+    State,
+    step,
+    workflow,
+)
+from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 
 
@@ -90,3 +102,45 @@ async def test_what_the_hook_was_not_told_is_not_swept(autojump_clock: MockClock
         await trio.sleep(10_000)
         assert [outcome.run_id for outcome in hook.outcomes] == [f"r{n}" for n in range(20)]
         assert await rt.runs() == []
+
+
+class Unreadable(MemoryStore):
+    """A store of which some tables cannot be read for a while."""
+
+    tables: Collection[str] = ()
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        self._check(table)
+        return await super()._get(table, key)
+
+    async def _scan(self, table: str, *where: Any) -> list[tuple[bytes, bytes]]:
+        self._check(table)
+        return await super()._scan(table, *where)
+
+    def _check(self, table: str) -> None:
+        if table in self.tables:
+            raise StoreError("the disk gave up")
+
+
+@pytest.mark.parametrize("table", ["ids", "sent", "former", "members"])
+async def test_a_run_that_cannot_be_read_is_not_forgotten_by_halves(
+    autojump_clock: MockClock, table: str
+) -> None:
+    store = Unreadable()
+    async with open_test_runtime(store, workflows=[job]) as runtime:
+        members = [Member(job, 1, key="k", member_id="m")]
+        await (await runtime.submit_group("g", members)).results()
+        known = await runtime.status("g-m")
+        story = await runtime.history("g-m")
+        store.tables = [table]
+        with pytest.raises(StoreError, match="gave up"):
+            await runtime.forget("g-m")
+        store.tables = ()
+        await trio.sleep(1)
+        assert await runtime.status("g-m") == known
+        assert await runtime.history("g-m") == story
+        await runtime.forget("g-m")
+        assert await runtime.status("g-m") is None
+        assert await runtime.group("g") is None
+        again = await (await runtime.submit_group("g", members)).results()
+        assert again["m"].state is State.SUCCEEDED
