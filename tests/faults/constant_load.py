@@ -13,15 +13,24 @@ import gc
 import json
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 from trio.testing import MockClock
 
 from keyrun import (
+    CircuitBreaker,
     Context,
     Continue,
+    Entity,
+    Every,
+    Graph,
+    Member,
+    NodeInput,
     PermanentError,
+    RateLimit,
+    Resources,
     Retention,
     Retry,
     RunFailed,
@@ -30,6 +39,7 @@ from keyrun import (
     TransientError,
     Turn,
     current_step,
+    entity,
     machine,
     open_runtime,
     step,
@@ -39,7 +49,7 @@ from keyrun.testing import virtual_wall
 
 KEYS = 20
 FRESH = 500
-KEPT = 200
+KEPT = 60
 """Ended runs that are kept."""
 
 
@@ -78,11 +88,100 @@ async def turning(t: Turn) -> Continue | Succeed:
     return Succeed(t.number) if t.number == 2 else Continue(t.payload)
 
 
+@workflow
+async def child(ctx: Context, number: int) -> int:
+    """Waits for longer than it stays in memory."""
+    await ctx.sleep(5)
+    return number
+
+
+@workflow
+async def parent(ctx: Context, number: int) -> int:
+    """Waits for a child under another key, for one of its own, and for what it is sent; then goes
+    on with an empty journal, once."""
+    if number >= 0:
+        await ctx.child(child, number, key=f"child-{number % FRESH}")
+        await ctx.child(child, number)
+        await ctx.wait_signal("go")
+        await ctx.approval("gate", timeout=60)
+        ctx.continue_as(-1)
+    return number
+
+
+@workflow
+async def tick(ctx: Context, number: int) -> int:
+    """What a schedule or a group starts."""
+    return await ctx.step(flaky, "tick")
+
+
+async def node(given: NodeInput) -> int:
+    """A node that is well."""
+    return int(given.run_input)
+
+
+async def sick(given: NodeInput) -> int:
+    """One that is not, and whose circuit is opened."""
+    raise TransientError("as planned")
+
+
+GRAPH = Graph("diamond")
+GRAPH.node("a", node, max_concurrent=2, rate=RateLimit(100))
+GRAPH.node("b", node, resources=Resources(cpu=1), compensate=node)
+GRAPH.node("c", sick, retry=Retry.none(), breaker=CircuitBreaker(minimum_calls=2), fallback="d")
+GRAPH.node("d", node)
+GRAPH.edge("a", "b", when="output >= 0")
+GRAPH.edge("b", "c")
+
+
+@entity
+class Account(Entity):
+    """What is called."""
+
+    async def deposit(self, amount: int) -> int:
+        """Remembers the last."""
+        self.state["last"] = amount
+        return amount
+
+
+async def family(runtime: Runtime, number: int) -> None:
+    """A run that waits, with its children; it is sent what it waits for, twice."""
+    run = await runtime.submit(parent, number, key=f"parent-{number % FRESH}")
+    for _ in range(2):
+        await runtime.signal(run.run_id, "go", number, signal_id="only")
+    await trio.sleep(20)
+    await runtime.approve(run.run_id, "gate", by="somebody")
+    await run.result()
+
+
+async def others(runtime: Runtime, number: int) -> None:
+    """A graph, calls, a group, a schedule."""
+    with suppress(RunFailed):  # until the circuit is open
+        await (await runtime.submit(GRAPH, number, key=f"graph-{number % FRESH}")).result()
+    for key in range(3):
+        account = runtime.entity(Account, f"account-{key}")
+        await account.deposit(number)
+        await runtime.call(
+            Account, f"account-{key}", "deposit", number, request_id=f"request-{number}"
+        )
+    members = [Member(tick, each, key=f"member-{each}") for each in range(2)]
+    await (await runtime.submit_group(f"group-{number}", members)).results()
+    name = f"schedule-{number}"
+    await runtime.schedule(name, tick, number, key="clock", when=Every(10))
+    await trio.sleep(25)
+    await runtime.delete_schedule(name)
+
+
 async def one(runtime: Runtime, number: int) -> None:
-    """One run. The keys of machines come again after a while; those that keep a state are few,
-    since a state stays."""
+    """One run, or a few. The keys of those without a state come again after a while; those that
+    keep one are few, since it stays."""
     if number % 5 == 0:
         await (await runtime.submit(turning, number, key=f"machine-{number % FRESH}")).result()
+        return
+    if number % 5 == 1:
+        await family(runtime, number)
+        return
+    if number % 10 == 2:
+        await others(runtime, number)
         return
     run = await runtime.submit(busy, number, key=f"key-{number % KEYS}")
     if number % 11 == 0:
@@ -143,7 +242,12 @@ async def main(folder: Path, samples: int, runs: int, leak: int) -> None:
     """Sample after sample. With `leak` each run leaves so many bytes behind."""
     retention = Retention(count=KEPT, age=1e9)
     async with open_runtime(
-        folder / "store", workflows=[busy, turning], retention=retention, wall=virtual_wall
+        folder / "store",
+        workflows=[busy, turning, parent, child, tick, GRAPH],
+        entities=[Account],
+        resources=Resources(cpu=2),
+        retention=retention,
+        wall=virtual_wall,
     ) as runtime:
         number = 0
         for _ in range(samples):
