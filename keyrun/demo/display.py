@@ -45,7 +45,7 @@ class Display:
         self._console = console
         self._live: Live | None = None
         self._said = monotonic()
-        self._steps, self._commits = Pace(), Pace()
+        self._attempts, self._commits = Pace(), Pace()
         self._read = 0
         self._latest: deque[tuple[int, str]] = deque(maxlen=LATEST)
         self._retries = 0
@@ -69,14 +69,15 @@ class Display:
         """As it is now."""
         record = campaign.record
         self._follow(record)
-        steps, commits = self._steps.of(record.steps), self._commits.of(record.commits)
+        attempts, commits = self._attempts.of(record.attempts), self._commits.of(record.commits)
         if self._live is not None:
-            self._live.update(self._picture(campaign, steps, commits))
+            self._live.update(self._picture(campaign, attempts, commits))
         elif monotonic() - self._said >= EVERY:
             self._said = monotonic()
             self._console.print(
-                f"{campaign.elapsed:5.1f} s {len(record.told):>6,} orders {steps:>5,.0f} steps/s "
-                f"{commits:>5,.0f} commits/s {max(0, record.lives - 1)} kills",
+                f"{campaign.elapsed:5.1f} s {len(record.told):>6,} orders "
+                f"{attempts:>5,.0f} tries/s {commits:>5,.0f} commits/s "
+                f"{max(0, record.lives - 1)} kills",
                 soft_wrap=True,
             )
 
@@ -88,7 +89,7 @@ class Display:
                 self._retries += line.fields[2] != "1"
         self._read = len(record.lines)
 
-    def _picture(self, campaign: Campaign, steps: float, commits: float) -> Group:
+    def _picture(self, campaign: Campaign, attempts: float, commits: float) -> Group:
         record, seconds = campaign.record, campaign.assignment.seconds
         table = Table.grid(padding=(0, 2))
         table.add_column(justify="right", width=9)
@@ -97,8 +98,8 @@ class Display:
         for count, words in (
             (placed, f"orders of {campaign.assignment.keys:,} customers"),
             (done, f"of them done, {max(0, placed - done):,} under way"),
-            (record.steps, f"steps, {steps:,.0f} per second"),
-            (self._retries, "of them tried again"),
+            (record.attempts, f"attempts of steps, {attempts:,.0f} per second"),
+            (self._retries, "of them not the first of their step"),
             (record.commits, f"commits, {commits:,.0f} per second"),
             (max(0, record.lives - 1), "times killed and restarted"),
         ):

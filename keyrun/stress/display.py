@@ -52,7 +52,7 @@ class Display:
         over = campaign.elapsed >= assignment.seconds
         total = record.acknowledged if over else assignment.runs
         share = max(told / max(total, 1), 0 if over else campaign.elapsed / assignment.seconds)
-        words = f"{told:,} runs, {record.steps:,} steps"
+        words = f"{told:,} runs, {record.attempts:,} attempts"
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(

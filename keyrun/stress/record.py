@@ -17,7 +17,7 @@ class Record:
     begun: list[int] = attrs.field(init=False)
     """How many runs of each key were acknowledged."""
     told: set[int] = attrs.field(factory=set)
-    steps: int = 0
+    attempts: int = 0
     lives: int = 0
     ready: bool = False
     done: bool = False
@@ -94,7 +94,7 @@ class Record:
             case Mark.TOLD:
                 self.told.add(line.run)
             case Mark.BEGUN:
-                self.steps += 1
+                self.attempts += 1
             case Mark.COMMITS:
                 self._commits[-1] = (int(line.fields[0]), int(line.fields[1]))
             case Mark.DONE:

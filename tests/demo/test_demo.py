@@ -95,7 +95,7 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
     assert done.returncode == 0, done.stdout + done.stderr
     assert kept(done.stdout) == len(Promise)
     assert re.search(r"^ +[1-9]\d*  kills", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ steps/s", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ tries/s", done.stdout, re.MULTILINE)
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
