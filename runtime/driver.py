@@ -17,7 +17,7 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.logs import log
-from keyrun.runtime.recovery.bugs import is_bug
+from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.run import NOT_DRIVEN, Run
 from keyrun.runtime.settlement import quarantine, settle
 from keyrun.runtime.steps.undoing import decide, undo
@@ -98,7 +98,7 @@ async def one_pass(
         except Exception as error:
             # If not of this store, a StoreError is of one that the workflow uses itself.
             failed = isinstance(error, StoreError) and run.engine.failure is not None
-            if failed or is_bug(error):
+            if failed or is_bug(error) or is_store_failure(error):
                 raise
             failure = workflow_error(error)
         while conclude is None and run.held:
@@ -130,7 +130,8 @@ async def one_pass(
 def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
     """What is left of an error that is no Exception when that is taken away which ends the pass: a
     nursery of the workflow wraps it."""
-    if is_bug(error) or not is_crash(error, trio.Cancelled if cancelled else ()):
+    ours = is_bug(error) or is_store_failure(error)
+    if ours or not is_crash(error, trio.Cancelled if cancelled else ()):
         raise error
     if not run.rehearsed:
         # Nothing in between has looked at it, so a step may have left without giving this back.

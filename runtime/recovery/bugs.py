@@ -9,6 +9,8 @@ from dis import opmap
 from types import TracebackType
 
 from keyrun.errors import KeyrunError
+from keyrun.runtime.recovery.damage import DAMAGE
+from keyrun.storage import StoreError
 
 _OURS = ("keyrun.runtime.", "keyrun.storage.", "keyrun.actors.")
 _INNER = frozenset(
@@ -34,6 +36,10 @@ _INNER = frozenset(
         "storage.store",
     )
 )
+_DOORS = frozenset(
+    f"keyrun.runtime.{name}" for name in ("runtime", "handle", "groups.handle", "views.reader")
+)
+"""What there is to be asked from outside of a workflow."""
 _CALLS = frozenset({"perform", "_call", "in_thread"})
 """Functions that call the function of a step: what it makes of its arguments shows there."""
 _RAISE = opmap["RAISE_VARARGS"]
@@ -45,6 +51,19 @@ def is_bug(error: BaseException) -> bool:
         return any(map(is_bug, error.exceptions))
     frames = _frames(error)
     return bool(frames) and _is_ours(error, frames[-1])
+
+
+def is_store_failure(error: BaseException) -> bool:
+    """Whether what a workflow let out, or something in a group, says that what it asked of its
+    context came to nothing since the store gave up. One that says what is damaged does not, nor one
+    of a store or a runtime that the workflow uses itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_store_failure, error.exceptions))
+    if not isinstance(error, StoreError) or isinstance(error, DAMAGE):
+        return False
+    modules = [_module(frame) for frame in _frames(error)][1:]
+    ours = [name for name in modules if name.startswith("keyrun.runtime.")]
+    return bool(ours) and ours[0] not in _DOORS
 
 
 def is_bug_in_step(error: BaseException) -> bool:

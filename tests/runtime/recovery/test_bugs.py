@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from keyrun.runtime import (
 )
 from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.run import Run
+from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 
 
@@ -181,3 +183,45 @@ async def test_a_bug_is_not_handled_as_a_failure_of_the_step(
             await trio.sleep(1.5)
         assert await run.result() == "done"
     assert not handled
+
+
+class GivesUp(MemoryStore):
+    """A store that cannot say who stands in line, once, when it is told to."""
+
+    armed = False
+
+    async def _scan(self, table: str, *where: Any) -> list[tuple[bytes, bytes]]:
+        if self.armed and table == "queue":
+            self.armed = False
+            raise StoreError("the disk gave up")
+        return await super()._scan(table, *where)
+
+
+@workflow
+async def holding(ctx: Context, seconds: float) -> float:
+    await ctx.sleep(seconds)
+    return seconds
+
+
+async def test_a_store_that_cannot_be_read_fails_the_runtime_and_not_the_run_that_asked(
+    autojump_clock: MockClock,
+) -> None:
+    store = GivesUp()
+
+    @workflow
+    async def parent(ctx: Context, again: bool) -> float:
+        store.armed = not tried
+        tried.append(again)
+        return await ctx.child(holding, 1, key="held")
+
+    tried: list[bool] = []
+    with pytest.raises(StoreError, match="gave up"):
+        async with open_test_runtime(store, workflows=[holding, parent]) as runtime:
+            await runtime.submit(holding, 3600, key="held")
+            await trio.sleep(10)
+            run = await runtime.submit(parent, True, key="k", run_id="r")
+            await run.result()
+    async with open_test_runtime(store, workflows=[holding, parent]) as runtime:
+        again = await runtime.submit(parent, True, key="k", run_id="r")
+        assert not again.newly_submitted
+        assert await again.result() == 1
