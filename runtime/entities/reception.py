@@ -14,7 +14,7 @@ from keyrun.runtime.entities.calls import Call, left, perform, serving
 from keyrun.runtime.entities.entity import Kind, Method, kind_of
 from keyrun.runtime.entities.requests import Request, Requests
 from keyrun.runtime.entities.states import State, States
-from keyrun.runtime.entities.waits import Waits
+from keyrun.runtime.entities.waits import Waits, is_driven_here, of_own_key
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.retention import Retention
@@ -171,6 +171,10 @@ class Reception:
         """Put a call into the line of its key."""
         engine = self._engine
         line = call.line = engine.line(call.key)
+        head = line.head
+        if head is not None and is_driven_here(head):
+            self.settled(call)
+            raise of_own_key(call, head)
         call.number = engine.next_number
         call.task = trio.lowlevel.current_task()
         if line.calls is None:
@@ -178,7 +182,6 @@ class Reception:
         else:
             line.calls.append(call)
         engine.backlog.enter(line)
-        head = line.head
         if head is not None and head.parked:
             engine.parking.overtake(head)
         if not line.awake:

@@ -10,6 +10,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from keyrun.runtime.children.circles import chain
 from keyrun.runtime.errors import CallCycle
 from keyrun.runtime.values import Priority
@@ -17,7 +19,28 @@ from keyrun.runtime.values import Priority
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.entities.calls import Call
+    from keyrun.runtime.run import Run
     from keyrun.runtime.steps.current import CurrentStep
+
+
+def is_driven_here(run: "Run") -> bool:
+    """Whether the current task runs the code of a workflow, in its main line or in a branch."""
+    driver = None if run.seat is None else run.seat.task
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None and task is not driver:
+        task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+    return task is not None
+
+
+def of_own_key(call: "Call", run: "Run") -> CallCycle:
+    """What the code of a workflow gets that calls the key of its run."""
+    return CallCycle(
+        f"{call.name} would never begin: the run {run.run_id!r} holds its key {call.key!r} until "
+        "it ends, and would wait for this; call it under another key, or when the run has ended",
+        run_id=run.run_id,
+        key=call.key,
+        step=call.name,
+    )
 
 
 class Waits:

@@ -201,3 +201,29 @@ async def test_code_that_a_method_left_running_holds_no_key(autojump_clock: Mock
         await rt.call(Node, "a", "leave_running", nursery, "b")
         # Something waits for b that was called from a, but a does not.
     assert answers == {"b": ["b", "a"]}
+
+
+@pytest.mark.parametrize("request_id", [None, "once"])
+async def test_workflow_code_that_calls_the_key_of_its_run_is_told(
+    autojump_clock: MockClock, request_id: str | None
+) -> None:
+    def call(key: str) -> Coroutine[Any, Any, Any]:
+        return runtimes[-1].call(Node, key, "reach", request_id=request_id)
+
+    @workflow
+    async def direct(ctx: Context) -> Any:
+        return await call(ctx.key)
+
+    @workflow
+    async def in_branches(ctx: Context) -> Any:
+        return await ctx.gather(lambda ctx: call("other"), lambda ctx: call(ctx.key))
+
+    async with opened(None, Node, workflows=[direct, in_branches]) as rt:
+        runtimes.append(rt)
+        with trio.fail_after(100):
+            for flow in (direct, in_branches):
+                run = await rt.submit(flow, key="k")
+                with pytest.raises(RunFailed, match=r"CallCycle: Node.reach would never begin"):
+                    await run.result()
+            # The run of another key is waited for as ever, and nobody else is in the way.
+            assert await call("k") == ["k"]

@@ -1,5 +1,7 @@
 """Timers: runs that sleep are woken when they are due, whatever became of the clock."""
 
+from math import inf
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -100,3 +102,20 @@ async def test_a_clock_that_is_set_back_while_nobody_has_the_store_makes_no_one_
     async with open_test_runtime(store, workflows=[napping], wall=set_back) as rt:
         await trio.sleep(2000)
     assert ended == {"r": pytest.approx(1000, abs=0.1)}
+
+
+async def test_nothing_waits_longer_than_its_whole_length_where_the_clock_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=[napping], evict_after=inf) as rt:
+        await rt.submit(napping, 1000, key="k", run_id="r")
+        await trio.sleep(500)
+    lose_the_clock(store)
+
+    def set_back() -> float:
+        return EPOCH - 7200 + trio.current_time()
+
+    async with open_test_runtime(store, workflows=[napping], wall=set_back, evict_after=inf) as rt:
+        await trio.sleep(9000)
+    assert ended == {"r": pytest.approx(1500, abs=0.1)}
