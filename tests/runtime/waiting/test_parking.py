@@ -200,6 +200,33 @@ async def test_with_branches_a_run_leaves_only_when_all_of_them_wait(
         assert trio.current_time() == pytest.approx(200, abs=0.2)
 
 
+async def test_a_branch_that_waits_for_a_slot_keeps_the_run_in_memory(
+    autojump_clock: MockClock,
+) -> None:
+    began: list[float] = []
+
+    @step
+    async def work(seconds: float) -> None:
+        began.append(trio.current_time())
+        await trio.sleep(seconds)
+
+    @workflow
+    async def busy(ctx: Context) -> None:
+        await ctx.step(work, 50)
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.gather(ctx.step(work, 1), lambda ctx: ctx.sleep(200))
+
+    async with open_test_runtime(workflows=[busy, flow], max_concurrent_steps=1) as rt:
+        await rt.submit(busy, key="busy")
+        run = await rt.submit(flow, key="k")
+        await trio.sleep(40)
+        assert rt.statistics().live == 2
+        await run.result()
+    assert began == [pytest.approx(0, abs=0.2), pytest.approx(50, abs=0.2)]
+
+
 async def test_backoff_leaves_memory_too_and_costs_no_attempt(autojump_clock: MockClock) -> None:
     tries: list[float] = []
 
