@@ -115,6 +115,12 @@ class Branch:
             raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key, step=missing))
         await trio.lowlevel.checkpoint_if_cancelled()
 
+    @property
+    def open(self) -> bool:
+        """Whether the journal knows nothing that ended this branch, or a block that it is in."""
+        around = self.run.journal.around(self.prefix)
+        return not self.lost and not any(scope.expires for scope in around)
+
     async def admit(self) -> None:
         """Return when something may be started that the journal has no outcome of."""
         journal = self.run.journal

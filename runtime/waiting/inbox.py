@@ -42,9 +42,13 @@ class Inbox:
 
     def has(self, channel: str) -> bool:
         """Whether there is something on a channel that was not taken."""
-        return any(signal.channel == channel for signal in self.signals) or any(
+        return self.offers(channel) or any(
             wait.channel == channel and wait.signal is not None for wait in self.waits.values()
         )
+
+    def offers(self, channel: str) -> bool:
+        """Whether there is something on a channel that nobody has yet."""
+        return any(signal.channel == channel for signal in self.signals)
 
     def last(self) -> int:
         """The place of the last that is there."""

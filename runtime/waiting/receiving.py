@@ -126,7 +126,9 @@ async def receive(
         return _taken(memory)
     inbox = run.letters
     try:
-        if branch.bound:
+        if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):
+            # Else it came while this waited: that the block is out of time meanwhile, where the
+            # run had left memory and had to come back, takes nothing from it.
             await branch.admit()
         if not memory.rank:
             timer = None if timeout is None else (run.engine.steady() + timeout, timeout)

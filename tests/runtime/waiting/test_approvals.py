@@ -192,3 +192,55 @@ async def test_of_two_decisions_while_a_run_is_leaving_one_counts(
                 await trio.sleep(0.01)
         assert await run.result() in ("ann", "bob")
     assert said == ["the run 'r' does not wait at the gate 'gate': it is settled already"]
+
+
+@workflow
+async def in_time(ctx: Context) -> str:
+    with ctx.move_on_after(10):
+        return (await ctx.approval("gate")).by
+    with ctx.move_on_after(10):
+        return (await ctx.approval("gate")).by + ", later"
+    return "nobody"
+
+
+@PATIENCE
+@pytest.mark.parametrize("latency", [0.0, 0.01])
+async def test_a_decision_that_was_accepted_counts_also_if_the_time_is_up_when_the_run_comes_back(
+    autojump_clock: MockClock, patience: float, latency: float
+) -> None:
+    told: list[tuple[bool, str]] = []
+    store = MemoryStore(latency=latency)
+    async with open_test_runtime(store, workflows=[in_time], evict_after=patience) as rt:
+
+        async def decide(number: int) -> None:
+            name = f"r{number}"
+            run = await rt.submit(in_time, key=name, run_id=name)
+            await trio.sleep(9.9 + number / 200)
+            try:
+                await rt.approve(name, "gate", by="ann")
+            except GateNotWaiting:
+                told.append((False, await run.result()))
+            else:
+                told.append((True, await run.result()))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(decide, number)
+    assert set(told) == {(True, "ann"), (False, "nobody")}
+
+
+@PATIENCE
+async def test_a_decision_counts_also_if_its_time_is_up_at_the_next_start(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[in_time], evict_after=patience) as rt:
+        await rt.submit(in_time, key="k", run_id="r")
+        await trio.sleep(5)
+        await rt.pause("r")
+        await rt.approve("r", "gate", by="ann")
+        store.crash()
+    await trio.sleep(100)
+    async with open_test_runtime(store, workflows=[in_time], evict_after=patience) as rt:
+        await rt.resume("r")
+        assert await (await rt.submit(in_time, key="k", run_id="r")).result() == "ann"
