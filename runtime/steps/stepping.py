@@ -156,9 +156,10 @@ def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> No
 
 async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
     """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
-    await given_back(run, ident, memory)
     if step.set.compensate is not None:
+        # First: a sibling that failed may cut it off here, and it is undone all the same.
         run.compensated_by(ident, step)
+    await given_back(run, ident, memory)
     if memory.outcome is Entry.DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)

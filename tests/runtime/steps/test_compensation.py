@@ -1,6 +1,7 @@
 """Compensation: what a run has done is undone when it fails or is cancelled."""
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -612,3 +613,27 @@ async def test_a_run_that_a_crash_left_in_a_block_with_a_time_limit_is_undone(
         assert status is not None
         assert status.state is State.FAILED
     assert undone == ["reserve"]
+
+
+async def test_what_a_branch_has_done_after_another_failed_is_undone_by_a_run_that_left_memory(
+    autojump_clock: MockClock,
+) -> None:
+    """Branches begin in any order: many runs, so that each order is among them."""
+
+    @step(compensate=undo, shield=True)
+    async def steadfast() -> None:
+        await trio.sleep(2)
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        with suppress(StepFailed):
+            await ctx.gather(lambda ctx: ctx.step(refuse, 1), lambda ctx: ctx.step(steadfast))
+        await ctx.sleep(100)
+        await ctx.step(refuse)
+
+    async with open_test_runtime(workflows=[flow]) as rt:
+        runs = [await rt.submit(flow, key=f"k{number}") for number in range(20)]
+        await trio.sleep(200)
+        states = Counter([status.state for run in runs if (status := await run.status())])
+    assert states == {State.FAILED: 20}
+    assert undone == ["g1.1/steadfast"] * 20
