@@ -7,7 +7,9 @@
    before its turn comes, and of those that sleep only the names of their keys are.
 """
 
-from contextlib import suppress
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,6 +32,20 @@ TOGETHER = 64
 
 PASSES = 16
 """Passes of the loop between two pages of the index."""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A block in which Python's garbage collector rests: of all that is made when runs are loaded
+    nothing is garbage, and to find that out over and over takes longer than to load them. Nothing
+    else runs meanwhile, as long as the store answers without waiting."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 async def note_interruptions(engine: "Engine") -> None:
@@ -88,36 +104,37 @@ async def wake_lines(engine: "Engine") -> None:
     line: Line | None = None
     while True:
         rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
-        found: dict[Line, None] = {}
-        for key, raw in rows:
-            try:
-                ordering_key, place = ledger.split_place(key)
-            except StoreCorrupt as error:
-                logger.error("a place in line is damaged, and nobody knows whose: %s", error)
-                continue
-            # What got its place since has been counted and woken by its own admission.
-            if place >= engine.opened_at:
-                continue
-            number, priority, sleep = at_place(key, raw, place)
-            if not engine.backlog.counts(key):
-                continue
-            if sleep is not Sleep.NO:
-                if sleep is Sleep.HOLDS:
-                    engine.sleeps(ordering_key, number)
-                continue
-            if ordering_key in engine.asleep:
-                engine.enter(ordering_key)
-                continue
-            if engine.entrance.find(ordering_key, priority):
-                continue
-            if line is not None and line.key != ordering_key:
-                line.listed()
-            # Not the same object as before if all that was found was driven meanwhile.
-            line = engine.line(ordering_key)
-            engine.backlog.enter(line)
-            line.found(place, number, priority)
-            found[line] = None
-        await _wake(engine, list(found))
+        with _undisturbed():
+            found: dict[Line, None] = {}
+            for key, raw in rows:
+                try:
+                    ordering_key, place = ledger.split_place(key)
+                except StoreCorrupt as error:
+                    logger.error("a place in line is damaged, and nobody knows whose: %s", error)
+                    continue
+                # What got its place since has been counted and woken by its own admission.
+                if place >= engine.opened_at:
+                    continue
+                number, priority, sleep = at_place(key, raw, place)
+                if not engine.backlog.counts(key):
+                    continue
+                if sleep is not Sleep.NO:
+                    if sleep is Sleep.HOLDS:
+                        engine.sleeps(ordering_key, number)
+                    continue
+                if ordering_key in engine.asleep:
+                    engine.enter(ordering_key)
+                    continue
+                if engine.entrance.find(ordering_key, priority):
+                    continue
+                if line is not None and line.key != ordering_key:
+                    line.listed()
+                # Not the same object as before if all that was found was driven meanwhile.
+                line = engine.line(ordering_key)
+                engine.backlog.enter(line)
+                line.found(place, number, priority)
+                found[line] = None
+            await _wake(engine, list(found))
         if len(rows) < PAGE:
             if line is not None:
                 line.listed()
