@@ -110,6 +110,11 @@ class Memory:
     rank = 0
     """The sequence number of the entry that says since when it waits; 0 if it does not."""
 
+    def interrupted(self, _attempt: int, alone: bool, *_begun: float | None) -> None:
+        """A crash cut an attempt off."""
+        self.interruptions += 1
+        self.interruptions_alone += bool(alone)
+
     @property
     def unsuspected(self) -> bool:
         """Whether it never failed, and was interrupted at most once."""

@@ -12,7 +12,9 @@ UNDOABLE = "undoable"
 """What the note of a step says that has a compensation."""
 
 # To look a member up by its number takes as long as the rest of an entry.
-_DONE = int(Entry.DONE)
+_DONE, _INTERRUPTED = int(Entry.DONE), int(Entry.INTERRUPTED)
+_USUAL = (_DONE, _INTERRUPTED)
+"""What most entries are that a run is loaded with."""
 _CALLS = {int(call): call for call in Call}
 _APART = ("turn-", "undo()/")
 
@@ -135,9 +137,11 @@ class Memories:
         """Take in one stored entry; they come in order."""
         self.next = sequence + 1
         kind, ident, _at, *rest = fields
-        if kind == _DONE and not ident.startswith(_APART):
-            # What most entries are.
+        if kind in _USUAL and not ident.startswith(_APART):
             memory = self.memory(ident)
+            if kind == _INTERRUPTED:
+                memory.interrupted(*rest)
+                return
             call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
             memory.call = _CALLS[call]
             self._has(ident, memory, Entry.DONE)
@@ -191,9 +195,7 @@ class Memories:
                 memory.rank = sequence
                 self.waited = True
             case Entry.INTERRUPTED:
-                _attempt, alone, *_begun = rest
-                memory.interruptions += 1
-                memory.interruptions_alone += bool(alone)
+                memory.interrupted(*rest)
         if entry in (Entry.DONE, Entry.GAVE_UP):
             if ident.startswith("undo()/"):
                 memory.outcome = entry  # no workflow asks for it

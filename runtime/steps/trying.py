@@ -45,7 +45,9 @@ async def announce(run: Run, current: CurrentStep) -> bool:
     slots.free -= 1
     try:
         current.mark()
-        await run.gate()
+        group = run.staged
+        assert group is not None
+        await (group.wait() if run.seat is None else group.wait_in(run.seat))
     except BaseException:
         current.unmark()
         raise
