@@ -178,7 +178,8 @@ def _end(
 def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     decision, standing = run.decision, run.standing
     plain = decision is None and failure is None and run.unwinding is None
-    if plain and run.deadline == inf and not standing.cancel_requested and not run.journal.past:
+    alone = run.deadline == inf and not standing.cancel_requested
+    if plain and alone and (not run.journal.past or run.journal.unread() is None):
         # What most runs come to: nobody else had a say in it.
         return _succeed(run, result)
     if isinstance(decision, CancelVerdict):

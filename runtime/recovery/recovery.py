@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from keyrun.runtime.order.line import Line
 
 PAGE = 1000
+"""Places that are read together: as many runs as share their commits when they go on."""
+
+MARKS = 5000
+"""Begun steps that are read together, and noted in one commit."""
 
 TOGETHER = 64
 """Runs that are read together: their records are in memory twice until they are understood."""
 
 PASSES = 16
 """Passes of the loop between two pages of the index."""
+
+_INTERRUPTED = int(Entry.INTERRUPTED)
 
 
 @contextmanager
@@ -53,9 +59,10 @@ async def note_interruptions(engine: "Engine") -> None:
     ledger, store = engine.ledger, engine.store
     reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
     while True:
-        rows = await store.scan("begun", prefix=ledger.prefix, limit=PAGE)
+        rows = await store.scan("begun", prefix=ledger.prefix, limit=MARKS)
         if not rows:
             return
+        at = engine.wall()
         numbers = list(dict.fromkeys(ledger.split_number(key)[0] for key, _ in rows))
         journals = [ledger.number(number) for number in numbers]
         last = await store.scan_each("journal", journals, limit=1, reverse=True)
@@ -73,7 +80,7 @@ async def note_interruptions(engine: "Engine") -> None:
                 ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
             entry = ledger.entry(number, following[number])
             following[number] += 1
-            fields = (int(Entry.INTERRUPTED), ident, engine.wall(), attempt, alone, begun)
+            fields = (_INTERRUPTED, ident, at, attempt, alone, begun)
             tables["journal"][entry] = seal("journal", entry, fields)
             tables["begun"][key] = None
             if reported:
@@ -103,8 +110,8 @@ async def wake_lines(engine: "Engine") -> None:
     ledger, start = engine.ledger, b""
     line: Line | None = None
     while True:
-        rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
         with _undisturbed():
+            rows = await engine.store.scan("queue", prefix=ledger.prefix, start=start, limit=PAGE)
             found: dict[Line, None] = {}
             for key, raw in rows:
                 try:

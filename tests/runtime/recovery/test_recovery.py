@@ -1,5 +1,7 @@
 """Opening a store that somebody has used before: what is unfinished goes on by itself."""
 
+import gc
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import trio
 
 from keyrun.runtime import Context, State, Workflow, current_step, step, workflow
+from keyrun.runtime.loading import assemble
 from keyrun.runtime.order import entrance
 from keyrun.runtime.recovery import recovery
 from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
@@ -112,6 +115,7 @@ async def test_recovery_can_itself_be_interrupted_at_every_commit(
 ) -> None:
     """Each interruption is written down once, however often recovery begins anew."""
     monkeypatch.setattr(recovery, "PAGE", 3)
+    monkeypatch.setattr(recovery, "MARKS", 3)
     store = FragileStore()
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         for n in range(10):
@@ -403,6 +407,72 @@ async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
         await rt.resume_all()
         await (await rt.submit(job, 100, key="k")).result()
     assert done == list(range(101))
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Python's garbage collector, left as it was."""
+    enabled = gc.isenabled()
+    yield
+    (gc.enable if enabled else gc.disable)()
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_the_garbage_collector_rests_while_runs_are_loaded_and_at_no_other_time(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    """Who has turned it off finds it off."""
+    loaded: list[bool] = []
+    meanwhile: list[bool] = []
+
+    def look(*args: Any) -> Any:
+        loaded.append(gc.isenabled())
+        return assemble(*args)
+
+    @step
+    async def work() -> None:
+        meanwhile.append(gc.isenabled())
+        await trio.sleep(1)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(work)
+
+    monkeypatch.setattr("keyrun.runtime.order.line.assemble", look)
+    monkeypatch.setattr(recovery, "PAGE", 3)
+    (gc.enable if enabled else gc.disable)()
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        for n in range(5):
+            await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
+        await trio.sleep(0.5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        for n in range(5):
+            await (await rt.submit(job, key=f"k{n}", run_id=f"r{n}")).result()
+            assert gc.isenabled() is enabled
+    assert loaded == [False] * 5
+    assert meanwhile == [enabled] * 10
+
+
+@pytest.mark.usefixtures("collector")
+async def test_the_garbage_collector_goes_on_when_the_index_cannot_be_read(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    async def unreadable(*args: Any) -> Any:
+        raise OSError("no such page")
+
+    gc.enable()
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        await rt.submit(log.job, key="k", run_id="r")
+        store.crash()
+    monkeypatch.setattr(recovery, "_wake", unreadable)
+    with pytest.raises(OSError, match="no such page"):
+        async with open_test_runtime(store, workflows=[log.job]):
+            await trio.sleep(1)
+    assert gc.isenabled()
 
 
 async def test_a_damaged_key_of_the_index_keeps_nobody_else_from_going_on(
