@@ -176,10 +176,14 @@ class CurrentStep:
     def unmark(self) -> None:
         """Stage that the attempt is over."""
         run = self._run
+        awaited = run.staged
         key = run.engine.ledger.step(run.number, self.step)
         run.delete("begun", key)
         if self.progress is not None:
             run.delete("reports", key)
+        if run.cadence is not None:
+            # Whether the next step waits was decided with the outcome.
+            run.staged = awaited
 
     def is_of(self, run: "Run") -> bool:
         """Whether it is a step of `run`."""

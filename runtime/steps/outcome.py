@@ -37,7 +37,10 @@ def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
     """Stage that a step which is done has a compensation."""
     run.compensated_by(ident, step)
     run.journal.note_undoable(ident)
+    awaited = run.staged
     run.write(Entry.NOTE, ident, UNDOABLE)
+    if run.cadence is not None:
+        run.staged = awaited
 
 
 def note_attempted(run: Run, step: StepFunction[..., Any], ident: str) -> None:
@@ -70,10 +73,11 @@ def stage_value(
         del run.memos[ident]
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
-    if run.cadence is not None:
-        run.cadence.step_done(run)
     if engine.feed is not None:
         telling.step_completed(engine.feed, run, current, now)
+    if run.cadence is not None:
+        # After it was told: that waits for the commit, whoever else does not.
+        run.cadence.step_done(run)
     return payload
 
 

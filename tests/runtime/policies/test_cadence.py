@@ -1,5 +1,6 @@
 """Checkpoint cadences: what a crash repeats is what was said, and no more."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from trio.testing import MockClock
 
 from keyrun.runtime import (
     Context,
+    EventKind,
     EverySeconds,
     EverySteps,
     Graph,
@@ -18,7 +20,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.testing import CrashingMemoryStore, CrashPoint, crash_points
+from keyrun.storage import MemoryStore
+from keyrun.testing import CrashingMemoryStore, CrashPoint, crash_points, open_test_runtime
 
 STEPS = 12
 ran: list[str] = []
@@ -112,6 +115,69 @@ async def test_every_so_many_seconds(autojump_clock: MockClock) -> None:
 
     again = [(await repeated(flow, point))[0] for point in crash_points()]
     assert max(again) <= 6
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+@pytest.mark.parametrize("make", ["function", "graph"])
+@pytest.mark.parametrize(
+    ("checkpoint", "in_a_row"),
+    [
+        (None, {1}),
+        (EverySteps(4), {4}),
+        (EverySeconds(0.45), {3, 4, 5}),
+        (Manual(), {STEPS}),
+    ],
+)
+async def test_steps_that_take_their_time_wait_for_the_disk_only_so_often(
+    checkpoint: Any, in_a_row: set[int], make: str, compensated: bool, autojump_clock: MockClock
+) -> None:
+    times: list[float] = []
+
+    async def undo(given: Any) -> None:
+        pass
+
+    @step(compensate=undo if compensated else None)
+    async def tenth(given: Any) -> None:
+        times.append(trio.current_time())
+        await trio.sleep(0.1)
+
+    @workflow(name="flow", checkpoint=checkpoint)
+    async def flow(ctx: Context) -> None:
+        for number in range(STEPS):
+            await ctx.step(tenth, number)
+
+    chain = Graph("flow", checkpoint=checkpoint)
+    for number in range(STEPS):
+        chain.node(f"n{number}", tenth)
+        if number:
+            chain.edge(f"n{number - 1}", f"n{number}")
+    chosen: Any = flow if make == "function" else chain
+    async with open_test_runtime(MemoryStore(latency=0.1), workflows=[chosen]) as runtime:
+        await (await runtime.submit(chosen, key="k")).result()
+    rows = [1]
+    for before, after in pairwise(times):
+        if after - before > 0.15:
+            rows.append(0)
+        rows[-1] += 1
+    assert set(rows[:-1] or rows) <= in_a_row
+
+
+@pytest.mark.parametrize("make", [made, graph])
+@pytest.mark.parametrize("checkpoint", [EverySteps(4), EverySeconds(1), Manual()])
+async def test_every_step_is_told_to_who_listens_when_it_is_durable(
+    make: Any, checkpoint: Any, autojump_clock: MockClock
+) -> None:
+    flow, told = make(checkpoint), 0
+    async with open_test_runtime(MemoryStore(latency=1), workflows=[flow]) as runtime:
+        async with runtime.events(kinds=[EventKind.STEP_COMPLETED]) as events:
+            run = await runtime.submit(flow, key="k")
+            began = trio.current_time()
+            async for _ in events:
+                assert trio.current_time() >= began + 1
+                told += 1
+                if told == STEPS:
+                    break
+        await run.result()
 
 
 async def test_at_most_once_steps_wait_for_all_that_came_before(

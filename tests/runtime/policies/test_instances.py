@@ -104,6 +104,26 @@ async def test_those_that_go_on_after_a_restart_count(autojump_clock: MockClock)
     assert inside[1] == 2
 
 
+async def test_those_that_sleep_through_a_restart_count(autojump_clock: MockClock) -> None:
+    @workflow(instances=1)
+    async def flow(ctx: Context, name: str) -> None:
+        await ctx.step(work, name)
+        await ctx.sleep(1000)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[flow], evict_after=1) as runtime:
+        for n in range(2):
+            await runtime.submit(flow, str(n), key=f"k{n}", run_id=f"r{n}")
+        await trio.sleep(100)
+        store.crash()
+        await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=[flow], evict_after=1) as runtime:
+        await trio.sleep(100)
+        assert order == ["0"]
+        await (await runtime.submit(flow, "1", key="k1", run_id="r1")).result()
+    assert order == ["0", "1"]
+
+
 async def test_a_run_that_waits_for_its_turn_can_be_cancelled(autojump_clock: MockClock) -> None:
     flow = limited(instances=1)
     async with open_test_runtime(workflows=[flow]) as runtime:
