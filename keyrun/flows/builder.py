@@ -146,6 +146,9 @@ class Builder:
         target: Any = None
         if kind is not None and self._complete(kind, usable):
             target = self._made(kind, usable, at)
+        if "args" in fields.keys() - usable.keys():
+            # Whether they fit the function is known when they are as they should be.
+            target = None
         options = {} if kind is None or target is None else self._options(kind, usable, at)
         ports = () if kind is None else kind.ports or tuple(usable.get("ports", ()))
         self._graph.node(name, target or _unknown, ports=ports, **options)

@@ -250,6 +250,19 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line() -> None:
     assert found == sorted(found, key=lambda each: each[0] or 0)
 
 
+def test_of_arguments_that_cannot_be_read_nothing_else_is_told() -> None:
+    def greet(name: str) -> None:
+        pass
+
+    with pytest.raises(InvalidFlow) as caught:
+        parse(
+            "name: a\nnodes:\n  x: {kind: call, function: greet, args: {name: '{{ nope }}'}}\n",
+            functions=[greet],
+        )
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("nodes.x.args.name: 'nope' is unknown")
+
+
 def test_of_edges_between_the_same_nodes_the_one_that_is_wrong_is_told() -> None:
     found = told("""\
 name: f
