@@ -200,8 +200,9 @@ class Proxy:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         call, kind, key, timeout, request_id = self._given
         bound = partial(call, kind, key, kind.method(name), timeout, request_id)
-        # It is found without asking the next time.
-        setattr(self, name, bound)
+        if request_id is None:
+            # It is found without asking the next time; what has a request id is called once.
+            setattr(self, name, bound)
         return bound
 
     def __repr__(self) -> str:

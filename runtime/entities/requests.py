@@ -103,6 +103,12 @@ class Requests:
         """The same whether an argument is given by position or by name."""
         canonical, types = self._engine.codec.canonical, method.types
         by_position = list(args)
+        if not kwargs and not types and _PLAIN.issuperset(map(type, args)):
+            # The same bytes with less ado, except for what is too large or no Unicode.
+            try:
+                return sha256(pack([method.name, by_position, kwargs])).digest()
+            except (ValueError, OverflowError):
+                pass
         if kwargs:
             kwargs = dict(kwargs)
             for name in method.parameters[len(args) :]:
@@ -115,10 +121,6 @@ class Requests:
                     by_position[at] = canonical(by_position[at], types[name])
             for name in types.keys() & kwargs.keys():
                 kwargs[name] = canonical(kwargs[name], types[name])
-        if not kwargs and _PLAIN.issuperset(map(type, by_position)):
-            # The same bytes with less ado, except for what is too large or no Unicode.
-            with suppress(ValueError, OverflowError):
-                return sha256(pack([method.name, by_position, kwargs])).digest()
         return sha256(canonical([method.name, by_position, kwargs])).digest()
 
     def lacks(self, request: Request) -> bool:
