@@ -62,6 +62,8 @@ def find(target: str) -> tuple[ModuleType, Workflow[Any, Any]]:
 
 
 def _kind(value: object) -> str:
+    if isinstance(value, type):
+        return "a class"
     return "a function" if callable(value) else f"of type {type(value).__name__}"
 
 

@@ -114,6 +114,8 @@ class Messaging:
         await self._decide(run_id, gate, False, by, comment)
 
     async def _decide(self, run_id: str, gate: str, approved: bool, by: str, comment: str) -> None:
+        if not isinstance(gate, str) or not gate:
+            raise ValueError(f"gate must be a non-empty string, got {gate!r}")
         if not isinstance(by, str) or not by:
             raise ValueError(f"by must say who decides, got {by!r}")
         if not isinstance(comment, str):

@@ -147,6 +147,7 @@ def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
         ("shop.deep:checkout", [], "there is no module 'shop.deep'"),
         ("shop:nothing", [], "has no 'nothing'; its workflows are: checkout, hello"),
         ("shop:plain", [], "has a 'plain', which is no workflow but a function"),
+        ("shop:Order", [], "has a 'Order', which is no workflow but a class"),
         ("shop:number", [], "has a 'number', which is no workflow but of type int"),
         ("shop:checkout", ["--input", '{"id": }'], "not JSON: Expecting value at line 1, column 8"),
         ("shop:checkout", ["--input", "[NaN]"], "NaN is no number"),

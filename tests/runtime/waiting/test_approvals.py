@@ -164,6 +164,9 @@ async def test_a_decision_says_who_decides() -> None:
     async with open_test_runtime(workflows=[gated]) as rt:
         with pytest.raises(ValueError, match="by must say who decides"):
             await rt.approve("r", "a", by="")
+        for gate in ("", None):
+            with pytest.raises(ValueError, match="gate must be a non-empty string"):
+                await rt.approve("r", gate, by="ann")  # type: ignore[arg-type]
 
 
 async def test_of_two_decisions_while_a_run_is_leaving_one_counts(

@@ -356,6 +356,44 @@ async def test_yield_lets_the_next_run_go_ahead_and_keeps_its_place(
     assert ran == ["a begins", "b begins", "c awake", "a ends", "b ends", "d awake"]
 
 
+@pytest.mark.parametrize("restart", [False, True])
+async def test_those_who_yielded_come_back_in_the_order_of_admission_before_those_not_begun(
+    autojump_clock: MockClock, restart: bool
+) -> None:
+    order: list[str] = []
+
+    @step
+    async def work(name: str) -> None:
+        order.append(name)
+        await trio.sleep(5)
+
+    @workflow(while_waiting="yield")
+    async def polite(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+        await ctx.step(work, ctx.run_id)
+
+    @workflow
+    async def holding(ctx: Context) -> None:
+        await ctx.step(work, ctx.run_id)
+
+    flows = [polite, holding]
+    store = FragileStore()
+    async with open_test_runtime(store, workflows=flows) as rt:
+        for number in range(3):
+            await rt.submit(polite, key="k", run_id=f"polite-{number}")
+        for number in range(3):
+            await rt.submit(holding, key="k", run_id=f"holding-{number}")
+        await trio.sleep(2)
+        for number in (2, 0, 1):
+            await rt.signal(f"polite-{number}", "go")
+        if not restart:
+            await trio.sleep(100)
+    async with open_test_runtime(store, workflows=flows) as rt:
+        await trio.sleep(100)
+    woken = ["polite-0", "polite-1", "polite-2"]
+    assert order == ["holding-0", *woken, "holding-1", "holding-2"]
+
+
 @pytest.mark.parametrize("window", [1, 64])
 @pytest.mark.parametrize("page", [1, 1000])
 @pytest.mark.parametrize("asleep", [True, False])
