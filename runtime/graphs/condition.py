@@ -100,7 +100,7 @@ class Condition:
             with suppress(Exception):
                 return self.shortcut(values["output"], values["input"], values["outputs"])
         self.weigh(values)
-        return self.judge(context(self.names, values))
+        return self.judge(context(self.names, values), values)
 
     def weigh(self, values: Mapping[str, Any]) -> None:
         """Raise if its loops would take too long with these values."""
@@ -115,23 +115,26 @@ class Condition:
                 f"items, and may take {MOST:,}; work it out in a node, which may take its time"
             )
 
-    def judge(self, made: Any) -> bool:
-        """Whether it is true in a context."""
+    def judge(self, made: Any, values: Mapping[str, Any]) -> bool:
+        """Whether it is true in a context, which was made of these values."""
         answer: Any
         try:
             answer = self.execute(made)
         except Exception as error:
-            raise self._doubt(error) from error
+            raise self._doubt(error, values) from error
         if answer is True or answer is False:
             return answer
-        raise self._doubt(answer)
+        raise self._doubt(answer, values)
 
-    def _doubt(self, answer: object) -> ConditionError:
+    def _doubt(self, answer: object, values: Mapping[str, Any]) -> ConditionError:
         """What is wrong with an answer that is neither true nor false."""
         if isinstance(answer, KeyError):
             said = f"there is no {answer.args[0]!r} in {self.source!r}; guard it with has(...)"
         elif isinstance(answer, Exception):
             said = f"{self.source!r} cannot be answered: {answer}".partition(". CEL does not")[0]
+            # CEL does not say which of them, and that nothing came is what is wrong most often.
+            empty = [name for name in sorted(self.names) if values[name] is None]
+            said += f"; {' and '.join(empty)} is null here" if empty else ""
         else:
             said = f"{self.source!r} came to {shown(answer)}, and not to true or false"
         return ConditionError(said)

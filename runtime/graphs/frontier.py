@@ -196,7 +196,7 @@ class Frontier:
     def _judged(self, link: Link, condition: Condition, values: dict[str, Any], made: Any) -> bool:
         try:
             condition.weigh(values)
-            return condition.judge(made)
+            return condition.judge(made, values)
         except ConditionError as error:
             said = f"the condition of edge {link.edge} of the graph: {error}"
             raise ConditionError(said, step=link.edge.source) from error

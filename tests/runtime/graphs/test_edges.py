@@ -204,6 +204,7 @@ async def test_a_condition_decides(when: str, output: Any, taken: bool) -> None:
         ("output.n > 'x'", {"n": 1}, "cannot be answered"),
         ("output.n", {"n": 1}, "came to 1, and not to true or false"),
         ("output.n / 0 == 1", {"n": 1}, "cannot be answered"),
+        ("output.n < 3", None, "output is null here"),
     ],
 )
 async def test_a_condition_without_answer_fails_the_run_and_names_the_edge(
