@@ -111,10 +111,10 @@ class Piece:
 
 def made_up(random: Random, *, depth: int, most: int, only: Sequence[str] = ()) -> Script:
     """A script of pieces."""
-    # In an order of their own: whichever module is imported first puts its pieces in first.
-    table = sorted(PIECES.items(), key=lambda row: (-row[1].weight, row[0]))
     names = [
-        name for name, piece in table if (depth or not piece.nests) and (not only or name in only)
+        name
+        for name, piece in PIECES.items()
+        if (depth or not piece.nests) and (not only or name in only)
     ]
     weights = [PIECES[name].weight for name in names]
     drawn = random.choices(names, weights, k=random.randint(1, most))
