@@ -20,7 +20,7 @@ from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.steps.current import running
 from keyrun.runtime.values import Priority
-from keyrun.storage import StoreCorrupt
+from keyrun.storage import StoreCorrupt, StoreError
 from keyrun.waking import Hall
 
 if TYPE_CHECKING:
@@ -244,12 +244,14 @@ class Reception:
         engine, record = self._engine, call.record
         try:
             fields = await engine.ledger.get("entities", record)
-        except StoreCorrupt as error:
+        except StoreError as error:
             call.begun = True
             line.started()
             call.refuse(error)
             if call.slot:
                 engine.slots.give()
+            if not isinstance(error, StoreCorrupt):
+                raise
             return None
         return self.states.keep(record, b"" if fields is None else fields[0], None)
 

@@ -10,12 +10,14 @@ from trio.testing import MockClock
 
 from keyrun.runtime import (
     Context,
+    Entity,
     FailureKind,
     Retry,
     RunFailed,
     State,
     StepFailed,
     Workflow,
+    entity,
     step,
     workflow,
 )
@@ -225,3 +227,32 @@ async def test_a_store_that_cannot_be_read_fails_the_runtime_and_not_the_run_tha
         again = await runtime.submit(parent, True, key="k", run_id="r")
         assert not again.newly_submitted
         assert await again.result() == 1
+
+
+class Blank(MemoryStore):
+    """A store that cannot read the state of an entity."""
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        if table == "entities":
+            raise StoreError("the disk gave up")
+        return await super()._get(table, key)
+
+
+@entity
+class Counter(Entity):
+    async def add(self) -> int:
+        return 1
+
+
+async def test_whoever_calls_an_entity_that_cannot_be_read_is_told_and_waits_no_longer(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[str] = []
+    with trio.fail_after(100), pytest.raises(StoreError, match="gave up"):
+        async with open_test_runtime(Blank(), entities=[Counter]) as runtime:
+            try:
+                await runtime.call(Counter, "k", "add")
+            except StoreError as error:
+                told.append(str(error))
+                raise
+    assert told == ["the disk gave up"]
