@@ -269,7 +269,8 @@ class Run:
     @property
     def going(self) -> bool:
         """Whether nothing ends the pass from outside."""
-        return self.unwinding is None and not self.scope.cancel_called
+        ended = self.unwinding is not None or self.scope.cancel_called
+        return not ended and self.engine.failure is None
 
     @property
     def shielded(self) -> bool:

@@ -13,7 +13,7 @@ from keyrun.actors.errors import is_crash
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.journal import Call, Entry
-from keyrun.runtime.recovery.bugs import is_bug
+from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.steps.stepping import halt
 from keyrun.runtime.unwinding import Halt
 
@@ -57,6 +57,9 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 # First, so that losers that rest are not taken for all that is left.
                 for sibling in branch.forks:
                     sibling.close()
+                if isinstance(error, Exception) and is_store_failure(error):
+                    # Else the siblings would be taken for cancelled by the workflow.
+                    run.engine.fail(error)
                 ended = branch.closed or isinstance(error, Halt) or run.engine.failure
                 if not (ended or is_bug(error)):
                     _decide(branch, ident, index)

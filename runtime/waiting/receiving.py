@@ -151,7 +151,7 @@ async def receive(
         run.write(Entry.DONE, ident, int(call), mark, 1, None, memory.payload)
         run.journal.settled(ident, memory, Entry.DONE)
     except trio.Cancelled:
-        if memory.rank and run.unwinding is None and run.going:
+        if memory.rank and run.going:
             # A sibling, or a time limit, ended it: nothing is kept for it any more.
             memory.rank = 0
             run.write(Entry.NOTE, ident, "wait_cancelled", label)

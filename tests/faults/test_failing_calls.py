@@ -18,8 +18,8 @@ from tests.faults.simulated.simulation import FOREVER, Simulation, played
 from tests.faults.simulated.stores import FailingStore, Seam
 from tests.faults.soaking import amount, shown
 
-WORLDS = range(amount(1, 30))
-STRIDE = {Seam.PUT: amount(3, 1)}
+WORLDS = range(amount(2, 30))
+STRIDE = {Seam.PUT: amount(5, 1)}
 """Of the calls of which there are many only some are tried, unless there is time."""
 RUNS = 3
 

@@ -305,7 +305,9 @@ def played(simulation: S, seed: int) -> S:
     scene.world = simulation.world
     logger = logging.getLogger("keyrun")
     with ExitStack() as stack:
-        stack.enter_context(patch.object(logger, "level", logging.CRITICAL + 1))
+        # Not by its attribute: loggers remember what they were told to let through.
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL + 1)
         stack.enter_context(seeded(seed))
         # Else ids that are made would not be the same again.
         stack.enter_context(patch("keyrun.runtime.ids.token_hex", lambda size: "0" * 2 * size))

@@ -256,3 +256,42 @@ async def test_whoever_calls_an_entity_that_cannot_be_read_is_told_and_waits_no_
                 told.append(str(error))
                 raise
     assert told == ["the disk gave up"]
+
+
+@pytest.mark.parametrize("who", ["a branch beside it", "another run"])
+async def test_what_waits_while_the_store_cannot_be_read_waits_again_afterwards(
+    autojump_clock: MockClock, who: str
+) -> None:
+    """That everything ends is no decision of the workflow to have its child cancelled."""
+    store = GivesUp()
+
+    async def ask(ctx: Context, again: bool) -> float:
+        await ctx.sleep(20)
+        if again:
+            store.armed = not tried
+            tried.append(who)
+        return await ctx.child(holding, 1, key="held")
+
+    @workflow
+    async def other(ctx: Context) -> float:
+        return await ask(ctx, who == "another run")
+
+    @workflow
+    async def parent(ctx: Context) -> list[float]:
+        async def beside(ctx: Context) -> float:
+            return await ask(ctx, who == "a branch beside it")
+
+        return list(await ctx.gather(ctx.child(holding, 50, key="busy"), beside))
+
+    tried: list[str] = []
+    workflows: list[Workflow[Any, Any]] = [holding, parent, other]
+    with pytest.raises(StoreError, match="gave up"):
+        async with open_test_runtime(store, workflows=workflows, evict_after=1000) as runtime:
+            await runtime.submit(holding, 3600, key="held")
+            await runtime.submit(parent, key="k", run_id="r")
+            await runtime.submit(other, key="o")
+            await trio.sleep_forever()
+    async with open_test_runtime(store, workflows=workflows) as runtime:
+        run = await runtime.submit(parent, key="k", run_id="r")
+        with trio.fail_after(10_000):
+            assert await run.result() == [50, 1]
