@@ -21,6 +21,7 @@ from keyrun.runtime.order.endings import Endings
 from keyrun.runtime.order.entrance import Entrance
 from keyrun.runtime.order.line import Line
 from keyrun.runtime.order.serving import LineActor
+from keyrun.runtime.order.spares import Spares
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.policies.instances import Instances
 from keyrun.runtime.policies.retry import DEFAULT_RETRY
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
 Hook = Callable[[RunOutcome], Awaitable[object]]
 News = tuple[int, Run | None] | None
 """A number and the run that has ended, or None if it was forgotten; None when all is over."""
-
-SPARE = 1024
-"""Lines with nothing in them that are kept, since many a key gets its next run soon."""
 
 
 class Engine:
@@ -109,8 +107,7 @@ class Engine:
         self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
         self.lines: dict[str, Line] = {}
-        self._spare: dict[str, Line] = {}
-        self._most_spare = SPARE
+        self._spare = Spares()
         self._endings = Endings()
         self.asleep: dict[str, tuple[int, int]] = {}
         """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
@@ -291,23 +288,11 @@ class Engine:
         if self.lines.get(line.key) is line and not kept:
             del self.lines[line.key]
             if self.recovered and line.reusable():
-                if len(self._spare) >= self._most_spare:
-                    self._prune()
-                self._spare[line.key] = line
+                self._spare.keep(line)
             elif line.group is not None and not line.group.durable:
                 self._endings.keep(line.key, line.group)
             if line.entering:
                 line.entered()
-
-    def _prune(self) -> None:
-        """Drop lines with nothing in them, except for those whose last outcome is not durable yet:
-        a call of an entity has to wait for that."""
-        self._spare = {
-            key: line
-            for key, line in self._spare.items()
-            if line.group is not None and not line.group.durable
-        }
-        self._most_spare = max(SPARE, 2 * len(self._spare))
 
     def ended(self, number: int) -> Awaitable[Standing]:
         """To be awaited at once: how a run stands that has not ended yet, when its end is

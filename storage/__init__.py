@@ -17,7 +17,7 @@ from keyrun.storage.errors import (
     StoreTooNew,
     TooManyTables,
 )
-from keyrun.storage.group import CommitStatistics
+from keyrun.storage.group_commit import CommitStatistics
 from keyrun.storage.lmdb_store import LmdbStore
 from keyrun.storage.memory import MemoryStore
 from keyrun.storage.namespace import Namespace

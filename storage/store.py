@@ -22,7 +22,8 @@ from keyrun.storage.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from keyrun.storage.group import CommitStatistics, Group, GroupCommit
+from keyrun.storage.group import Group
+from keyrun.storage.group_commit import CommitStatistics, GroupCommit
 from keyrun.storage.namespace import Namespace
 
 

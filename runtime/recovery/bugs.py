@@ -32,6 +32,7 @@ _INNER = frozenset(
         "runtime.views.telling",
         "runtime.waiting.timer",
         "storage.group",
+        "storage.group_commit",
         "storage.record",
         "storage.store",
     )

@@ -12,7 +12,8 @@ from keyrun.runtime.views.events import Brief, Event, run_of
 from keyrun.runtime.views.subscription import Events
 
 if TYPE_CHECKING:
-    from keyrun.storage.group import Group, GroupCommit
+    from keyrun.storage.group import Group
+    from keyrun.storage.group_commit import GroupCommit
 
 Place = tuple[list[Event | Brief], int]
 """Where an event stands until its commit is durable."""

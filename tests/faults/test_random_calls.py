@@ -49,7 +49,7 @@ SMALL = {
     "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
     "keyrun.runtime.entities.reception.TURN": (1, 4),
     "keyrun.runtime.entities.states.ROOM": (1, 2000),
-    "keyrun.runtime.engine.SPARE": (1, 3),
+    "keyrun.runtime.order.spares.SPARE": (1, 3),
 }
 
 

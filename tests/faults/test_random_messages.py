@@ -37,7 +37,7 @@ LONG = 2000.0
 SMALL = {
     "keyrun.runtime.order.places.WINDOW": (1, 3),
     "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
-    "keyrun.runtime.engine.SPARE": (1, 3),
+    "keyrun.runtime.order.spares.SPARE": (1, 3),
     "keyrun.runtime.waiting.parking.IN_MEMORY": (1, 5),
 }
 

@@ -23,7 +23,9 @@ from keyrun.runtime.journal.entry import Call
 from keyrun.runtime.journal.journal import Entry, Journal
 from keyrun.runtime.policies.turnstile import Pass, Turnstile
 from keyrun.runtime.run import Run
-from keyrun.storage import MemoryStore, StoreError, group
+from keyrun.storage import MemoryStore, StoreError
+from keyrun.storage.group import Group
+from keyrun.storage.group_commit import GroupCommit
 from tests.faults.simulated.affairs import AFFAIRS
 from tests.faults.simulated.casting import KINDS
 from tests.faults.simulated.pieces import PIECES
@@ -186,8 +188,8 @@ def replay_nothing() -> None:
 def gate() -> None:
     """What is staged is said to be durable, and committed a while later."""
 
-    async def early(self: group.GroupCommit) -> None:
-        staged, self.group = self.group, group.Group(self)
+    async def early(self: GroupCommit) -> None:
+        staged, self.group = self.group, Group(self)
         tables = staged.tables
         staged.settle(durable=True)
         await trio.sleep(0.1)
@@ -196,7 +198,7 @@ def gate() -> None:
         except StoreError as error:
             self.fail(error)
 
-    sabotage.replace(group.GroupCommit, "_commit_group", early)
+    sabotage.replace(GroupCommit, "_commit_group", early)
 
 
 def child_again() -> None:

@@ -18,21 +18,22 @@ from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.steps import outcome
 from keyrun.runtime.steps.current import CurrentStep
-from keyrun.storage import group
+from keyrun.storage.group import Group
+from keyrun.storage.group_commit import GroupCommit
 from keyrun.stress import child
 
 
 def gate() -> None:
     """What is staged is said to be durable, and committed a while later."""
 
-    async def early(self: group.GroupCommit) -> None:
-        staged, self.group = self.group, group.Group(self)
+    async def early(self: GroupCommit) -> None:
+        staged, self.group = self.group, Group(self)
         tables = staged.tables
         staged.settle(durable=True)
         await trio.sleep(0.3)
         await self._commit(tables)
 
-    replace(group.GroupCommit, "_commit_group", early)
+    replace(GroupCommit, "_commit_group", early)
 
 
 def order() -> None:
