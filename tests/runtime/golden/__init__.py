@@ -1,7 +1,7 @@
 """A store as an earlier Keyrun left it when it was killed, and the code that its runs need.
 
-`python -m tests.runtime.golden FILE` writes one with the Keyrun of today. The files that are there
-are never written again: what is in them must stay readable.
+`python -m tests.runtime.golden format FILE` writes one with the Keyrun of today. The files that are
+there are never written again: what is in them must stay readable. `locations` has a larger one.
 """
 
 import json
@@ -27,7 +27,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.storage import Batch, MemoryStore
+from keyrun.storage import Batch, MemoryStore, Store
 from keyrun.testing import RecordingHook, open_test_runtime
 
 
@@ -146,10 +146,16 @@ def dump(store: MemoryStore) -> dict[str, dict[str, str]]:
 
 async def load(path: Path) -> MemoryStore:
     """A store with the records of a file."""
-    store, batch = MemoryStore(), Batch()
-    for table, records in json.loads(path.read_text()).items():
+    store = MemoryStore()
+    await restore(store, json.loads(path.read_text()))
+    return store
+
+
+async def restore(store: Store, tables: dict[str, dict[str, str]]) -> None:
+    """Fill a store with what `dump` returned."""
+    batch = Batch()
+    for table, records in tables.items():
         for key, value in records.items():
             batch.put(table, bytes.fromhex(key), bytes.fromhex(value))
     async with store:
         await store.commit(batch)
-    return store
