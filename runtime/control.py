@@ -9,6 +9,7 @@ from keyrun.runtime.loading import recall
 from keyrun.runtime.records import Standing
 from keyrun.runtime.recovery.salvage import set_aside
 from keyrun.runtime.run import Run
+from keyrun.runtime.runs import Location
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, State
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 
 _PAUSES = {True: EventKind.RUN_PAUSED, False: EventKind.RUN_RESUMED}
+
+
+def _location(run: Run) -> Location:
+    """Return where a run is that no actor drives."""
+    if run.standing.berth is not None:
+        return Location.EVICTED
+    delayed = run.standing.place is None and run.submission.delay
+    return Location.DELAYED if delayed else Location.QUEUED
 
 
 class Control:
@@ -49,16 +58,17 @@ class Control:
             return False
         run.standing.cancel_requested = True
         undoes = run.undoing or bool(run.journal.undoable)
-        if run.number not in engine.live and undoes:
+        live = engine.runs.live(run.number) is not None
+        if not live and undoes:
             await self._cancel_when_driven(run)
             return True
-        if run.number not in engine.live:
+        if not live:
             run.line.remove(run.number)
-            engine.parking.waking.discard(run.number)
+            engine.runs.end_waking(run.number)
             settle(run, State.CANCELLED)
-            # It may have been the first, and asleep: the next begins when its end is durable.
+            # It may have been the first, and evicted: the next begins when its end is durable.
             run.line.group = run.staged
-            engine.resting[run.number] = run
+            engine.runs.move(run, _location(run))
             run.line.wake()
             await run.gate()
             return True
@@ -73,7 +83,7 @@ class Control:
             run.unwind(Unwind.CANCEL)
         run.resume()
         await engine.store.durable(run.staged)
-        if settled_soon and (run.number in engine.live or run.number in engine.resting):
+        if settled_soon and engine.runs.find(run.number) is run:
             await engine.ended(run.number)
         return True
 
@@ -81,11 +91,11 @@ class Control:
         """End a run that nobody drives as failed; if somebody does, leave it alone."""
         engine = self._engine
         run = await self._find(run_id)
-        if run is None or run.standing.state.terminal or run.number in engine.live:
+        if run is None or run.standing.state.terminal or engine.runs.live(run.number):
             return
         run.line.remove(run.number)
         settle(run, State.FAILED, failure=failure)
-        engine.resting[run.number] = run
+        engine.runs.move(run, _location(run))
         run.line.wake()
         await run.gate()
 
@@ -95,7 +105,7 @@ class Control:
         if berth is not None:
             # In one commit with the request: it may have nothing else to wake it.
             await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
-            if run.number in engine.live:
+            if engine.runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
         run.write(Entry.NOTE, "", "cancel_requested")
@@ -111,26 +121,28 @@ class Control:
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """A run that nobody drives was changed: the store does not show it before its commit."""
         self._engine.line(run.key).forget_submission(run.number)
-        self._engine.resting[run.number] = run
-        group.when_durable(lambda: self._at_rest_again(run, group))
+        self._engine.runs.keep_until_durable(run, group, _location(run))
 
     async def _find(self, run_id: str) -> Run | None:
         """A run to be changed, as it is in memory, or taken from the store."""
         engine = self._engine
         engine.check_open()
-        number = await engine.ledger.find(run_id)
+        number = await engine.runs.number_of(run_id)
         if number is None:
             return None
         stored = None
-        if number not in engine.live and number not in engine.resting:
+        if engine.runs.find(number) is None:
             try:
                 stored = await self._at_rest(number)
             except StoreCorrupt as error:
                 await set_aside(engine, number, error)
                 with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
                     stored = await self._at_rest(number)
-        run = engine.live.get(number) or engine.resting.get(number) or stored
-        if run is not None and number not in engine.live:
+            if engine.runs.changing(number) is not None:
+                # Another operation began while this one waited.
+                return await self._find(run_id)
+        run = engine.runs.find(number) or stored
+        if run is not None and engine.runs.live(number) is None:
             # Its line may have been forgotten and made again meanwhile.
             run.line = engine.line(run.key)
         return run
@@ -140,7 +152,7 @@ class Control:
         submission = await engine.ledger.submission(number)
         if submission is None:
             return None
-        if submission.delay and number not in engine.delays.waiting:
+        if submission.delay and engine.runs.delayed(number) is None:
             # Its place may be staged only.
             await engine.store.durable()
             if await engine.ledger.submission(number) is None:
@@ -172,7 +184,8 @@ class Control:
         run = await self._find(run_id)
         if run is None or run.standing.state.terminal or run.standing.paused == paused:
             return False
-        if not paused and run.standing.berth is not None and run.number not in engine.live:
+        live = engine.runs.live(run.number) is not None
+        if not paused and run.standing.berth is not None and not live:
             # In one commit with the request: what sleeps and is not paused any more may have
             # nothing else to wake it. If it is awake first, it is held as before.
             berth, place = run.standing.berth, run.standing.place
@@ -186,10 +199,10 @@ class Control:
         self._tell(_PAUSES[paused], run, run.staged)
         group = run.staged
         assert group is not None
-        if run.number not in engine.live:
+        if engine.runs.live(run.number) is None:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
-        if run.number not in engine.live:
+        if engine.runs.live(run.number) is None:
             run.line = engine.line(run.key)
         self._resume(run)
         if not paused:
@@ -215,10 +228,6 @@ class Control:
         if feed is not None:
             telling.run_changed(feed, group, kind, run.submission, run.standing)
 
-    def _at_rest_again(self, run: Run, group: "Group") -> None:
-        if run.staged is group:
-            self._engine.resting.pop(run.number, None)
-
     async def pause_key(self, key: str, paused: bool) -> None:
         """Hold a key, or all keys for the empty one, or let them go on."""
         engine = self._engine
@@ -235,11 +244,11 @@ class Control:
             engine.paused = paused
             engine.stopped = paused or engine.draining
         if engine.feed is not None:
-            for run in engine.live.values():
+            for run in engine.runs.all_live():
                 if not key or run.key == key:
                     self._tell(_PAUSES[paused], run, group)
         await engine.store.durable(group)
-        for run in list(engine.live.values()):
+        for run in engine.runs.all_live():
             if not key or run.key == key:
                 self._resume(run)
         if key:

@@ -29,6 +29,7 @@ from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.crashes import Crashes
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.run import Run
+from keyrun.runtime.runs import RunTable
 from keyrun.runtime.steps.asyncio_loop import AsyncioLoop
 from keyrun.runtime.steps.overruns import Overruns
 from keyrun.runtime.steps.slots import Slots
@@ -36,7 +37,6 @@ from keyrun.runtime.values import RunOutcome
 from keyrun.runtime.views.feed import Feed
 from keyrun.runtime.views.reading import Reading
 from keyrun.runtime.waiting.parking import Parking
-from keyrun.runtime.waiting.resting import Resting
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
 from keyrun.runtime.waiting.wallclock import SteadyClock
@@ -85,12 +85,12 @@ class Engine:
         self.ledger = Ledger(store.namespace(namespace))
         self.limits = limits
         self.crashes = Crashes(self, supervision)
-        self.live: dict[int, Run] = {}
+        self.runs = RunTable(self.ledger)
         self.reading = Reading(
             self.ledger,
             codec,
             registry,
-            live=self.live,
+            live=self.runs.live,
             quarantined=self.crashes.quarantined,
         )
         self.retention = retention
@@ -132,7 +132,6 @@ class Engine:
         limited = [each for each in registry if each.instances is not None]
         self.instances = Instances(self, limited) if limited else None
         self.awaited = Awaited()
-        self.resting = Resting()
         self.parking = Parking(self, evict_after)
         self.timers = Timers(self)
         self.signals = Signals(self)
@@ -141,10 +140,6 @@ class Engine:
         self.reception = Reception(self, entities, retention)
         self.watched: dict[int, list[Callable[[News], None]]] = {}
         """Whom to tell of the end of which run."""
-        self.redriven: set[int] = set()
-        """Runs whose next generation is staged: the store still shows the end of the last."""
-        self.forgotten: set[int] = set()
-        """Runs whose removal is staged: the store still shows them."""
         self.actors: ActorSystem[str, Line, None] = ActorSystem(
             lambda key: LineActor(),
             supervision=supervision,
@@ -252,7 +247,7 @@ class Engine:
         if line is None and key not in self.entrance.dormant:
             # It may have been read before, and runs that came since be counted.
             self.asleep[key] = number, self.asleep.get(key, (0, 0))[1]
-        elif number not in self.live:
+        elif self.runs.live(number) is None:
             self.line(key).sleeper = number
 
     def enter(self, key: str) -> None:
@@ -320,9 +315,7 @@ class Engine:
         """The end of a run is durable."""
         number = run.number
         run.submission.at_hand = False
-        self.live.pop(number, None)
-        if self.resting:
-            self.resting.pop(number, None)
+        self.runs.remove(run)
         self.sweeper.run_ended()
         self.awaited.ended(number, run.standing)
         if self.watched:
@@ -338,5 +331,5 @@ class Engine:
             self.stopped = True
             self.scope.cancel()
             self.block.cancel()
-            for run in self.live.values():
+            for run in self.runs.all_live():
                 run.resume()

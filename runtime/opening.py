@@ -190,13 +190,13 @@ async def _drain(engine: Engine, timeout: float) -> None:
     engine.draining = engine.stopped = True
     engine.actors.hasten()
     engine.reception.drain()
-    for run in list(engine.live.values()):
+    for run in engine.runs.all_live():
         run.leave_if_asked()
         run.resume()
     patience = trio.current_time() + timeout
     with trio.move_on_at(patience):
         await engine.actors.drain()
-    for run in list(engine.live.values()):
+    for run in engine.runs.all_live():
         run.unwind(Unwind.LEAVE)
     engine.reception.cut_off()
     await engine.actors.drain()

@@ -88,7 +88,7 @@ class Sweeper:
             if ended_at + self._retention.age > now and not late:
                 break
             told = await engine.store.scan("outbox", prefix=engine.ledger.number(number), limit=1)
-            if told or number in engine.redriven:
+            if told or engine.runs.changing(number) is not None:
                 self._untold.add(key)
                 continue
             submission, standing = await self._read(number)

@@ -9,6 +9,7 @@ import trio
 from keyrun.runtime.journal.journal import Entry, Journal
 from keyrun.runtime.ledger import SEQUENCE
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.views import telling
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.steps.current import CurrentStep
     from keyrun.runtime.steps.step import StepFunction
     from keyrun.runtime.views.reports import Report
+    from keyrun.runtime.waiting.parking import Eviction
     from keyrun.runtime.workflow import Workflow
     from keyrun.storage.group import Group
     from keyrun.waking import Seat
@@ -48,9 +50,11 @@ class Run:
         "deadline",
         "decision",
         "engine",
+        "eviction",
         "inbox",
         "journal",
         "line",
+        "location",
         "memos",
         "number",
         "parked",
@@ -125,6 +129,10 @@ class Run:
         """What its branches wait for, if they do."""
         self.inbox: Inbox | None = None
         self._resumed: trio.Event | None = None
+        self.location = Location.QUEUED
+        """Where it is; only the run table changes it."""
+        self.eviction: Eviction | None = None
+        """How it leaves memory, while it does."""
 
     @property
     def resumed(self) -> trio.Event:

@@ -109,7 +109,7 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         """How a run stands, also after its end; None if there is no such run."""
         engine = self._engine
         number = await engine.ledger.find(run_id)
-        run = None if number is None else engine.live.get(number)
+        run = None if number is None else engine.runs.live(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
@@ -126,7 +126,7 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
 
     async def _look_up_end(self, number: int) -> Standing | None:
         engine = self._engine
-        if number not in engine.live:
+        if engine.runs.live(number) is None:
             standing = await engine.ledger.standing(number)
             if standing is not None and standing.state.terminal:
                 return standing

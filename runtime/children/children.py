@@ -122,7 +122,7 @@ class Children:
         ]
         signal = engine.signals.stage(group, parent.number, CHILD + about.run_id, outcome)
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
-        live = engine.live.get(parent.number)
+        live = engine.runs.live(parent.number)
         if live is not None and not live.standing.state.terminal:
             live.letters.put(signal, live.journal)
         else:
@@ -205,9 +205,9 @@ class Children:
 
     async def _wake(self, number: int, channel: str) -> None:
         engine = self._engine
-        if number in engine.live:
+        if engine.runs.live(number) is not None:
             return
-        resting = engine.resting.get(number)
+        resting = engine.runs.at_rest(number)
         try:
             submission = await engine.ledger.submission(number)
             standing = resting.standing if resting else await engine.ledger.standing(number)

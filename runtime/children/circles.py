@@ -99,7 +99,7 @@ async def _holder(engine: "Engine", key: str) -> int | None:
 async def _yields(engine: "Engine", number: int) -> bool | None:
     """Whether a run lets others go ahead while it waits; None if it has not begun, as then none has
     that comes after it."""
-    run = engine.live.get(number)
+    run = engine.runs.live(number)
     if run is not None:
         workflow = run.workflow
     else:

@@ -8,6 +8,7 @@ import trio
 
 from keyrun.runtime.engine import Engine, News
 from keyrun.runtime.groups.group import Entry, MemberOutcome, member_run_id
+from keyrun.runtime.runs import Change
 from keyrun.runtime.values import RunStatus, State
 from keyrun.storage import StoreClosed
 
@@ -94,7 +95,7 @@ async def _outcome(engine: Engine, group_id: str, entry: Entry) -> MemberOutcome
     """How a member ended, if it has."""
     if entry.gone is not None:
         return _forgotten(group_id, entry, entry.gone)
-    if entry.number in engine.live or entry.number in engine.redriven:
+    if engine.runs.live(entry.number) or engine.runs.changing(entry.number) is Change.REDRIVE:
         return None
     status = await engine.reading.status(entry.number)
     if status is None:

@@ -37,6 +37,7 @@ from keyrun.runtime.logs import logger
 from keyrun.runtime.records import OF_GROUP, SALVAGED, Standing, Submission
 from keyrun.runtime.recovery import deadletters
 from keyrun.runtime.recovery.damage import DAMAGE
+from keyrun.runtime.runs import Change
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Groups:
         """Give those another chance that did not succeed, in the order of the group."""
         engine, staged = self._engine, False
         for entry in sorted(there.values(), key=lambda entry: entry.position):
-            if entry.gone is not None or entry.number in engine.redriven:
+            if entry.gone is not None or engine.runs.changing(entry.number) is Change.REDRIVE:
                 continue
             if await self._stopped(entry.number):
                 run_id = member_run_id(group_id, entry.member_id)
@@ -186,7 +187,7 @@ class Groups:
 
     async def _stopped(self, number: int) -> bool:
         """Whether a run goes on only if somebody sees to it."""
-        run = self._engine.live.get(number)
+        run = self._engine.runs.live(number)
         try:
             standing = await self._engine.ledger.standing(number) if run is None else run.standing
         except DAMAGE:

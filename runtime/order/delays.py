@@ -22,8 +22,6 @@ class Delays:
         self._engine = engine
         self._heap: list[tuple[float, int]] = []
         self._changed = trio.Event()
-        self.waiting: dict[int, Submission] = {}
-        """Runs that have no place yet, by number."""
 
     def stage(self, group: "Group", submission: Submission) -> None:
         """Write down when a run is due."""
@@ -32,7 +30,7 @@ class Delays:
 
     def remove(self, group: "Group", submission: Submission) -> None:
         """A run will never get a place."""
-        self.waiting.pop(submission.number, None)
+        self._engine.runs.end_delay(submission.number)
         group.delete("delayed", self._record(submission))
 
     def _record(self, submission: Submission) -> bytes:
@@ -43,7 +41,7 @@ class Delays:
         """A delayed run is durable; its time is counted from when it was submitted."""
         due = submission.submitted_at + submission.delay
         rest = min(due - self._engine.wall(), submission.delay)
-        self.waiting[submission.number] = submission
+        self._engine.runs.begin_delay(submission)
         heappush(self._heap, (trio.current_time() + rest, submission.number))
         self._changed.set()
 
@@ -74,19 +72,19 @@ class Delays:
                     await self._changed.wait()
                 continue
             number = heappop(self._heap)[1]
-            if number in self.waiting:
+            if self._engine.runs.delayed(number) is not None:
                 try:
                     standing = await self._standing(number)
                 except StoreCorrupt as error:
                     await set_aside(self._engine, number, error)
                     continue
-                submission = self.waiting.pop(number, None)
+                submission = self._engine.runs.end_delay(number)
                 if submission is not None:
                     self._place(submission, standing)
 
     async def _standing(self, number: int) -> Standing:
         """How the run stands: somebody may have paused it."""
-        resting = self._engine.resting.get(number)
+        resting = self._engine.runs.at_rest(number)
         if resting is not None:
             return resting.standing
         return await self._engine.ledger.standing(number) or Standing()

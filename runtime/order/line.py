@@ -80,7 +80,7 @@ class Line(Places):
     def reload(self, number: int) -> None:
         """The first run was changed in the store: drive it from there."""
         if self.head is not None and self.head.number == number:
-            self.engine.live.pop(number, None)
+            self.engine.runs.remove(self.head)
             if not self.head.pending:
                 self.engine.backlog.enter(self)
             self.head = None
@@ -154,7 +154,7 @@ class Line(Places):
             return False
         if not (self.group is None or self.group.durable):
             return False
-        if engine.resting.has(self.key):
+        if engine.runs.has_unsaved(self.key):
             return False
         self.rewind()
         return True
@@ -188,7 +188,7 @@ class Line(Places):
         if self.sleeper is not None:
             self.doze()
         if self.engine.draining and self.head is not None:
-            self.engine.live.pop(self.head.number, None)
+            self.engine.runs.remove(self.head)
             self.head = None
 
     def leave(self, run: Run) -> None:
@@ -212,7 +212,7 @@ class Line(Places):
         if not self.window or self._untouched:
             return None
         engine = self.engine
-        place, number, submission = self.window[0]
+        place, _, submission = self.window[0]
         if submission is None or (self._state is None and not engine.stateless):
             return None
         workflow = engine.registry.find(submission.workflow, submission.version)
@@ -220,7 +220,8 @@ class Line(Places):
             return None
         run = Run(engine, self, submission, Standing(place=place), workflow)
         run.staged = self.group
-        self.head = engine.live[number] = run
+        engine.runs.take(run)
+        self.head = run
         if self._state is None:
             self._state = b""
         return run
@@ -279,7 +280,7 @@ class Line(Places):
         """Take the first run as it was read, if it still is that: the line was woken, and its actor
         has not begun."""
         place, number, _ = self.window[0]
-        if stored.number != number or self.head is not None or number in self.engine.resting:
+        if stored.number != number or self.head is not None or self.engine.runs.find(number):
             return
         kept = stored.state
         state = b"" if kept is None else unseal("state", self._prefix, kept)[0]
@@ -298,7 +299,8 @@ class Line(Places):
         """A run that was loaded is the first. Says whether it was woken."""
         engine = self.engine
         self.forget_submission(run.number)
-        self.head = engine.live[run.number] = run
+        engine.runs.take(run)
+        self.head = run
         run.staged = self.group
         woken, run.standing.berth = run.standing.berth is not None, None
         # Only the first run can have been driven when the process was killed, if it was.

@@ -157,7 +157,7 @@ class Places:
         if self.group is not None:
             # The index must not show runs whose end is only staged.
             await self.group.wait()
-        if self.engine.resting.has(self.key):
+        if self.engine.runs.has_unsaved(self.key):
             # Nor runs that slept, and were ended or woken.
             await store.durable()
         while not self.window:

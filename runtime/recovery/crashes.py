@@ -14,6 +14,7 @@ import trio
 from keyrun.actors import Supervision
 from keyrun.runtime.logs import log_key
 from keyrun.runtime.records import Standing
+from keyrun.runtime.runs import Location
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
@@ -101,8 +102,7 @@ async def _restore(line: "Line") -> None:
         await engine.store.durable()
         return
     # Nobody drives it from here on, so that it can be cancelled like any other at rest.
-    engine.live.pop(run.number, None)
-    engine.resting[run.number] = run
+    engine.runs.move(run, Location.QUEUED)
     for _ in range(len(run.current)):
         # A step that was left without its slot being given back.
         engine.slots.give()
@@ -112,14 +112,14 @@ async def _restore(line: "Line") -> None:
         standing = await _stored(run)
         if run.staged is None or run.staged.durable:
             break
-    if engine.resting.get(run.number) is not run:
+    if engine.runs.find(run.number) is not run:
         return
     if standing is not None and standing.state.terminal:
         # Its end was staged before the crash, and those who wait were not told.
         run.standing = standing
         engine.run_ended(run)
         return
-    del engine.resting[run.number]
+    engine.runs.remove(run)
     if not run.pending:
         run.pending = True
         engine.backlog.enter(line)
@@ -127,7 +127,7 @@ async def _restore(line: "Line") -> None:
         # Whoever asked for it waits for the end, and nothing of the run is left to be stopped.
         run.standing = standing
         settle(run, State.CANCELLED)
-        engine.resting[run.number] = run
+        engine.runs.move(run, Location.QUEUED)
 
 
 async def _stored(run: "Run") -> Standing | None:

@@ -12,6 +12,7 @@ from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import placed, sealed
 from keyrun.runtime.records import OF_GROUP, SALVAGED, Standing, Submission, write_end
 from keyrun.runtime.recovery.salvage import check_submitted, readmit, remains
+from keyrun.runtime.runs import Change
 from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
@@ -38,16 +39,15 @@ async def redrive(engine: "Engine", run_id: str) -> int:
 async def stage_redrive(
     engine: "Engine", run_id: str, *, states: Collection[State] = (State.FAILED, State.QUARANTINED)
 ) -> "tuple[int, Group | None]":
-    """Stage what `redrive` does to a run that is in one of `states`; a quarantined one has its
-    other chance when this returns."""
+    """Stage what `redrive` does to a run that is in one of `states`. There is no group if the run
+    was redriven before this returns."""
     number, submission, standing = await _find(engine, run_id)
     if standing.state in states:
         check_submitted(submission)
     if standing.state is State.QUARANTINED:
         if standing.place is None:
             return await _back_in_line(engine, submission, standing), None
-        await _again(engine, submission, standing)
-        return standing.generation, None
+        return standing.generation, _retry_in_place(engine, submission, standing)
     if submission.key in engine.crashes.quarantined and not standing.state.terminal:
         raise RunEnded(
             f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
@@ -65,11 +65,10 @@ async def stage_redrive(
     journal_key = ledger.entry(number, await _next_entry(engine, number))
     told = ledger.outbox(number, standing.generation)
     in_outbox = await engine.store.get("outbox", told) is not None
-    # Another call may have come first: what it staged is not to be read yet.
-    state = State.PENDING if number in engine.redriven else standing.state
-    if state not in states:
+    if standing.state not in states:
         raise RunEnded(
-            f"the run {run_id!r} is {state}; only failed and quarantined runs can be redriven",
+            f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
+            "redriven",
             run_id=run_id,
             key=submission.key,
         )
@@ -91,15 +90,14 @@ async def stage_redrive(
     group.put("queue", queued, sealed("queue", queued, *placed(submission)))
     _put_version(engine, group, submission, version)
     engine.enter(submission.key)
-    engine.redriven.add(number)
-
-    def durable() -> None:
-        engine.redriven.discard(number)
-        engine.line(submission.key).admit_stored(place, number)
-
+    engine.runs.begin_change(number, Change.REDRIVE, group)
     _tell(engine, group, submission, fresh)
-    group.when_durable(durable)
+    group.when_durable(_admit, engine, submission.key, place, number)
     return generation, group
+
+
+def _admit(engine: "Engine", key: str, place: int, number: int) -> None:
+    engine.line(key).admit_stored(place, number)
 
 
 async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
@@ -119,7 +117,8 @@ async def _back_in_line(engine: "Engine", submission: Submission, standing: Stan
         queued = engine.ledger.place(submission.key, place)
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         engine.enter(submission.key)
-        group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
+        engine.runs.begin_change(number, Change.REDRIVE, group)
+        group.when_durable(_admit, engine, submission.key, place, number)
         _tell(engine, group, submission, fresh)
         await engine.store.durable(group)
         return fresh.generation
@@ -131,16 +130,23 @@ def _tell(engine: "Engine", group: "Group", submission: Submission, standing: St
         telling.run_changed(engine.feed, group, kind, submission, standing)
 
 
-async def _again(engine: "Engine", submission: Submission, standing: Standing) -> None:
+def _retry_in_place(engine: "Engine", submission: Submission, standing: Standing) -> "Group":
+    """Stage that a quarantined run that holds its key is tried again. What memory has of the run
+    stays quarantined until that is durable, so that its actor leaves it alone."""
     version = _todays_version(engine, submission)
-    group = engine.store.open_group()
-    standing.state = State.PENDING if standing.started_at is None else State.RUNNING
-    standing.reason = None
-    _put_standing(engine, group, submission.number, standing)
+    number, group = submission.number, engine.store.open_group()
+    state = State.PENDING if standing.started_at is None else State.RUNNING
+    again = attrs.evolve(standing, state=state, reason=None)
+    _put_standing(engine, group, number, again)
     _put_version(engine, group, submission, version)
-    _tell(engine, group, submission, standing)
-    await engine.store.durable(group)
-    engine.line(submission.key).reload(submission.number)
+    engine.runs.begin_change(number, Change.REDRIVE, group)
+    group.when_durable(_reload, engine, submission.key, number)
+    _tell(engine, group, submission, again)
+    return group
+
+
+def _reload(engine: "Engine", key: str, number: int) -> None:
+    engine.line(key).reload(number)
 
 
 def _todays_version(engine: "Engine", submission: Submission) -> int:
@@ -163,24 +169,26 @@ def _put_standing(engine: "Engine", group: "Group", number: int, standing: Stand
 
 
 async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
-    number = await engine.ledger.find(run_id)
-    if number in engine.redriven or number in engine.forgotten:
-        # What somebody else asked for at the same time comes first.
-        await engine.store.durable()
-        number = await engine.ledger.find(run_id)
+    """Return a run that is to be redriven or removed. Nothing of it is staged if it has ended or is
+    quarantined: what is only staged has not happened yet."""
+    while True:
+        number = await engine.runs.number_of(run_id)
+        run = None if number is None else engine.runs.find(number)
+        if run is None or run.staged is None or run.staged.durable:
+            break
+        if not run.standing.state.terminal and run.standing.state is not State.QUARANTINED:
+            break
+        await engine.store.durable(run.staged)
     submission: Submission | None = None
     standing: Standing | None = None
     if number is not None:
         try:
             submission = await engine.ledger.submission(number)
-            live = engine.live.get(number)
-            if live is not None and live.standing.state.terminal:
-                # An end that is only staged has not happened yet.
-                await engine.store.durable(live.staged)
-                live = None
-            standing = live.standing if live is not None else await engine.ledger.standing(number)
+            standing = run.standing if run is not None else await engine.ledger.standing(number)
         except StoreCorrupt as error:
             submission, standing = await remains(engine, number, error)
+            if engine.runs.changing(number) is not None:
+                return await _find(engine, run_id)
     if number is None or submission is None:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
     return number, submission, standing or Standing(place=number)
@@ -234,13 +242,19 @@ async def forget(engine: "Engine", run_id: str) -> None:
     group = await erase(engine, number, submission, standing)
     if family:
         _tell_family(engine, group, submission, standing, children)
-    await engine.store.durable(group)
     if quarantined:
-        live = engine.live.pop(number, None)
-        line = engine.line(submission.key)
-        if live.pending if live is not None else standing.place is not None:
-            line.started()
-        line.drop(number)
+        group.when_durable(_drop, engine, submission.key, number, standing.place is not None)
+    await engine.store.durable(group)
+
+
+def _drop(engine: "Engine", key: str, number: int, placed: bool) -> None:
+    """A quarantined run was removed: its key is free."""
+    run, line = engine.runs.find(number), engine.line(key)
+    if run is not None:
+        engine.runs.remove(run)
+    if run.pending if run is not None else placed:
+        line.started()
+    line.drop(number)
 
 
 def _tell_family(
@@ -293,6 +307,5 @@ async def erase(
         leave(group)
     if engine.instances is not None:
         engine.instances.dropped(group, submission)
-    engine.forgotten.add(number)
-    group.when_durable(engine.forgotten.discard, number)
+    engine.runs.begin_change(number, Change.REMOVAL, group)
     return group

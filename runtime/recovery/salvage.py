@@ -48,9 +48,9 @@ async def set_aside(
             known = await trace(ledger, number)
         elif key is not None:
             known.indexed.append(("queue", ledger.place(key, place)))
-        if known.ended_at is not None or number in engine.live:
+        if known.ended_at is not None or engine.runs.live(number):
             return
-        delayed = engine.delays.waiting.pop(number, None)
+        delayed = engine.runs.end_delay(number)
         known.key = known.key or key or (None if delayed is None else delayed.key)
         group = engine.store.open_group()
         if submission is None:

@@ -17,6 +17,7 @@ from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import logger
 from keyrun.runtime.records import Submission
 from keyrun.runtime.recovery.damage import DAMAGE
+from keyrun.runtime.runs import Change
 from keyrun.runtime.schedules.schedule import NEVER, Plan, Schedule, due_key, split_due
 from keyrun.runtime.schedules.timetable import Every, Once
 from keyrun.runtime.waiting.wallclock import WallClock
@@ -323,7 +324,7 @@ class Schedules:
         if number is None:
             return False
         engine = self._engine
-        if number in engine.live or number in engine.redriven:
+        if engine.runs.live(number) or engine.runs.changing(number) is Change.REDRIVE:
             return True
         # A damaged one is quarantined, and has not ended.
         status = await engine.reading.status(number, result=False)

@@ -168,7 +168,7 @@ class Listing:
             if raw is None or not all(mark in raw for mark in marks):
                 continue
             number = self._ledger.split_number(record)[0]
-            live = self._reading.live.get(number)
+            live = self._reading.live(number)
             try:
                 submission = self._read(record, raw, wanted) if live is None else live.submission
             except DAMAGE as error:

@@ -31,6 +31,10 @@ Heads = dict[str, int | None]
 """By key: the number of the run whose turn it is, if the key is held."""
 
 
+def _nothing(number: int) -> None:
+    """A reader has no runs in memory."""
+
+
 class Reading:
     """Answers from the ledger. A runtime knows better about the runs that are `live` and the keys
     that are `quarantined`, with the reason."""
@@ -41,11 +45,11 @@ class Reading:
         codec: PayloadCodec,
         registry: Registry,
         *,
-        live: "Mapping[int, Run] | None" = None,
+        live: "Callable[[int], Run | None]" = _nothing,
         quarantined: Mapping[str, str] | None = None,
     ) -> None:
         self.ledger = ledger
-        self.live = {} if live is None else live
+        self.live = live
         self.quarantined = {} if quarantined is None else quarantined
         self.unreadable = 0
         """Damaged records that listings left out, since nobody can tell what they are about."""
@@ -123,12 +127,12 @@ class Reading:
 
     def _driven(self, number: int) -> RunStatus | None:
         """How a run stands that is in memory. An end that is only staged has not happened yet."""
-        live = self.live.get(number)
+        live = self.live(number)
         return None if live is None or live.standing.state.terminal else live.status()
 
     def read(self, key: bytes, raw: bytes) -> Submission | StoreError:
         """What a record of `runs` holds, or why it cannot be read. What is driven knows better."""
-        live = self.live.get(self.ledger.split_number(key)[0])
+        live = self.live(self.ledger.split_number(key)[0])
         if live is not None:
             return live.submission
         try:

@@ -33,7 +33,7 @@ class RuntimeStatistics:
 def statistics_of(engine: "Engine") -> RuntimeStatistics:
     """The snapshot."""
     return RuntimeStatistics(
-        live=len(engine.live),
+        live=len(engine.runs.all_live()),
         keys=len(engine.lines),
         quarantined_keys=len(engine.crashes.quarantined),
         running_steps=engine.slots.total - engine.slots.free,

@@ -19,6 +19,7 @@ import trio
 from keyrun.runtime.ledger import Sleep, at_place, placed, sealed
 from keyrun.runtime.records import Berth
 from keyrun.runtime.run import Run
+from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import State
 from keyrun.runtime.waiting.wait import BACKOFF
@@ -31,7 +32,7 @@ IN_MEMORY = 1000
 """How many runs may wait in memory, however short a while it is."""
 
 
-class Leave(NamedTuple):
+class Eviction(NamedTuple):
     """How a run leaves memory: what it waits for, as the store and as the clock of Trio puts it."""
 
     berth: Berth
@@ -52,10 +53,7 @@ class Parking:
         self._patience = patience
         self._since: dict[Run, float] = {}
         """Runs that wait, those that do so for the longest time first."""
-        self._leaving: dict[Run, Leave] = {}
         self._more = trio.Event()
-        self.waking: set[int] = set()
-        """Runs whose place will say that they are awake when what is staged is durable."""
 
     def consider(self, run: Run) -> None:
         """A branch of a run has begun to wait, or has ended while others wait."""
@@ -93,7 +91,7 @@ class Parking:
     def evict(self, run: Run) -> None:
         """Have a run leave memory, if all of it still waits."""
         engine, standing = self._engine, run.standing
-        if engine.live.get(run.number) is not run or not run.idle or engine.draining:
+        if engine.runs.find(run.number) is not run or not run.idle or engine.draining:
             return
         if run.line.paused or engine.paused or standing.place is None or run.undoing:
             return
@@ -106,7 +104,7 @@ class Parking:
         dues.append(inf if standing.deadline is None else standing.deadline)
         due = min(dues)
         channels = {wait.channel for wait in run.waits if wait.channel is not None}
-        self._leaving[run] = Leave(
+        run.eviction = Eviction(
             berth=Berth(None if due == inf else due, tuple(sorted(channels))),
             until=self._until(run),
             waiting_on=standing.waiting_on,
@@ -114,6 +112,7 @@ class Parking:
             sent=0 if run.inbox is None else run.inbox.last(),
             held=held,
         )
+        engine.runs.move(run, Location.EVICTING)
         run.unwind(Unwind.EVICT)
 
     def _until(self, run: Run) -> float:
@@ -129,17 +128,21 @@ class Parking:
 
     def stay(self, run: Run) -> None:
         """A run that was about to leave ends instead."""
-        self._leaving.pop(run, None)
+        if run.eviction is not None:
+            run.eviction = None
+            self._engine.runs.move(run, Location.LIVE)
 
     def left(self, run: Run) -> bool | None:
         """The workflow of a run was unwound: stage that it sleeps. Says whether its line goes on
         with the next; None if there is something to do after all."""
         engine, standing = self._engine, run.standing
-        leave = self._leaving.pop(run)
+        leave, run.eviction = run.eviction, None
+        assert leave is not None
         sent = () if run.inbox is None else run.inbox.signals
         resumed = leave.held and not standing.paused
         news = (one.channel for one in sent if one.sequence > leave.sent)
         if resumed or any(channel in leave.berth.channels for channel in news):
+            engine.runs.move(run, Location.LIVE)
             run.rewind()
             return None
         place, due = standing.place, leave.berth.due
@@ -158,18 +161,17 @@ class Parking:
         assert group is not None
         run.submission.at_hand = False
         run.begin()
-        engine.resting[run.number] = run
-        del engine.live[run.number]
+        engine.runs.move(run, Location.EVICTED)
         group.when_durable(self._asleep, run, group, leave)
         if leave.sleep is Sleep.YIELDS:
             return True
         run.line.lie_down(run)
         return False
 
-    def _asleep(self, run: Run, group: "Group", leave: Leave) -> None:
+    def _asleep(self, run: Run, group: "Group", leave: Eviction) -> None:
         engine = self._engine
-        if engine.resting.get(run.number) is run and run.staged is group:
-            del engine.resting[run.number]
+        if run.staged is group:
+            engine.runs.remove(run)
         if leave.until < inf:
             due, place = leave.berth.due or 0.0, run.standing.place or 0
             engine.timers.add(leave.until, due, run.number, run.key, place)
@@ -183,7 +185,7 @@ class Parking:
     ) -> "Group | None":
         """Stage that a run is awake; None if it was not asleep. Nothing is awaited after that."""
         engine = self._engine
-        if place is None or number in self.waking or number in engine.live:
+        if place is None or engine.runs.is_waking(number) or engine.runs.live(number):
             return None
         record = engine.ledger.place(key, place)
         raw = self._leaving_now(number, record)
@@ -194,12 +196,12 @@ class Parking:
                 await engine.store.durable(staged)
                 staged = self._staged(number)
             raw = await engine.store.get("queue", record)
-        if raw is None or number in self.waking or number in engine.live:
+        if raw is None or engine.runs.is_waking(number) or engine.runs.live(number):
             return None
         there = at_place(record, raw, place)
         if there.number != number or there.sleep is Sleep.NO:
             return None
-        self.waking.add(number)
+        engine.runs.begin_waking(number)
         group = engine.store.open_group()
         group.put("queue", record, sealed("queue", record, number, int(there.priority)))
         if due is not None:
@@ -209,22 +211,21 @@ class Parking:
 
     def _staged(self, number: int) -> "Group | None":
         """What was changed of a run at rest and is not durable yet."""
-        resting = self._engine.resting.get(number)
+        resting = self._engine.runs.at_rest(number)
         staged = None if resting is None else resting.staged
         return None if staged is None or staged.durable else staged
 
     def _leaving_now(self, number: int, record: bytes) -> bytes | None:
         """The place of a run that leaves memory in the group that is open: what wakes it goes into
         the same commit."""
-        resting, group = self._engine.resting.get(number), self._engine.commits.group
+        resting, group = self._engine.runs.at_rest(number), self._engine.commits.group
         if resting is None or resting.staged is not group:
             return None
         return group.tables.get("queue", {}).get(record)
 
     def _awake(self, number: int, key: str, place: int) -> None:
         engine = self._engine
-        if number in self.waking:
-            self.waking.discard(number)
+        if engine.runs.end_waking(number):
             line = engine.line(key)
             if engine.recovered or place >= engine.opened_at:
                 engine.backlog.enter(line)
@@ -235,7 +236,7 @@ class Parking:
     async def sleeps(self, number: int, key: str, place: int | None) -> bool:
         """Whether a run that is not driven sleeps, so that it does not count as one that waits to
         be started."""
-        if number in self.waking:
+        if self._engine.runs.is_waking(number):
             return True
         if place is None:
             return False

@@ -103,7 +103,7 @@ class Signals:
         sent = await self.stored(number) if replace else []
         old = [one for one in sent if one.channel == channel]
         # Nothing is awaited between here and the end of the staging.
-        run = engine.live.get(number)
+        run = engine.runs.live(number)
         group = engine.store.open_group()
         for one in old:
             self._remove(group, number, one, run)
@@ -141,17 +141,14 @@ class Signals:
         engine = self._engine
         engine.check_open()
         await engine.counted.wait()
-        number = await engine.ledger.find(run_id)
-        if number in engine.forgotten:
-            await engine.store.durable()
-            number = await engine.ledger.find(run_id)
+        number = await engine.runs.number_of(run_id)
         submission = None if number is None else await engine.ledger.submission(number)
         if number is None or submission is None:
             raise _unknown(run_id)
-        live = engine.live.get(number)
-        if number in engine.redriven or (live is not None and live.standing.state.terminal):
-            # What is only staged has not happened yet.
-            await engine.store.durable()
+        known = engine.runs.find(number)
+        if known is not None and known.standing.state.terminal:
+            # An end that is only staged has not happened yet.
+            await known.gate()
         standing = await self._standing(number)
         if standing.state.terminal:
             raise RunEnded(
@@ -163,7 +160,7 @@ class Signals:
 
     async def _standing(self, number: int) -> Standing:
         engine = self._engine
-        known = engine.live.get(number) or engine.resting.get(number)
+        known = engine.runs.find(number)
         if known is not None:
             return known.standing
         return await engine.ledger.standing(number) or Standing(place=number)
@@ -191,7 +188,7 @@ class Signals:
         engine = self._engine
         standing = await self._standing(number)
         berth = standing.berth
-        if berth is None or channel not in berth.channels or number in engine.live:
+        if berth is None or channel not in berth.channels or engine.runs.live(number):
             return False
         parking = engine.parking
         woken = await parking.wake(number, submission.key, standing.place, berth.due)
@@ -280,7 +277,7 @@ class Signals:
         if await self._settled(number, channel):
             raise _not_waiting(submission, gate, "it is settled already")
         # Nothing is awaited between here and the end of the staging.
-        run = engine.live.get(number)
+        run = engine.runs.live(number)
         group = engine.store.open_group()
         signal = self.stage(group, number, channel, decision)
         if run is None:
@@ -291,14 +288,14 @@ class Signals:
 
     async def _settled(self, number: int, channel: str) -> bool:
         """Whether something was sent on a channel that nobody has taken."""
-        run = self._engine.live.get(number)
+        run = self._engine.runs.live(number)
         if run is not None:
             return run.inbox is not None and run.inbox.has(channel)
         return any(one.channel == channel for one in await self.stored(number))
 
     async def _check_gate(self, number: int, submission: Submission, gate: str) -> None:
         engine = self._engine
-        run = engine.live.get(number) or engine.resting.get(number)
+        run = engine.runs.find(number)
         journal = Journal() if run is None else run.journal
         if run is None:
             with suppress(StoreCorrupt):

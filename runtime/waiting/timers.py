@@ -100,14 +100,14 @@ class Timers:
                 # It has been woken since, and sleeps again for longer.
                 continue
             woken = await engine.parking.wake(number, key, place, due)
-            if woken is None and number not in engine.live:
+            if woken is None and engine.runs.live(number) is None:
                 engine.store.open_group().delete("timers", engine.ledger.timed(due, number))
         engine.store.hasten()
 
     async def _later(self, number: int, due: float) -> bool:
         """Whether a run waits for a later time than the one that has come. That is due, whatever
         the clock says, which may have been set back."""
-        resting = self._engine.resting.get(number)
+        resting = self._engine.runs.at_rest(number)
         try:
             standing = resting.standing if resting else await self._engine.ledger.standing(number)
         except StoreCorrupt:

@@ -115,14 +115,11 @@ class World(Clients):
                 evidence.complain(f"a key is left over: {left_over}")
             engine = runtime._engine
             left = (
-                engine.live,
-                engine.resting,
+                bool(engine.runs),
                 engine.entrance.dormant,
                 engine.entrance.queued,
                 engine.entrance.under_way,
                 engine.backlog.pending,
-                engine.redriven,
-                engine.delays.waiting,
                 engine.slots.total - engine.slots.free,
             )
             if any(left):

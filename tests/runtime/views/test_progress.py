@@ -353,7 +353,7 @@ async def test_a_thread_that_reports_after_the_store_has_failed_does_no_harm() -
     async with open_test_runtime(store, workflows=[flow]) as runtime:
         await runtime.submit(flow, key="k", run_id="r")
         await trio.to_thread.run_sync(begun.wait)
-        current = next(iter(runtime._engine.live.values())).current["blocking"]
+        current = runtime._engine.runs.all_live()[0].current["blocking"]
         store.crash()
         let_go.set()
         await trio.to_thread.run_sync(current.report, 70, "too late", abandon_on_cancel=True)

@@ -684,9 +684,9 @@ async def test_runs_that_are_cancelled_while_they_leave_are_not_kept(
             for run in runs:
                 nursery.start_soon(run.cancel)
             await trio.lowlevel.checkpoint()
-            for live in list(rt._engine.live.values()):
+            for live in rt._engine.runs.all_live():
                 parking.evict(live)
-        assert not parking._leaving
+        assert not [run for run in rt._engine.runs if run.eviction is not None]
 
 
 async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(

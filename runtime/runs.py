@@ -1,0 +1,231 @@
+"""The run table: the one owner of where each run is.
+
+Most runs are only in the store, and the store says where they are. The table has an entry for a run
+while memory knows more than the store:
+
+- an actor drives the run, or is about to (`LIVE`), or cancels it so that it can leave memory
+  (`EVICTING`);
+- the run was changed while no actor drives it, and the commit of that change is under way
+  (`QUEUED`, `EVICTED`, `DELAYED`);
+- the commit that gives an evicted run something to do is under way (`WAKING`);
+- the run waits for its start time (`DELAYED`);
+- a redrive or the removal of the run is being committed (`Change`).
+
+A run has at most one `Run` object in the table. Everything that reads or changes a run asks `find`
+for that object first, and the store only if there is none.
+
+Reads of the store never suspend. So an operation that has the number from `number_of` may read and
+stage until its next real `await`, and no other operation on that run is half done. What has to
+happen in memory when an operation is durable belongs into `group.when_durable`: the caller of the
+operation may be cancelled while it waits for the commit.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keyrun.runtime.ledger import Ledger
+    from keyrun.runtime.records import Submission
+    from keyrun.runtime.run import Run
+    from keyrun.storage.group import Group
+
+
+class Location(Enum):
+    """Where a run is that has not ended."""
+
+    QUEUED = "queued"
+    """It waits in the queue of its key."""
+    LIVE = "live"
+    """It is at the head of its key and in memory."""
+    EVICTING = "evicting"
+    """Its coroutine is being cancelled so that the run can leave memory."""
+    EVICTED = "evicted"
+    """It left memory to wait for a timer, a signal, a child or a resume."""
+    WAKING = "waking"
+    """It was evicted. The commit that puts it back into its queue is under way."""
+    DELAYED = "delayed"
+    """It gets its place in the order when its delay is over."""
+
+
+# Looking a member up in its enum takes as long as a call.
+_LIVE, _EVICTING = Location.LIVE, Location.EVICTING
+_DRIVEN = frozenset({Location.LIVE, Location.EVICTING})
+_AT_REST = frozenset({Location.QUEUED, Location.EVICTED, Location.DELAYED})
+
+_MOVES: dict[Location, frozenset[Location]] = {
+    Location.QUEUED: frozenset({Location.LIVE}) | _AT_REST,
+    Location.LIVE: frozenset({Location.EVICTING}) | _AT_REST,
+    Location.EVICTING: frozenset({Location.LIVE, Location.EVICTED, Location.QUEUED}),
+    Location.EVICTED: _AT_REST,
+    Location.DELAYED: _AT_REST,
+}
+"""Where a run that is in the table may go. An evicted or delayed run becomes live through the
+store: it is loaded as a new object."""
+
+
+class Change(Enum):
+    """What is being committed of a run as a whole."""
+
+    REDRIVE = "redrive"
+    REMOVAL = "removal"
+
+
+class IllegalMove(AssertionError):
+    """A run was moved to where it cannot go: a bug in Keyrun."""
+
+
+class RunTable:
+    """Knows where each run is, as far as memory knows better than the store."""
+
+    def __init__(self, ledger: "Ledger") -> None:
+        self._ledger = ledger
+        self._runs: dict[int, Run] = {}
+        self._at_rest: dict[str, int] = {}
+        """How many runs in the table no actor drives, by key."""
+        self._waking: set[int] = set()
+        self._delayed: dict[int, Submission] = {}
+        self._changes: dict[int, tuple[Change, Group]] = {}
+
+    def find(self, number: int) -> "Run | None":
+        """Return the run as memory knows it, or None if the store is right about it."""
+        return self._runs.get(number)
+
+    def live(self, number: int) -> "Run | None":
+        """Return the run if it is in the hands of its key's actor."""
+        run = self._runs.get(number)
+        return run if run is not None and run.location in _DRIVEN else None
+
+    def at_rest(self, number: int) -> "Run | None":
+        """Return the run if it was changed while no actor drives it, and the store does not show
+        the change yet."""
+        run = self._runs.get(number)
+        return run if run is not None and run.location not in _DRIVEN else None
+
+    def location(self, number: int) -> Location | None:
+        """Return where a run is; None if the store is right about it."""
+        if number in self._waking:
+            return Location.WAKING
+        run = self._runs.get(number)
+        if run is not None:
+            return run.location
+        return Location.DELAYED if number in self._delayed else None
+
+    def all_live(self) -> "list[Run]":
+        """Return the runs that are in the hands of an actor."""
+        return [run for run in self._runs.values() if run.location in _DRIVEN]
+
+    def __iter__(self) -> "Iterator[Run]":
+        return iter(self._runs.values())
+
+    def __bool__(self) -> bool:
+        """Return whether memory knows anything that the store does not."""
+        return bool(self._runs or self._waking or self._delayed or self._changes)
+
+    def has_unsaved(self, key: str) -> bool:
+        """Return whether a run of this key was changed at rest and that is not durable yet."""
+        return key in self._at_rest
+
+    # Transitions.
+
+    def take(self, run: "Run") -> None:
+        """Put a run that was just made or loaded into the hands of its key's actor."""
+        number = run.number
+        if number in self._runs:
+            raise IllegalMove(f"run {number} is {self._runs[number].location.value} already")
+        self._runs[number] = run
+        run.location = _LIVE
+
+    def move(self, run: "Run", to: Location) -> None:
+        """Record that a run is somewhere else now."""
+        number, here = run.number, run.location
+        there = self._runs.get(number)
+        if (there is not None and there is not run) or to not in _MOVES[here]:
+            raise IllegalMove(f"run {number} cannot move from {here.value} to {to.value}")
+        if there is not None and here not in _DRIVEN:
+            self._forget_key(run.key)
+        self._runs[number] = run
+        run.location = to
+        if to not in _DRIVEN:
+            self._at_rest[run.key] = self._at_rest.get(run.key, 0) + 1
+
+    def remove(self, run: "Run") -> None:
+        """Record that the store is right about a run from now on."""
+        if self._runs.get(run.number) is run:
+            del self._runs[run.number]
+            if run.location not in _DRIVEN:
+                self._forget_key(run.key)
+
+    def _forget_key(self, key: str) -> None:
+        left = self._at_rest[key] - 1
+        if left:
+            self._at_rest[key] = left
+        else:
+            del self._at_rest[key]
+
+    def keep_until_durable(self, run: "Run", group: "Group", location: Location) -> None:
+        """Keep a run that was changed at rest until the store shows the change."""
+        self.move(run, location)
+        group.when_durable(self._saved, run, group)
+
+    def _saved(self, run: "Run", group: "Group") -> None:
+        if run.staged is group and run.location not in _DRIVEN:
+            self.remove(run)
+
+    # Evicted runs that have something to do.
+
+    def is_waking(self, number: int) -> bool:
+        """Return whether the commit that puts an evicted run back into its queue is under way."""
+        return number in self._waking
+
+    def begin_waking(self, number: int) -> None:
+        """Record that the commit which wakes a run is under way."""
+        self._waking.add(number)
+
+    def end_waking(self, number: int) -> bool:
+        """Record that the run is awake, or has ended meanwhile. Returns whether it was waking."""
+        if number in self._waking:
+            self._waking.discard(number)
+            return True
+        return False
+
+    # Delayed runs.
+
+    def delayed(self, number: int) -> "Submission | None":
+        """Return what was submitted if the run waits for its start time."""
+        return self._delayed.get(number)
+
+    def begin_delay(self, submission: "Submission") -> None:
+        """Record that a run waits for its start time."""
+        self._delayed[submission.number] = submission
+
+    def end_delay(self, number: int) -> "Submission | None":
+        """Record that a run does not wait for its start time any more. Returns what was submitted
+        if it did."""
+        return self._delayed.pop(number, None)
+
+    # Redrives and removals.
+
+    async def number_of(self, run_id: str) -> int | None:
+        """Return the number of a run id, when no redrive or removal of that run is being committed.
+        Until the next `await` that suspends, none begins."""
+        while True:
+            number = await self._ledger.find(run_id)
+            change = None if number is None else self._changes.get(number)
+            if change is None:
+                return number
+            await change[1].wait()
+
+    def changing(self, number: int) -> Change | None:
+        """Return which change of a run as a whole is being committed."""
+        change = self._changes.get(number)
+        return None if change is None else change[0]
+
+    def begin_change(self, number: int, change: Change, group: "Group") -> None:
+        """Record that `group` redrives or removes a run. Other operations wait for that commit."""
+        self._changes[number] = change, group
+        group.when_durable(self._end_change, number, group)
+
+    def _end_change(self, number: int, group: "Group") -> None:
+        if self._changes[number][1] is group:
+            del self._changes[number]
