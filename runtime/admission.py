@@ -220,6 +220,7 @@ class Admission:
         record = ledger.number(number)
         tables["runs"][record] = seal("runs", record, submission.fields())
         engine.enter(submission.key)
+        engine.unfinished.admitted(submission)
         if submission.delay:
             engine.delays.stage(group, submission)
             group.when_durable(engine.delays.admit, submission)

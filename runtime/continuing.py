@@ -66,6 +66,10 @@ def go_on(run: "Run", input_: bytes) -> None:
     standing.state = State.RUNNING
     standing.waiting_on = standing.step = None
     standing.attempt = 0
+    if standing.patches is not None:
+        engine.unfinished.patched(run.submission, standing.patches, -1)
+        standing.patches = None
+    standing.fingerprint = run.workflow.fingerprint
     run.store_standing()
     run.compensators = None
     run.rewind()

@@ -11,6 +11,7 @@ from keyrun.runtime.recovery.salvage import set_aside
 from keyrun.runtime.run import Run
 from keyrun.runtime.runs import Location
 from keyrun.runtime.settlement import settle
+from keyrun.runtime.unfinished import UNCOUNTED
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, State
 from keyrun.runtime.views import telling
@@ -168,6 +169,8 @@ class Control:
         aside = standing.place is None and standing.state is State.QUARANTINED
         sleeps = await engine.parking.sleeps(number, submission.key, standing.place)
         run.pending = not aside and not sleeps
+        if aside:
+            run.counted = UNCOUNTED
         # How far it is: the status is not stored with every step. What is damaged can be ended.
         with suppress(StoreCorrupt):
             await recall(run)

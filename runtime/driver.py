@@ -149,6 +149,8 @@ def _start(run: Run) -> None:
         limit = run.submission.limits.run_timeout
         standing.deadline = None if limit is None else engine.steady() + limit
         standing.state = _RUNNING
+        if not run.journal.memories and run.journal.turn is None:
+            standing.fingerprint = run.workflow.fingerprint
         if limit is not None:
             run.store_standing()
         if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):

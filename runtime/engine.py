@@ -33,6 +33,7 @@ from keyrun.runtime.runs import RunTable
 from keyrun.runtime.steps.asyncio_loop import AsyncioLoop
 from keyrun.runtime.steps.overruns import Overruns
 from keyrun.runtime.steps.slots import Slots
+from keyrun.runtime.unfinished import UnfinishedRuns
 from keyrun.runtime.values import RunOutcome
 from keyrun.runtime.views.feed import Feed
 from keyrun.runtime.views.reading import Reading
@@ -83,6 +84,7 @@ class Engine:
         self.commits = store.group_commit
         self.registry = registry
         self.ledger = Ledger(store.namespace(namespace))
+        self.unfinished = UnfinishedRuns(self.ledger)
         self.limits = limits
         self.crashes = Crashes(self, supervision)
         self.runs = RunTable(self.ledger)
@@ -154,8 +156,6 @@ class Engine:
         is cancelled: that is drained like any other."""
         self.block = trio.CancelScope()
         """Around the user's block, and then around the drain."""
-        self.finished = trio.Event()
-        """Set when nothing works for the runs any more."""
         self.failure: Exception | None = None
         self.draining = False
         self.closed = False

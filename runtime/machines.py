@@ -180,6 +180,7 @@ def machine(
             result_type=Any,
             kind="machine",
             while_waiting=while_waiting,
+            written=function,
         )
 
     return decorate

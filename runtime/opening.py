@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.policies.resources import Resources
 
 
-CUT_OFF = 5.0
-"""Seconds in which everything has to end that is cancelled at the end of a drain."""
-REPORT_EVERY = 10.0
-"""Seconds between two log lines that name the user code that a drain waits for."""
-NAMED = 3
-"""How many steps such a line names."""
-
-
 def _check(name: str, value: float, least: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
@@ -101,12 +93,13 @@ async def open_runtime(
             entities=entities,
         )
         store.when_failed(engine.fail)
+        engine.commits.on_commit.append(engine.unfinished.stage)
         await _begin(engine)
         left: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    await nursery.start(_run_work, engine)
+                    await nursery.start(_work, engine)
                     with engine.block:
                         yield Runtime(engine)
                 except trio.Cancelled:
@@ -120,23 +113,17 @@ async def open_runtime(
                             await _drain(engine, drain_timeout)
                     engine.scope.cancel()
                     engine.close()
-                    nursery.start_soon(_report_user_code, engine)
         finally:
             if engine.failure is None:
                 mark = engine.ledger.name("open")
                 engine.store.open_group().delete("counter", mark)
                 engine.keep_time()
+                engine.unfinished.stage(engine.store.open_group())
+            engine.commits.on_commit.remove(engine.unfinished.stage)
         if engine.failure is not None:
             raise engine.failure
         if left is not None:
             raise left
-
-
-async def _run_work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
-    try:
-        await _work(engine, task_status)
-    finally:
-        engine.finished.set()
 
 
 async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
@@ -177,6 +164,8 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
 async def _begin(engine: Engine) -> None:
     ledger = engine.ledger
     await engine.read_counter()
+    await engine.unfinished.recover()
+    _warn_of_changes(engine)
     mark = ledger.name("open")
     engine.unclean = await engine.store.get("counter", mark) is not None
     engine.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
@@ -202,6 +191,22 @@ async def _begin(engine: Engine) -> None:
     await engine.store.durable()
 
 
+def _warn_of_changes(engine: Engine) -> None:
+    """Log which unfinished runs were started by other code."""
+    for (name, version), runs in engine.unfinished.of_other_code(engine.registry).items():
+        were = "run was" if runs == 1 else "runs were"
+        logger.warning(
+            "the code of workflow %r version %d has changed: %d unfinished %s started by other "
+            "code; check with keyrun.testing.replay that the changed code fits, or register it "
+            "as a new version",
+            name,
+            version,
+            runs,
+            were,
+            extra={"event": "code_changed", "workflow": name, "version": version, "runs": runs},
+        )
+
+
 async def _drain(engine: Engine, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
     engine.draining = engine.stopped = True
@@ -216,61 +221,8 @@ async def _drain(engine: Engine, timeout: float) -> None:
     for run in engine.runs.all_live():
         run.unwind(Unwind.LEAVE)
     engine.reception.cut_off()
-    await _wait_for_user_code(engine)
+    await engine.actors.drain()
     await engine.store.durable()
     if engine.hook is not None:
         with trio.move_on_at(patience):
             await engine.outbox.tried()
-
-
-async def _wait_for_user_code(engine: Engine) -> None:
-    """Wait until all that was cancelled has ended. Only user code that cannot be stopped, such as
-    the thread of a sync step, may take longer than `CUT_OFF`: it is waited for, so that its outcome
-    is recorded. Anything else that is left ends with the engine's scope."""
-    patience = CUT_OFF
-    while True:
-        with trio.move_on_after(patience):
-            await engine.actors.drain()
-            return
-        running = _user_code(engine)
-        if not running:
-            logger.error("a drain of %g s did not end every run; the rest is cancelled", CUT_OFF)
-            return
-        _report(running)
-        patience = REPORT_EVERY
-
-
-async def _report_user_code(engine: Engine) -> None:
-    """Report what keeps the block open, while something does after everything was cancelled."""
-    with trio.CancelScope(shield=True):
-        while not engine.finished.is_set():
-            with trio.move_on_after(REPORT_EVERY):
-                await engine.finished.wait()
-                return
-            _report(_user_code(engine) or _workflow_code(engine))
-
-
-def _user_code(engine: Engine) -> list[str]:
-    """Return the steps and entity methods that still run."""
-    steps = [
-        f"step {current.step!r} of run {run.run_id} (key {run.key})"
-        for run in engine.runs
-        for current in run.current.values()
-    ]
-    calls = [
-        f"method {call.method.name!r} of {call.kind.name}" for call in engine.reception.running
-    ]
-    return steps + calls
-
-
-def _workflow_code(engine: Engine) -> list[str]:
-    """Return the runs whose code is left: a shield of its own keeps it from being cancelled."""
-    live = engine.runs.all_live()
-    return [f"workflow {run.workflow.name!r} of run {run.run_id} (key {run.key})" for run in live]
-
-
-def _report(running: list[str]) -> None:
-    named = ", ".join(running[:NAMED]) + (
-        f" and {len(running) - NAMED} more" if running[NAMED:] else ""
-    )
-    logger.warning("the runtime was left and waits for code that cannot be stopped: %s", named)

@@ -144,6 +144,10 @@ class Standing:
     paused: bool = False
     berth: Berth | None = None
     """What it waits for if it has left memory. May be older than its place, which counts."""
+    fingerprint: bytes | None = None
+    """Of the code that the run started with; see `keyrun.runtime.fingerprints`."""
+    patches: dict[str, bool] | None = None
+    """What `ctx.patched` answered, by name."""
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
@@ -164,6 +168,8 @@ class Standing:
             self.cancel_requested,
             self.paused,
             self.berth and (self.berth.due, self.berth.channels),
+            self.fingerprint,
+            self.patches,
         )
 
     @classmethod
@@ -171,7 +177,7 @@ class Standing:
         """The inverse of `fields`."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
-        berth = fields[15] if len(fields) > 15 else None
+        berth, fingerprint, patches = (*fields[15:18], None, None, None)[:3]
         return cls(
             state=_STATES[state],
             generation=generation,
@@ -189,6 +195,8 @@ class Standing:
             cancel_requested=cancel_requested,
             paused=paused,
             berth=berth and Berth(berth[0], tuple(berth[1])),
+            fingerprint=fingerprint,
+            patches=patches,
         )
 
 

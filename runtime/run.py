@@ -46,6 +46,7 @@ class Run:
         "cadence",
         "careful",
         "compensators",
+        "counted",
         "current",
         "deadline",
         "decision",
@@ -128,6 +129,8 @@ class Run:
         self.waits: dict[Wait, None] | tuple[()] = ()
         """What its branches wait for, if they do."""
         self.inbox: Inbox | None = None
+        self.counted: bytes | None = standing.fingerprint
+        """The fingerprint that it is counted with; see `keyrun.runtime.unfinished`."""
         self._resumed: trio.Event | None = None
         self.location = Location.QUEUED
         """Where it is; only the run table changes it."""
@@ -177,7 +180,10 @@ class Run:
 
     def store_standing(self) -> None:
         """Stage how the run stands."""
-        self.put("status", self.record, *self.standing.fields())
+        standing = self.standing
+        if standing.fingerprint != self.counted:
+            self.engine.unfinished.started(self)
+        self.put("status", self.record, *standing.fields())
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""

@@ -66,6 +66,7 @@ def settle(
         telling.run_ended(engine.feed, run)
     if engine.instances is not None:
         engine.instances.left(group, run)
+    engine.unfinished.ended(run.submission, run.counted, standing.patches)
     group.when_durable(engine.run_ended, run)
     group.hasten()
     if run.pending:

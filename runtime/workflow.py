@@ -2,8 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
 
+from keyrun.runtime import fingerprints
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
@@ -42,6 +44,7 @@ class Workflow(Generic[I, T_co]):
         instances: int | None = None,
         when_full: WhenFull = "queue",
         checkpoint: "Checkpoint | None" = None,
+        written: Callable[..., Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name.encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
@@ -83,8 +86,14 @@ class Workflow(Generic[I, T_co]):
         self.instances = instances
         self.when_full = when_full
         self.checkpoint = checkpoint
+        self._written = written or function
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
+
+    @cached_property
+    def fingerprint(self) -> bytes | None:
+        """Tells this code from other code of the same name and version; None where nobody can."""
+        return fingerprints.of_function(self._written)
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
         """Which of the steps that have a compensation are undone when the run ends so."""
@@ -223,6 +232,8 @@ class Registry:
             if versions.get(each.version, each) is not each:
                 raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
             each.registered(resources)
+            # Now, and not when it is first needed: its file may be replaced by then.
+            _ = each.fingerprint
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
 

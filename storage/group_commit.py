@@ -73,6 +73,9 @@ class GroupCommit:
         self.failure: StoreError | None = None
         self.on_failure: list[Callable[[StoreError], None]] = []
         """Called with the first failure; must not raise."""
+        self.on_commit: list[Callable[[Group], None]] = []
+        """Called with a group that is about to be committed, to add the latest records; must not
+        raise."""
         self._crowd = 0
         """How many waited for the last group, or for those before if that was few."""
         self._commits = self._records = self._largest = 0
@@ -206,6 +209,8 @@ class GroupCommit:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _commit_group(self) -> None:
+        for add in self.on_commit:
+            add(self.group)
         group, self.group = self.group, Group(self)
         self._crowd = max(group.waiting, self._crowd // 2)
         self._busy = group

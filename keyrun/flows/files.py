@@ -94,6 +94,7 @@ def parse(
     found += _placed(read, builder.problems)
     if found:
         raise InvalidFlow(name, sorted(set(found), key=lambda each: (each.line or 0, each.message)))
+    graph.document = read.value
     return graph
 
 

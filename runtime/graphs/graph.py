@@ -1,16 +1,19 @@
 """Graphs as users write them: nodes, edges, and what holds for all of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
+from keyrun.runtime import fingerprints
 from keyrun.runtime.context import Context
+from keyrun.runtime.graphs import sketch
 from keyrun.runtime.graphs.allowance import OUTPUT, RUN
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.execution import Execution
-from keyrun.runtime.graphs.node import Join, Node
+from keyrun.runtime.graphs.node import Join, Node, is_durable
 from keyrun.runtime.graphs.plan import Plan, draw, node_of
 from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import excesses, faults
@@ -97,6 +100,8 @@ class Graph(Workflow[Any, Any]):
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self._plan: Plan | None = None
+        self.document: Mapping[str, Any] | None = None
+        """What it was made from, if that was a flow."""
 
     @classmethod
     def from_file(
@@ -237,6 +242,15 @@ class Graph(Workflow[Any, Any]):
         """What is known of it before any run begins."""
         return self._check()
 
+    @cached_property
+    def fingerprint(self) -> bytes | None:
+        """Tells this definition from others: the document of a flow, or else nodes, edges and the
+        code of durable nodes."""
+        if self.document is not None:
+            return fingerprints.of_definition(self.document)
+        nodes = [[node.args, node.undone_by, *_code(node.target)] for node in self.nodes]
+        return fingerprints.of_definition([sketch.fields(self), self.fail_fast, nodes])
+
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
         """All nodes that have a compensation, or those that led to the one that failed."""
         failed = "" if failure is None else node_of(failure.step or "")
@@ -262,6 +276,12 @@ class Graph(Workflow[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} v{self.version}>"
+
+
+def _code(target: Any) -> tuple[str, str | None]:
+    """The name of what a node does, and the fingerprint of its code if it is workflow code."""
+    code = fingerprints.of_function(target) if is_durable(target) else None
+    return getattr(target, "__name__", ""), None if code is None else code.hex()
 
 
 def _fallbacks(nodes: Iterable[Node]) -> Iterator[Edge]:

@@ -82,13 +82,20 @@ async def stage_redrive(
     if in_outbox and engine.outbox.untold(submission.key, number, standing.generation):
         # The record of the run will no longer say how this generation ended.
         group.put("outbox", told, sealed("outbox", told, *standing.fields()))
-    fresh = Standing(generation=generation, place=place, steps_done=standing.steps_done)
+    fresh = Standing(
+        generation=generation,
+        place=place,
+        steps_done=standing.steps_done,
+        fingerprint=standing.fingerprint,
+        patches=standing.patches,
+    )
     _put_standing(engine, group, number, fresh)
     fields = (int(Entry.REDRIVEN), "", engine.wall(), generation, *write_end(standing))
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, *placed(submission)))
-    _put_version(engine, group, submission, version)
+    submission = _put_version(engine, group, submission, version)
+    engine.unfinished.enter(submission, fresh)
     engine.enter(submission.key)
     engine.runs.begin_change(number, Change.REDRIVE, group)
     _tell(engine, group, submission, fresh)
@@ -112,7 +119,8 @@ async def _back_in_line(engine: "Engine", submission: Submission, standing: Stan
         place = fresh.place
         assert place is not None
         group = engine.store.open_group()
-        _put_version(engine, group, submission, version)
+        submission = _put_version(engine, group, submission, version)
+        engine.unfinished.enter(submission, fresh)
         _put_standing(engine, group, number, fresh)
         queued = engine.ledger.place(submission.key, place)
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
@@ -138,7 +146,9 @@ def _retry_in_place(engine: "Engine", submission: Submission, standing: Standing
     state = State.PENDING if standing.started_at is None else State.RUNNING
     again = attrs.evolve(standing, state=state, reason=None)
     _put_standing(engine, group, number, again)
-    _put_version(engine, group, submission, version)
+    engine.unfinished.leave(submission, standing)
+    submission = _put_version(engine, group, submission, version)
+    engine.unfinished.enter(submission, again)
     engine.runs.begin_change(number, Change.REDRIVE, group)
     group.when_durable(_reload, engine, submission.key, number)
     _tell(engine, group, submission, again)
@@ -156,11 +166,16 @@ def _todays_version(engine: "Engine", submission: Submission) -> int:
     return engine.registry.latest(submission.workflow).version
 
 
-def _put_version(engine: "Engine", group: "Group", submission: Submission, version: int) -> None:
-    if version != submission.version:
-        record = engine.ledger.number(submission.number)
-        changed = attrs.evolve(submission, version=version)
-        group.put("runs", record, sealed("runs", record, *changed.fields()))
+def _put_version(
+    engine: "Engine", group: "Group", submission: Submission, version: int
+) -> Submission:
+    """The submission with this version, staged if that is another one."""
+    if version == submission.version:
+        return submission
+    record = engine.ledger.number(submission.number)
+    changed = attrs.evolve(submission, version=version)
+    group.put("runs", record, sealed("runs", record, *changed.fields()))
+    return changed
 
 
 def _put_standing(engine: "Engine", group: "Group", number: int, standing: Standing) -> None:
@@ -307,5 +322,8 @@ async def erase(
         leave(group)
     if engine.instances is not None:
         engine.instances.dropped(group, submission)
+    if standing.state is State.QUARANTINED and standing.place is not None:
+        # What has ended does not count any more, and what is damaged has left the counts.
+        engine.unfinished.leave(submission, standing)
     engine.runs.begin_change(number, Change.REMOVAL, group)
     return group

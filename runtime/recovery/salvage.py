@@ -53,6 +53,10 @@ async def set_aside(
         delayed = engine.runs.end_delay(number)
         known.key = known.key or key or (None if delayed is None else delayed.key)
         group = engine.store.open_group()
+        if submission is None or standing is None:
+            engine.unfinished.doubt()
+        else:
+            engine.unfinished.leave(submission, standing)
         if submission is None:
             submission = stand_in(number, known, raw)
             group.put("runs", record, sealed("runs", record, *submission.fields()))
