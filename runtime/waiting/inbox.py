@@ -55,6 +55,18 @@ class Inbox:
         taken = [wait.signal for wait in self.waits.values() if wait.signal is not None]
         return max((signal.sequence for signal in [*self.signals, *taken]), default=0)
 
+    def is_awaited(self, signal: Signal, journal: "Journal") -> bool:
+        """Return whether a branch waits for a signal according to the journal, which knows waits
+        that the run has not come to again yet. Earlier signals are taken first."""
+        if not journal.waited:
+            return False
+        earlier = [one for one in self.signals if one.channel == signal.channel]
+        taken = sum(
+            wait.channel == signal.channel and wait.signal is not None
+            for wait in self.waits.values()
+        )
+        return earlier.index(signal) + 1 + taken <= waits_on(journal, signal.channel)
+
     def enter(self, ident: str, wait: "Wait", journal: "Journal") -> None:
         """Somebody waits; it may be there already."""
         self.waits[ident] = wait
@@ -89,6 +101,11 @@ class Inbox:
         ):
             return None
         return first
+
+
+def waits_on(journal: "Journal", channel: str) -> int:
+    """Return how many branches of a run wait on a channel."""
+    return sum(_awaits(memory, channel) for memory in journal.memories.values())
 
 
 def _awaits(memory: "Memory", channel: str) -> bool:

@@ -16,7 +16,7 @@ from keyrun.runtime.journal.journal import GATE, Journal
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.run import Run
-from keyrun.runtime.waiting.inbox import Signal
+from keyrun.runtime.waiting.inbox import Signal, waits_on
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -96,9 +96,12 @@ class Signals:
             waiting = any(one.signal_id == signal_id for one in await self.stored(number))
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
         delivered = await self._wake(number, submission, channel)
-        if (await self._standing(number)).state.terminal:
-            # It came to its end while it was being woken.
-            await self._find(run_id)
+        ended = (await self._standing(number)).state.terminal
+        if ended or engine.runs.changing(number) is not None:
+            # Another operation began, or the run ended, while it was being woken.
+            return await self.send(
+                run_id, channel, payload, replace=replace, signal_id=signal_id, only_to=only_to
+            )
         # Read last: what came while the run was being woken is replaced, too.
         sent = await self.stored(number) if replace else []
         old = [one for one in sent if one.channel == channel]
@@ -110,7 +113,11 @@ class Signals:
         signal = self.stage(group, number, channel, payload, signal_id)
         if run is None:
             self._unhand(number, submission)
-        elif run.letters.put(signal, run.journal):
+            delivered = delivered or await self._is_awaited(number, channel)
+        elif not run.letters.put(signal, run.journal):
+            # The run is driven again from its journal, and has not come to its wait yet.
+            delivered = run.letters.is_awaited(signal, run.journal)
+        else:
             delivered = True
             # Who waits for it mostly goes on before the commit begins, and takes it in the same.
             await trio.lowlevel.checkpoint()
@@ -286,6 +293,23 @@ class Signals:
             run.letters.put(signal, run.journal)
         await engine.store.durable(group)
 
+    async def _is_awaited(self, number: int, channel: str) -> bool:
+        """Return whether a run that is not in memory waits for the last signal of a channel."""
+        journal = await self._journal(number)
+        sent = [one for one in await self.stored(number) if one.channel == channel]
+        return len(sent) <= waits_on(journal, channel)
+
+    async def _journal(self, number: int) -> Journal:
+        """Return the journal of a run, also if that is not in memory."""
+        engine, journal = self._engine, Journal()
+        run = engine.runs.find(number)
+        if run is not None:
+            return run.journal
+        with suppress(StoreCorrupt):
+            for key, fields in await engine.ledger.scan("journal", engine.ledger.number(number)):
+                journal.fold(int.from_bytes(key[-4:], "big"), fields)
+        return journal
+
     async def _settled(self, number: int, channel: str) -> bool:
         """Whether something was sent on a channel that nobody has taken."""
         run = self._engine.runs.live(number)
@@ -294,14 +318,7 @@ class Signals:
         return any(one.channel == channel for one in await self.stored(number))
 
     async def _check_gate(self, number: int, submission: Submission, gate: str) -> None:
-        engine = self._engine
-        run = engine.runs.find(number)
-        journal = Journal() if run is None else run.journal
-        if run is None:
-            with suppress(StoreCorrupt):
-                rows = await engine.ledger.scan("journal", engine.ledger.number(number))
-                for key, fields in rows:
-                    journal.fold(int.from_bytes(key[-4:], "big"), fields)
+        journal = await self._journal(number)
         open_ = sorted(
             memory.channel.removeprefix(GATE)
             for memory in journal.memories.values()

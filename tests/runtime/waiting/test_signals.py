@@ -600,3 +600,85 @@ async def test_who_is_cancelled_while_somebody_wakes_it_leaves_no_place_behind(
         await trio.sleep(5)
         assert rt.statistics().backlog.pending == rt.statistics().keys == 0
     assert store.keys("queue") == store.keys("signals") == []
+
+
+@workflow
+async def busy_then_taking(ctx: Context, names: list[str]) -> list[Any]:
+    """Works before it waits, and ends when it is told to."""
+    await ctx.step(working)
+
+    def waiting(name: str) -> Callable[[Context], Awaitable[Any]]:
+        return lambda ctx: ctx.wait_signal(name)
+
+    taken = await ctx.gather(*map(waiting, names))
+    await ctx.wait_signal("end")
+    return sorted(taken, key=str)
+
+
+@step
+async def working() -> None:
+    await trio.sleep(1)
+
+
+@pytest.mark.parametrize("gap", [0, 0.005, 0.5])
+@pytest.mark.parametrize("names", [["go"], ["go", "go"], ["stop", "go"]])
+@PATIENCE
+async def test_a_signal_right_after_the_open_is_delivered_to_a_run_that_waits_for_it(
+    autojump_clock: MockClock, patience: float, names: list[str], gap: float
+) -> None:
+    """The run is not in memory yet, is being replayed, or is back at its wait."""
+    store, waits = MemoryStore(latency=0.01), names.count("go")
+    async with open_test_runtime(store, workflows=[busy_then_taking], evict_after=patience) as rt:
+        await rt.submit(busy_then_taking, names, key="k", run_id="r")
+        await rt.submit(busy_then_taking, ["go"], key="k", run_id="behind")
+        await trio.sleep(5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[busy_then_taking]) as rt:
+        await trio.sleep(gap)
+        answers = [await rt.signal("r", "go", n) for n in range(3)]
+        assert answers == [Delivery.DELIVERED] * waits + [Delivery.BUFFERED] * (3 - waits)
+        assert await rt.signal("behind", "go") is Delivery.BUFFERED
+        if "stop" in names:
+            assert await rt.signal("r", "stop", "enough") is Delivery.DELIVERED
+        await rt.signal("r", "end")
+        with trio.fail_after(60):
+            result = await (await rt.submit(busy_then_taking, names, key="k", run_id="r")).result()
+        assert result == [*range(waits), *["enough"] * ("stop" in names)]
+
+
+async def test_a_signal_to_a_run_that_works_again_before_it_waits_is_buffered(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[busy_then_taking]) as rt:
+        await rt.submit(busy_then_taking, ["go"], key="k", run_id="r")
+        await trio.sleep(0.5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[busy_then_taking]) as rt:
+        assert await rt.signal("r", "go", 1) is Delivery.BUFFERED
+        await rt.signal("r", "end")
+        with trio.fail_after(60):
+            run = await rt.submit(busy_then_taking, ["go"], key="k", run_id="r")
+            assert await run.result() == [1]
+
+
+async def test_signals_right_after_the_open_are_delivered_to_many_runs_that_wait(
+    autojump_clock: MockClock,
+) -> None:
+    """Most of the runs are not in memory yet."""
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[taking], evict_after=inf) as rt:
+        for n in range(300):
+            await rt.submit(taking, ["go"], key=f"k{n}", run_id=f"r{n}")
+        await trio.sleep(5)
+        store.crash()
+    async with open_test_runtime(store, workflows=[taking], max_concurrent_steps=1) as rt:
+        answers = []
+
+        async def send(n: int) -> None:
+            answers.append(await rt.signal(f"r{n}", "go", n))
+
+        async with trio.open_nursery() as nursery:
+            for n in range(300):
+                nursery.start_soon(send, n)
+        assert answers == [Delivery.DELIVERED] * 300
