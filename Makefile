@@ -6,7 +6,7 @@ VENV := .venv
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench bench-peers soak view clean help
+.PHONY: demo test lint types unit bench bench-peers soak clean help
 
 help:            ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -20,8 +20,8 @@ lint: $(VENV)/dev.stamp  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/dev.stamp view  ## mypy, strict
-	cd build/view && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache keyrun benchmarks tests examples
+types: $(VENV)/dev.stamp  ## mypy, strict
+	$(BIN)/mypy keyrun benchmarks tests examples
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov --cov-report term $(TESTS)
@@ -34,13 +34,6 @@ bench-peers: $(VENV)/user.stamp  ## Keyrun beside DBOS, Restate, LangGraph and o
 
 soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests
 	KEYRUN_SOAK=1 $(BIN)/python -m pytest --verbose --capture=no --durations 10 $(TESTS)
-
-# The four source folders as the one package they install as, for the type checker.
-view:
-	@rm -rf build/view && mkdir -p build/view/keyrun
-	@for f in keyrun/*; do case $$f in *__pycache__) ;; *) ln -s ../../../$$f build/view/keyrun/;; esac; done
-	@for d in actors runtime storage; do ln -s ../../../$$d build/view/keyrun/; done
-	@ln -s ../../benchmarks ../../examples ../../tests build/view/
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Keyrun needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

@@ -1,0 +1,81 @@
+"""What people install: one import package, with everything in it and nothing else."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("actors", "keyrun", "runtime", "storage")
+BUILD = "import sys, setuptools.build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files that git tracks: what lies about in a checkout is not packaged."""
+    copy = tmp_path_factory.mktemp("clean")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, found.stdout.split("\0")):
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+def build(kind: str, source: Path, into: Path) -> Path:
+    into.mkdir()
+    command = [sys.executable, "-c", BUILD, kind, str(into)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (built,) = into.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", clean, tmp_path_factory.mktemp("built") / "wheel")
+
+
+def installed(clean: Path) -> set[str]:
+    """The names that the wheel must have: every module of the four folders, and the marker."""
+    names = {"keyrun/py.typed"}
+    for folder in FOLDERS:
+        for path in (clean / folder).rglob("*.py"):
+            name = path.relative_to(clean).as_posix()
+            names.add(name if folder == "keyrun" else f"keyrun/{name}")
+    return {name for name in names if not name.startswith("keyrun/keyrun/")}
+
+
+def modules_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_a_wheel_holds_every_module_below_one_package(clean: Path, wheel: Path) -> None:
+    assert modules_in(wheel) == installed(clean)
+
+
+def test_a_source_distribution_builds_the_same_wheel(clean: Path, tmp_path: Path) -> None:
+    archive = build("sdist", clean, tmp_path / "sdist")
+    with tarfile.open(archive) as unpacked:
+        unpacked.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    assert modules_in(build("wheel", source, tmp_path / "wheel")) == installed(clean)
+
+
+def test_a_wheel_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
+    """Also from the folder above a checkout, which has a folder called `keyrun` in it."""
+    (tmp_path / "keyrun").mkdir()
+    code = "from keyrun import Context; import keyrun.storage; print(keyrun.storage.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {code}", str(wheel)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(wheel) in done.stdout
