@@ -89,28 +89,44 @@ def check(
 ) -> None:
     """Say all that is wrong with flows, each with its line. Nothing is run.
 
+    A port that no edge takes is a warning.
+
     \b
     Examples:
       keyrun flow check order.yaml
       keyrun flow check flows/*.yaml --with shop --json
 
-    Exits with 0 if all is well and with 1 if not.
+    Exits with 0 if there are no errors and with 1 if there are. Warnings do not count.
     """
     library = collect(modules)
     code = FINE
     for path in files:
         try:
-            flow = _parse(path, library)
+            checked = _parse(path, library)
         except _invalid() as error:
             code = FAILED
-            for problem, line in zip(error.problems, error.lines(), strict=True):
-                told = {"file": str(path), "line": problem.line, "message": problem.message}
-                print(documents.line(told) if as_json else visible(line))
+            for problem in error.problems:
+                _print(path, problem, "error", as_json)
             continue
+        for problem in checked.warnings:
+            _print(path, problem, "warning", as_json)
         if not as_json:
+            flow, warnings = checked.graph, len(checked.warnings)
             counts = f"{len(flow.nodes)} nodes and {len(flow.edges)} edges"
-            say(f"{visible(path)}: the flow {visible(flow.name)!r} is fine, with {counts}")
+            more = f", and {warnings} warning{'s'[: warnings > 1]}" if warnings else ""
+            say(f"{visible(path)}: the flow {visible(flow.name)!r} is fine, with {counts}{more}")
     ctx.exit(code)
+
+
+def _print(path: Path, problem: Any, severity: str, as_json: bool) -> None:
+    """Print a problem as one line."""
+    if as_json:
+        where = {"file": str(path), "line": problem.line}
+        print(documents.line({**where, "message": problem.message, "severity": severity}))
+    else:
+        at = "" if problem.line is None else f":{problem.line}"
+        mark = "warning: " if severity == "warning" else ""
+        print(visible(f"{path}{at}: {mark}{problem.message}"))
 
 
 def collect(names: Iterable[str]) -> Library:
@@ -129,7 +145,7 @@ def collect(names: Iterable[str]) -> Library:
 
 def _load(path: Path, library: Library) -> Any:
     try:
-        return _parse(path, library)
+        return _parse(path, library).graph
     except _invalid() as error:
         *before, last = error.lines()
         for line in before:
@@ -138,10 +154,10 @@ def _load(path: Path, library: Library) -> Any:
 
 
 def _parse(path: Path, library: Library) -> Any:
-    from keyrun.flows.files import load as load_flow
+    from keyrun.flows.files import check as check_flow
 
     try:
-        return load_flow(path, functions=library.functions, workflows=library.workflows)
+        return check_flow(path, functions=library.functions, workflows=library.workflows)
     except MissingExtra as error:
         raise Refusal(str(error), USAGE) from error
 

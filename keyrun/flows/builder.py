@@ -15,6 +15,7 @@ from keyrun.flows.source import Place
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs import Graph
 from keyrun.runtime.graphs.allowance import OUTPUT
+from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.resources import Resources
@@ -51,6 +52,8 @@ class Builder:
         workflows: Mapping[str, Workflow[Any, Any]],
     ) -> None:
         self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        """What is allowed and probably not meant."""
         self._wrong = wrong
         self._folder = folder
         self._functions = functions
@@ -62,6 +65,10 @@ class Builder:
         """Edges whose ends are not both beside them."""
         self._loops: dict[str, list[str]] = {}
         """The nodes that each loop has become."""
+        self._failing: dict[str, tuple[str, ...]] = {}
+        """The ports of each node by which it fails if no edge takes them."""
+        self._unused: set[tuple[str, str]] = set()
+        """Nodes and the ports by which they never leave."""
         document = self._right(document, ())
         self._most = document.get("max_output", OUTPUT)
         given = {name: document[name] for name in _OF_GRAPHS if name in document}
@@ -86,6 +93,7 @@ class Builder:
             self._graph.validate()
         except InvalidGraph as error:
             self.problems += [(self._place_of(said), said) for said in error.errors]
+        self._warn_of_ports()
         return self._graph
 
     def _add(self, document: dict[str, Any], place: Place) -> tuple[dict[str, str], set[Any]]:
@@ -111,6 +119,27 @@ class Builder:
                 ways.add((source, target))
             self._edge(source, entries[target], usable, at)
         return entries, ways
+
+    def _warn_of_ports(self) -> None:
+        """Warn of ports that no edge takes."""
+        for node in self._graph.nodes:
+            edges = [edge for edge in self._graph.edges if edge.source == node.id]
+            failing = self._failing.get(node.id, ())
+            completing = [port for port in node.ports if port not in failing]
+            for port in node.ports:
+                fails = port in failing
+                # Without edges, a node with one way to complete is an end of the flow.
+                is_end = not edges and [port] == completing
+                unused = fails and (node.id, port) in self._unused
+                if is_end or unused or any(_takes(edge, port, fails) for edge in edges):
+                    continue
+                said = f"no edge takes the port {port!r}, so nothing comes after it"
+                if fails:
+                    said = (
+                        f"no edge takes the port {port!r}, so it fails the node; add an edge with "
+                        f"'port: {port}' or 'on: fail' if the flow has to continue"
+                    )
+                self.warnings.append((self._nodes[node.id], said))
 
     def _find_astray(self) -> None:
         """Say of edges to or from elsewhere what is wrong with them."""
@@ -151,6 +180,10 @@ class Builder:
             target = None
         options = {} if kind is None or target is None else self._options(kind, usable, at)
         ports = () if kind is None else kind.ports or tuple(usable.get("ports", ()))
+        if kind is not None:
+            self._failing[name] = kind.failing
+            if "timeout" not in usable:
+                self._unused.add((name, "timeout"))
         self._graph.node(name, target or _unknown, ports=ports, **options)
         return name
 
@@ -222,6 +255,13 @@ class Builder:
             if name in self._nodes:
                 return self._nodes[name]
         return ("nodes",)
+
+
+def _takes(edge: Edge, port: str, fails: bool) -> bool:
+    """Whether an edge may take a port of its source; `fails` if the node fails by it otherwise."""
+    if edge.port is not None or not fails:
+        return edge.on is not On.FAIL and edge.port in (None, port)
+    return edge.on is not On.COMPLETE
 
 
 async def _unknown(given: Any) -> None:

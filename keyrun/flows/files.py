@@ -41,6 +41,14 @@ class InvalidFlow(KeyrunError, ValueError):
         ]
 
 
+@attrs.frozen
+class Checked:
+    """A flow without errors, with its graph. `warnings` lists what is probably not meant."""
+
+    graph: Graph
+    warnings: tuple[Problem, ...]
+
+
 def load(
     path: str | Path,
     *,
@@ -50,12 +58,22 @@ def load(
     """The graph in a file: YAML, or JSON if its name ends in .json. `functions` are those that
     `call` nodes may call, by name or with names of their own; `workflows` those that `workflow`
     nodes may run. Raises `InvalidFlow` with all that is wrong, each with its line."""
+    return check(path, functions=functions, workflows=workflows).graph
+
+
+def check(
+    path: str | Path,
+    *,
+    functions: Functions = (),
+    workflows: Iterable[Workflow[Any, Any]] = (),
+) -> Checked:
+    """Return the graph in a file with its warnings. Raises `InvalidFlow` like `load`."""
     path = Path(path)
     try:
         text = source.read_file(path)
     except Unreadable as error:
         raise InvalidFlow(str(path), [_problem(error)]) from error
-    return parse(
+    return _checked(
         text,
         json=path.suffix.lower() == ".json",
         name=str(path),
@@ -75,6 +93,20 @@ def parse(
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> Graph:
     """The graph in a text. `name` is what errors call it."""
+    return _checked(
+        text, json=json, name=name, folder=folder, functions=functions, workflows=workflows
+    ).graph
+
+
+def _checked(
+    text: str,
+    *,
+    json: bool,
+    name: str,
+    folder: Path | None,
+    functions: Functions,
+    workflows: Iterable[Workflow[Any, Any]],
+) -> Checked:
     try:
         read = source.read_json(text) if json else source.read_yaml(text)
     except Unreadable as error:
@@ -95,7 +127,7 @@ def parse(
     if found:
         raise InvalidFlow(name, sorted(set(found), key=lambda each: (each.line or 0, each.message)))
     graph.document = read.value
-    return graph
+    return Checked(graph, tuple(_placed(read, builder.warnings)))
 
 
 def _problem(error: Unreadable) -> Problem:

@@ -57,6 +57,8 @@ class Kind:
     expressions: tuple[str, ...] = ()
     """The fields that are conditions in CEL."""
     ports: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
+    """The ports by which the node fails if no edge takes them."""
     steps: bool = True
     """Whether it is a step, with a timeout and a retry."""
 
@@ -201,10 +203,12 @@ KINDS: dict[str, Kind] = {
         steps=False,
     ),
     "approval": Kind(
-        about="Waits for a person; leaves by the port approved, rejected or timeout.",
+        about="Waits for a person; leaves by the port approved, rejected or timeout. "
+        "Fails if no edge takes rejected or timeout.",
         fields={"timeout": Field(SECONDS, "Seconds to wait.")},
         make=_approval,
         ports=approvals.PORTS,
+        failing=approvals.FAILING,
         steps=False,
     ),
     "loop": Kind(

@@ -20,6 +20,10 @@ class End(NamedTuple):
     error: Exception | None = None
     broken: bool = False
     """Skipped since something before it failed and nobody took care of that."""
+    otherwise: "End | None" = None
+    """How the node has ended if no edge takes its port. Only an edge that names the port can."""
+    afresh: bool = False
+    """Whether a redrive runs the whole node again, and not only the call in it that failed."""
 
 
 class Activation:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
 from keyrun.actors.errors import is_crash
@@ -22,11 +23,14 @@ from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
 from keyrun.runtime.graphs.performer import Performer
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, attended
-from keyrun.runtime.graphs.tracing import NODE_ENDED
 from keyrun.runtime.journal.journal import Call, Entry, Memory
+from keyrun.runtime.journal.memories import NODE_ENDED
+from keyrun.runtime.logs import log
+from keyrun.runtime.records import write_failure
 from keyrun.runtime.steps.stepping import contradiction, halt
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.views import telling
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.graph import Graph
@@ -194,7 +198,7 @@ class Execution:
         if self._stopped:
             return
         try:
-            self._frontier.end(activation, end)
+            end = self._frontier.end(activation, end)
             if activation.station.step is None and not self._journal.replaying:
                 self._note(activation, end)
         except TooManyTurns as error:
@@ -205,9 +209,16 @@ class Execution:
             self._stop()
 
     def _note(self, activation: Activation, end: End) -> None:
-        """Say how workflow code ended, for those who look at the run: its journal does not."""
-        about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired))
-        self._run.write(Entry.NOTE, activation.ident, *about)
+        """Record how workflow code has ended, for the views of the run: its journal entries do not
+        say it."""
+        run, failure = self._run, end.failure
+        stored = failure and write_failure(attrs.evolve(failure, traceback=None, cause=None))
+        about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired), stored)
+        run.write(Entry.NOTE, activation.ident, *about)
+        if end.afresh and failure is not None and not run.rehearsed:
+            log(run, "step_failed", failure.reason, failure)
+            if run.engine.feed is not None:
+                telling.step_failed(run.engine.feed, run, failure)
 
     def _stop(self) -> None:
         """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""
@@ -232,7 +243,10 @@ class Execution:
             journal.deliver(memory)
             return
         memory.call = Call.GRAPH
-        memory.payload = [activation.ident for activation, _ in self._frontier.failed]
+        memory.payload = [
+            f"{activation.ident}/" if end.afresh else activation.ident
+            for activation, end in self._frontier.failed
+        ]
         run.write(Entry.DONE, "graph()", int(Call.GRAPH), None, 1, None, memory.payload)
         journal.settled("graph()", memory, Entry.DONE)
 

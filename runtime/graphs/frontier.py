@@ -102,8 +102,9 @@ class Frontier:
             self._activate(station, _SKIPPED, None)
         self._fill()
 
-    def end(self, activation: Activation, end: End) -> None:
-        """An active node has ended."""
+    def end(self, activation: Activation, end: End) -> End:
+        """Record that an active node has ended, and return how: one that left by a failure port
+        which no edge takes has failed."""
         name = activation.station.node.id
         del self.active[name]
         if self._waves:
@@ -111,12 +112,15 @@ class Frontier:
             self._levels[level] -= 1
             if not self._levels[level]:
                 del self._levels[level]
+        if end.otherwise is not None and not self._fired(activation.station, end):
+            end = end.otherwise
         if end.on is On.COMPLETE:
             self.outputs[name] = end.output
         self._settle(activation.station, end, activation)
         if self._returns:
             self._turn()
         self._fill()
+        return end
 
     def _settle(self, station: Station, end: End, activation: Activation | None) -> None:
         """Decide the edges of a node that has ended, and of those that are skipped by that."""
@@ -174,7 +178,7 @@ class Frontier:
         for link in station.leaving:
             if link.on is not on and (link.on is not On.ALL or on is On.OPEN):
                 continue
-            if link.port is not None and link.port != port:
+            if link.port != port and (link.port is not None or end.otherwise is not None):
                 continue
             condition = link.condition
             if condition is not None:

@@ -13,7 +13,7 @@ from keyrun.runtime.graphs.allowance import OUTPUT, RUN
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.execution import Execution
-from keyrun.runtime.graphs.node import Join, Node, is_durable
+from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
 from keyrun.runtime.graphs.plan import Plan, draw, node_of
 from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import excesses, faults
@@ -165,7 +165,7 @@ class Graph(Workflow[Any, Any]):
             Node(
                 id=id,
                 target=target,
-                ports=tuple(ports),
+                ports=tuple(ports) or ports_of(target),
                 join=join,
                 args=args,
                 fallback=fallback,

@@ -11,12 +11,13 @@ from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.told import NodeInput, Told, copied
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.steps.step import StepFunction, as_step
-from keyrun.runtime.values import Priority
+from keyrun.runtime.values import Failure, Priority
 
 Join = Literal["all", "any"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 _DURABLE = "__keyrun_durable__"
+_PORTS = "__keyrun_ports__"
 
 
 @attrs.frozen
@@ -25,6 +26,26 @@ class Port:
 
     name: str
     output: Any = None
+
+
+@attrs.frozen
+class FailurePort(Port):
+    """A port that stands for a failure unless an edge takes it. An edge takes it only if it names
+    the port. If no edge does, the node has failed with `failure`."""
+
+    failure: Failure = attrs.field(kw_only=True)
+
+
+def with_ports(function: F, ports: tuple[str, ...]) -> F:
+    """Declare the ports of a node's function, for nodes that do not list ports themselves."""
+    setattr(function, _PORTS, ports)
+    return function
+
+
+def ports_of(target: object) -> tuple[str, ...]:
+    """Return the ports that a node's function declares."""
+    ports: tuple[str, ...] = getattr(target, _PORTS, ())
+    return ports
 
 
 def durable(function: F) -> F:

@@ -8,11 +8,12 @@ from keyrun.runtime.errors import StepFailed
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.branch import NodeBranch
 from keyrun.runtime.graphs.edge import On
-from keyrun.runtime.graphs.node import read, stored
+from keyrun.runtime.graphs.node import FailurePort, read, stored
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, sprint
 from keyrun.runtime.graphs.told import NodeInput
 from keyrun.runtime.journal.journal import Memory
+from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.steps.stepping import halt, replayed
 from keyrun.runtime.steps.trying import attempts
 from keyrun.runtime.values import Failure, FailureKind
@@ -126,7 +127,7 @@ class Performer:
                     self._places.reserve(activation)
                 else:
                     await self._places.wait(activation)
-            value = stored(node, await node.target(context, NodeInput.of(activation.given)))
+            end = self._left(activation, await node.target(context, NodeInput.of(activation.given)))
         except StepFailed as error:
             self._fail(activation, error.failure, error)
         except Exception as error:
@@ -135,10 +136,24 @@ class Performer:
             if run.begun_steps == before:
                 # A loop of nodes that ask for nothing would go on for ever.
                 run.begun_steps += 1
-            self._complete(activation, value)
+            self._end(activation, end)
         finally:
             branch.close()
             del self._branch.forks[branch]
+
+    def _left(self, activation: Activation, value: Any) -> End:
+        """Return how workflow code has ended that returned `value`."""
+        node, ident, journal = activation.station.node, activation.ident, self._run.journal
+        if not isinstance(value, FailurePort):
+            return End(On.COMPLETE, *read(node, stored(node, value)))
+        left = End(On.COMPLETE, value.name, value.output)
+        if journal.left_by is not None and journal.left_by.get(ident) == value.name:
+            # An earlier Keyrun let edges without a port take it, and the run has followed them.
+            return left
+        failed = step_failed(self._run, value.failure)
+        return left._replace(
+            otherwise=End(On.FAIL, failure=value.failure, error=failed, afresh=True)
+        )
 
     def _complete(self, activation: Activation, value: Any) -> None:
         port, output = read(activation.station.node, value)

@@ -18,13 +18,13 @@ from keyrun.runtime.graphs.plan import Station, node_of
 from keyrun.runtime.graphs.sketch import Sketch
 from keyrun.runtime.journal.entry import Entry
 from keyrun.runtime.journal.journal import Journal
+from keyrun.runtime.journal.memories import NODE_ENDED
+from keyrun.runtime.records import read_failure
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import PayloadCodec
 
-NODE_ENDED = "node_ended"
-"""What the note says of a node that is workflow code: how it ended, and the edges it took."""
-
-_UNKNOWN = Failure(kind=FailureKind.WORKFLOW_ERROR, reason="the node failed")
+UNKNOWN = Failure(kind=FailureKind.WORKFLOW_ERROR, reason="the node failed")
+"""Stands for a failure that no record describes."""
 
 
 class _Retraced(Frontier):
@@ -82,11 +82,18 @@ class Tracing:
     def retrace(self, rows: Iterable[tuple[int, list[Any]]]) -> tuple[Frontier, Journal]:
         """The frontier of the run, and what is remembered of its steps."""
         journal, ends = Journal(), dict[str, tuple[int, list[Any] | None]]()
+        failed: list[str] = []
         for sequence, fields in rows:
             journal.fold(sequence, fields)
             self._time(fields)
             kind, ident, _, *rest = fields
-            if kind == Entry.NOTE and rest[0] == NODE_ENDED:
+            if kind == Entry.REDRIVEN:
+                # What is tried again has not ended yet.
+                for name in failed:
+                    ends.pop(name.removesuffix("/"), None)
+            elif ident == "graph()":
+                failed = rest[-1]
+            elif kind == Entry.NOTE and rest[0] == NODE_ENDED:
                 ends[ident] = (sequence, rest)
             elif kind in (Entry.DONE, Entry.GAVE_UP):
                 ends[ident] = (sequence, None)
@@ -124,8 +131,9 @@ class Tracing:
             return
         node = activation.station.node
         if noted is not None:
-            _, on, port, fired = noted
-            end = End(On(on), port, None, _UNKNOWN if on != On.COMPLETE else None)
+            _, on, port, fired, *failure = noted
+            known = read_failure(failure[0]) if failure else None
+            end = End(On(on), port, None, known or (UNKNOWN if on != On.COMPLETE else None))
             frontier.noted = {node.id: fired}
         elif memory is None or memory.outcome is None:
             return

@@ -8,7 +8,7 @@ import attrs
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier
-from keyrun.runtime.graphs.tracing import Tracing
+from keyrun.runtime.graphs.tracing import UNKNOWN, Tracing
 from keyrun.runtime.values import Failure, State
 
 
@@ -107,6 +107,13 @@ def _states(
     return states
 
 
+def _failure(frontier: Frontier, name: str) -> Failure | None:
+    """How a node failed that is workflow code, if that is known."""
+    end = frontier.ends.get(name)
+    known = end is not None and not frontier.under_way(name) and end.failure is not UNKNOWN
+    return end.failure if end is not None and known else None
+
+
 def view(
     tracing: Tracing,
     rows: Iterable[tuple[int, list[Any]]],
@@ -136,7 +143,7 @@ def view(
                 began_at=began,
                 ended_at=times.ended.get(ident) if ident not in running else None,
                 mean=times.mean(name),
-                failure=None if memory is None else memory.failure,
+                failure=_failure(frontier, name) if memory is None else memory.failure,
                 queue=None if queues is None else queues.get(name, 0),
             )
         )

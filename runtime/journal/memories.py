@@ -8,6 +8,10 @@ from keyrun.runtime.journal.unhandled import unhandled
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.values import Failure
 
+NODE_ENDED = "node_ended"
+"""What the note of a node says that is workflow code: `complete` or `fail`, its port, the edges
+that were taken, and its failure. Keyrun wrote no failure before the rule that a rejection or a
+timeout which no edge takes fails its node."""
 UNDOABLE = "undoable"
 """What the note of a step says that has a compensation."""
 
@@ -27,6 +31,7 @@ class Memories:
         "continued",
         "fresh",
         "last_failure",
+        "left_by",
         "marks",
         "memories",
         "next",
@@ -66,6 +71,9 @@ class Memories:
         """What the journal begins with, if the run has gone on with another input."""
         self.undoing: list[Any] | None = None
         """How the run will end when all is undone: see `undoing.decide`."""
+        self.left_by: dict[str, str] | None = None
+        """The ports by which nodes left in the time of a Keyrun that let an edge without a port
+        take every port."""
         self._order: list[str] | tuple[str, ...] = ()
 
     def memory(self, ident: str) -> Memory:
@@ -162,6 +170,8 @@ class Memories:
                 self.note_undoable(ident)
             elif rest[0] == "wait_cancelled":
                 self.memory(ident).rank = 0
+            elif rest[0] == NODE_ENDED and len(rest) == 4 and rest[2] is not None:
+                self.left_by = {**(self.left_by or {}), ident: rest[2]}
             return
         if entry is Entry.UNDO:
             self.undoing = rest

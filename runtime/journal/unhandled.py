@@ -22,6 +22,10 @@ def _in_graph(memories: Mapping[str, Memory], order: Sequence[str], graph: Memor
     """A graph says itself which nodes failed; what follows elsewhere says nothing."""
     again = {"graph()"}
     for node in graph.payload:
+        if node.endswith("/"):
+            # It failed by the port that it left by: all its calls are made again.
+            again.update(ident for ident in order if ident.startswith(node))
+            continue
         inside = [ident for ident in order if ident.startswith(f"{node}/")]
         again.update(ident for at, ident in enumerate(inside) if _ends(memories, inside, at))
         if node in memories:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.journal.entry import CHILD, GATE, Call, Entry
+from keyrun.runtime.journal.memories import NODE_ENDED
 from keyrun.runtime.records import Standing, Submission, read_failure
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
@@ -186,6 +187,11 @@ def _entry(fields: list[Any]) -> Happening:
             return Happening(at=at, event="compensating", failure=failed, detail=said)
         case Entry.NOTE:
             what, *details = rest
+            if what == NODE_ENDED:
+                on, port, _, *failure = details
+                failed = read_failure(failure[0]) if failure else None
+                said = str(on) if port is None else f"by the port {port!r}"
+                return Happening(at=at, event=what, step=ident, failure=failed, detail=said)
             if what == "step_overrun":
                 attempt, limit = details
                 detail = f"its time of {limit:g} s is up and its thread still runs"

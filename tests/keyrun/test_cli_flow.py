@@ -107,8 +107,56 @@ def test_check_has_a_form_for_programs(here: Path) -> None:
     result = invoke("flow", "check", "bad.yaml", "sum.yaml", "--json")
     assert result.exit_code == 1
     first, second = map(json.loads, result.stdout.splitlines())
-    assert first == {"file": "bad.yaml", "line": 1, "message": "name: must be a text, got 7"}
+    assert first == {
+        "file": "bad.yaml",
+        "line": 1,
+        "message": "name: must be a text, got 7",
+        "severity": "error",
+    }
     assert second["line"] == 3
+
+
+GATES = """
+name: gates
+nodes:
+  gate: {kind: approval, timeout: 60}
+  patient: {kind: approval}
+  careful: {kind: approval, timeout: 60}
+  either: {kind: branch, when: input.a}
+  both: {kind: branch, when: input.a}
+  last: {kind: approval, timeout: 60}
+  end: {kind: branch, when: input.a}
+edges:
+  - {from: gate, to: patient, port: approved}
+  - {from: patient, to: careful}
+  - {from: patient, to: either, port: rejected}
+  - {from: careful, to: either, on: all}
+  - {from: either, to: both, port: then}
+  - {from: both, to: last}
+  - {from: both, to: end, on: fail}
+"""
+
+
+def test_check_warns_of_every_port_that_no_edge_takes(here: Path) -> None:
+    (here / "gates.yaml").write_text(GATES)
+    result = invoke("flow", "check", "gates.yaml", "--json")
+    assert result.exit_code == 0
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {(each["file"], each["severity"]) for each in found} == {("gates.yaml", "warning")}
+    ports = [(each["line"], each["message"].split(", so ")[0]) for each in found]
+    assert ports == [
+        (4, "nodes.gate: no edge takes the port 'rejected'"),
+        (4, "nodes.gate: no edge takes the port 'timeout'"),
+        (7, "nodes.either: no edge takes the port 'else'"),
+        (9, "nodes.last: no edge takes the port 'rejected'"),
+        (9, "nodes.last: no edge takes the port 'timeout'"),
+        (10, "nodes.end: no edge takes the port 'then'"),
+        (10, "nodes.end: no edge takes the port 'else'"),
+    ]
+    result = invoke("flow", "check", "gates.yaml")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("gates.yaml:4: warning: nodes.gate: no edge takes the port")
+    assert "is fine, with 7 nodes and 7 edges, and 7 warnings" in result.stderr
 
 
 def test_nothing_in_a_flow_can_move_the_cursor(here: Path) -> None:

@@ -7,35 +7,57 @@ from keyrun.flows.scope import Given
 from keyrun.runtime.context import Context
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.graphs import Port, durable
+from keyrun.runtime.graphs.node import FailurePort, with_ports
 from keyrun.runtime.journal.scope import watched
-from keyrun.runtime.waiting.receiving import Approval, wait_approval
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.waiting.receiving import wait_approval
+from keyrun.runtime.wording import type_of
 
-PORTS = ("approved", "rejected", "timeout")
+FAILING = ("rejected", "timeout")
+"""The ports by which the node fails if no edge takes them."""
+PORTS = ("approved", *FAILING)
 
 
 def approval(
     *, timeout: float | None = None
 ) -> Callable[[Context, Given], Coroutine[Any, Any, Port]]:
-    """A node with the ports `approved`, `rejected` and `timeout`, that waits until somebody calls
-    `runtime.approve(run_id, gate, by=...)` or `reject`, for at most `timeout` seconds. The gate is
-    called like the node, in its second turn `node#2`. Its output has `by` and `comment`, and under
-    `output` what came in."""
+    """Make a node that waits for a decision, for at most `timeout` seconds.
+
+    `runtime.approve(run_id, gate, by=...)` and `reject` decide. The gate has the name of the node,
+    in its second turn `node#2`. The node has the ports `approved`, `rejected` and `timeout`. Its
+    output has `by`, `comment` and, under `output`, what the node received.
+
+    An edge without a port is taken by `approved` only. If no edge takes `rejected` or `timeout`,
+    the node has failed."""
 
     @durable
     async def approval(ctx: Context, given: Given) -> Port:
-        told: dict[str, Any] = {"by": None, "comment": "", "output": given.output}
+        # The waits of a node are told apart by its turn, as in "review#2/".
+        gate = ctx.branch.prefix.rstrip("/")
+        waiting = wait_approval(ctx.branch, "gate", timeout, named=gate)
+        output: dict[str, Any] = {"by": None, "comment": "", "output": given.output}
         try:
-            answer = await _decision(ctx, timeout)
-        except SignalTimeout:
-            return Port("timeout", told)
+            answer = await watched(ctx.branch, waiting)
+        except SignalTimeout as error:
+            failure = _failure(FailureKind.STEP_TIMEOUT, gate, error, elapsed=timeout)
+            return FailurePort("timeout", output, failure=failure)
         except ApprovalRejected as error:
-            return Port("rejected", {**told, "by": error.by, "comment": error.comment})
-        return Port("approved", {**told, "by": answer.by, "comment": answer.comment})
+            output |= {"by": error.by, "comment": error.comment}
+            failure = _failure(FailureKind.PERMANENT_ERROR, gate, error)
+            return FailurePort("rejected", output, failure=failure)
+        return Port("approved", output | {"by": answer.by, "comment": answer.comment})
 
-    return approval
+    return with_ports(approval, PORTS)
 
 
-async def _decision(ctx: Context, timeout: float | None) -> Approval:
-    # What a node asks for is told apart by the turn of the node, as in "review#2/".
-    turn = ctx.branch.prefix.rstrip("/")
-    return await watched(ctx.branch, wait_approval(ctx.branch, "gate", timeout, named=turn))
+def _failure(
+    kind: FailureKind, gate: str, error: Exception, *, elapsed: float | None = None
+) -> Failure:
+    return Failure(
+        kind=kind,
+        reason=str(error),
+        step=gate,
+        attempt=1,
+        error_type=type_of(error),
+        elapsed=elapsed,
+    )
