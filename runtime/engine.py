@@ -156,6 +156,8 @@ class Engine:
         is cancelled: that is drained like any other."""
         self.block = trio.CancelScope()
         """Around the user's block, and then around the drain."""
+        self.finished = trio.Event()
+        """Set when nothing works for the runs any more."""
         self.failure: Exception | None = None
         self.draining = False
         self.closed = False

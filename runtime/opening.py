@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from keyrun.runtime.policies.resources import Resources
 
 
+CUT_OFF = 5.0
+"""Seconds in which everything has to end that is cancelled at the end of a drain."""
+REPORT_EVERY = 10.0
+"""Seconds between two log lines that name the user code that a drain waits for."""
+NAMED = 3
+"""How many steps such a line names."""
+
+
 def _check(name: str, value: float, least: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
@@ -99,7 +107,7 @@ async def open_runtime(
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    await nursery.start(_work, engine)
+                    await nursery.start(_run_work, engine)
                     with engine.block:
                         yield Runtime(engine)
                 except trio.Cancelled:
@@ -113,6 +121,7 @@ async def open_runtime(
                             await _drain(engine, drain_timeout)
                     engine.scope.cancel()
                     engine.close()
+                    nursery.start_soon(_report_user_code, engine)
         finally:
             if engine.failure is None:
                 mark = engine.ledger.name("open")
@@ -124,6 +133,13 @@ async def open_runtime(
             raise engine.failure
         if left is not None:
             raise left
+
+
+async def _run_work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
+    try:
+        await _work(engine, task_status)
+    finally:
+        engine.finished.set()
 
 
 async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
@@ -221,8 +237,61 @@ async def _drain(engine: Engine, timeout: float) -> None:
     for run in engine.runs.all_live():
         run.unwind(Unwind.LEAVE)
     engine.reception.cut_off()
-    await engine.actors.drain()
+    await _wait_for_user_code(engine)
     await engine.store.durable()
     if engine.hook is not None:
         with trio.move_on_at(patience):
             await engine.outbox.tried()
+
+
+async def _wait_for_user_code(engine: Engine) -> None:
+    """Wait until all that was cancelled has ended. Only user code that cannot be stopped, such as
+    the thread of a sync step, may take longer than `CUT_OFF`: it is waited for, so that its outcome
+    is recorded. Anything else that is left ends with the engine's scope."""
+    patience = CUT_OFF
+    while True:
+        with trio.move_on_after(patience):
+            await engine.actors.drain()
+            return
+        running = _user_code(engine)
+        if not running:
+            logger.error("a drain of %g s did not end every run; the rest is cancelled", CUT_OFF)
+            return
+        _report(running)
+        patience = REPORT_EVERY
+
+
+async def _report_user_code(engine: Engine) -> None:
+    """Report what keeps the block open, while something does after everything was cancelled."""
+    with trio.CancelScope(shield=True):
+        while not engine.finished.is_set():
+            with trio.move_on_after(REPORT_EVERY):
+                await engine.finished.wait()
+                return
+            _report(_user_code(engine) or _workflow_code(engine))
+
+
+def _user_code(engine: Engine) -> list[str]:
+    """Return the steps and entity methods that still run."""
+    steps = [
+        f"step {current.step!r} of run {run.run_id} (key {run.key})"
+        for run in engine.runs
+        for current in run.current.values()
+    ]
+    calls = [
+        f"method {call.method.name!r} of {call.kind.name}" for call in engine.reception.running
+    ]
+    return steps + calls
+
+
+def _workflow_code(engine: Engine) -> list[str]:
+    """Return the runs whose code is left: a shield of its own keeps it from being cancelled."""
+    live = engine.runs.all_live()
+    return [f"workflow {run.workflow.name!r} of run {run.run_id} (key {run.key})" for run in live]
+
+
+def _report(running: list[str]) -> None:
+    named = ", ".join(running[:NAMED]) + (
+        f" and {len(running) - NAMED} more" if running[NAMED:] else ""
+    )
+    logger.warning("the runtime was left and waits for code that cannot be stopped: %s", named)

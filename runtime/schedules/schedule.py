@@ -183,9 +183,10 @@ class ScheduleStatus:
     """How a schedule stands. Times are seconds since the epoch, and those of firings are the ones
     of the timetable.
 
-    `fired` counts firings that started a run, `skipped` those at which the run before had not
-    ended, `missed` those that nobody was there for, up to 1,000 in a row. `problem` says why it
-    does not fire, if somebody has to do something about it.
+    `fired` counts firings that started a run, and `skipped` those at which the run before had not
+    ended. `missed` counts times that passed without a firing of their own: Keyrun merged them into
+    a later firing, or dropped them because of `misfire="skip"`. `problem` says why the schedule
+    does not fire and requires an operator.
     """
 
     schedule_id: str

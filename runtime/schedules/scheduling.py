@@ -43,9 +43,10 @@ class Scheduling:
         counters, the last run and whether it is paused stay, and so does the next firing unless
         `when` is another one. `paused` is only about a schedule that is not there yet.
 
-        What was due while no runtime was open, or was jumped over by the clock, is missed:
-        "fire_once" makes up for all of that with one run, "skip" does not. While the run of the
-        last firing has not ended, firings are skipped unless there may be an `overlap`.
+        Times that pass together, because no runtime was open, the clock jumped or the process was
+        slow, are merged into one run for the latest of them. With `misfire="skip"` times that
+        passed while no runtime was open, or that the clock jumped over, start no run at all. While
+        the run of the last firing has not ended, firings are skipped unless `overlap` is true.
         """
         from keyrun.runtime.schedules.schedule import Plan, check_schedule_id, show
 

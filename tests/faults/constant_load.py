@@ -48,7 +48,6 @@ from keyrun import (
 from keyrun.testing import virtual_wall
 
 KEYS = 20
-FRESH = 500
 KEPT = 60
 """Ended runs that are kept."""
 
@@ -100,7 +99,7 @@ async def parent(ctx: Context, number: int) -> int:
     """Waits for a child under another key, for one of its own, and for what it is sent; then goes
     on with an empty journal, once."""
     if number >= 0:
-        await ctx.child(child, number, key=f"child-{number % FRESH}")
+        await ctx.child(child, number, key=f"child of {ctx.key}")
         await ctx.child(child, number)
         await ctx.wait_signal("go")
         await ctx.approval("gate", timeout=60)
@@ -143,9 +142,9 @@ class Account(Entity):
         return amount
 
 
-async def family(runtime: Runtime, number: int) -> None:
+async def family(runtime: Runtime, number: int, place: int) -> None:
     """A run that waits, with its children; it is sent what it waits for, twice."""
-    run = await runtime.submit(parent, number, key=f"parent-{number % FRESH}")
+    run = await runtime.submit(parent, number, key=f"parent-{place}")
     for _ in range(2):
         await runtime.signal(run.run_id, "go", number, signal_id="only")
     await trio.sleep(20)
@@ -153,10 +152,10 @@ async def family(runtime: Runtime, number: int) -> None:
     await run.result()
 
 
-async def others(runtime: Runtime, number: int) -> None:
+async def others(runtime: Runtime, number: int, place: int) -> None:
     """A graph, calls, a group, a schedule."""
     with suppress(RunFailed):  # until the circuit is open
-        await (await runtime.submit(GRAPH, number, key=f"graph-{number % FRESH}")).result()
+        await (await runtime.submit(GRAPH, number, key=f"graph-{place}")).result()
     for key in range(3):
         account = runtime.entity(Account, f"account-{key}")
         await account.deposit(number)
@@ -171,17 +170,18 @@ async def others(runtime: Runtime, number: int) -> None:
     await runtime.delete_schedule(name)
 
 
-async def one(runtime: Runtime, number: int) -> None:
-    """One run, or a few. The keys of those without a state come again after a while; those that
-    keep one are few, since it stays."""
+async def one(runtime: Runtime, number: int, place: int) -> None:
+    """One run, or a few. `place` is its number in the sample. Runs without a state have a key of
+    their own in their sample, so that none waits for another, and the next sample uses the same
+    keys again. Keys with a state are few, since the state stays."""
     if number % 5 == 0:
-        await (await runtime.submit(turning, number, key=f"machine-{number % FRESH}")).result()
+        await (await runtime.submit(turning, number, key=f"machine-{place}")).result()
         return
     if number % 5 == 1:
-        await family(runtime, number)
+        await family(runtime, number, place)
         return
     if number % 10 == 2:
-        await others(runtime, number)
+        await others(runtime, number, place)
         return
     run = await runtime.submit(busy, number, key=f"key-{number % KEYS}")
     if number % 11 == 0:
@@ -252,8 +252,8 @@ async def main(folder: Path, samples: int, runs: int, leak: int) -> None:
         number = 0
         for _ in range(samples):
             async with trio.open_nursery() as nursery:
-                for _ in range(runs):
-                    nursery.start_soon(one, runtime, number)
+                for place in range(runs):
+                    nursery.start_soon(one, runtime, number, place)
                     leaked.append(bytes(leak))
                     number += 1
                     if number % 50 == 0:

@@ -1,5 +1,8 @@
 """Leaving the block: running steps finish, the rest goes on at the next open."""
 
+import logging
+import threading
+
 import pytest
 import trio
 
@@ -405,3 +408,105 @@ async def test_a_shield_in_a_workflow_keeps_no_block_open(
             await runtime.resume("r")
             run = await runtime.submit(flow, key="k", run_id="r")
             assert await run.result() == "done"
+
+
+def waits_for(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says the runtime waits for after its block was left."""
+    head = "the runtime was left and waits for code that cannot be stopped: "
+    said = [record.getMessage() for record in caplog.records]
+    return [message.removeprefix(head) for message in said if message.startswith(head)]
+
+
+@pytest.mark.parametrize("drain_timeout", [0, 3])
+async def test_a_drain_waits_for_a_shielded_step_and_names_it_every_ten_seconds(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, drain_timeout: float
+) -> None:
+    done = []
+
+    @step(shield=True)
+    async def pay() -> str:
+        await trio.sleep(60)
+        done.append("paid")
+        return "paid"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.step(pay)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[job], drain_timeout=drain_timeout) as rt:
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+    assert trio.current_time() == pytest.approx(60, abs=0.1)
+    assert waits_for(caplog) == ["step 'pay' of run r (key k)"] * 6
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        assert await (await rt.submit(job, key="k", run_id="r")).result() == "paid"
+    assert done == ["paid"]
+
+
+async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    release, calls = threading.Event(), []
+
+    class Releasing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "cannot be stopped" in record.getMessage() and len(waits_for(caplog)) == 2:
+                release.set()
+
+    @step
+    def export() -> str:
+        calls.append("export")
+        release.wait(30)
+        return "exported"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.step(export)
+
+    logger, handler = logging.getLogger("keyrun.runtime"), Releasing()
+    logger.addHandler(handler)
+    store = MemoryStore()
+    try:
+        async with open_test_runtime(store, workflows=[job], drain_timeout=1) as rt:
+            await rt.submit(job, key="k", run_id="r")
+            while not calls:
+                await trio.sleep(0.01)
+    finally:
+        logger.removeHandler(handler)
+    assert set(waits_for(caplog)) == {"step 'export' of run r (key k)"}
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        assert await (await rt.submit(job, key="k", run_id="r")).result() == "exported"
+    assert calls == ["export"]
+
+
+async def test_a_drain_names_workflow_code_that_shields_itself(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workflow
+    async def stubborn(ctx: Context) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(40)
+
+    async with open_test_runtime(workflows=[stubborn], drain_timeout=1) as rt:
+        await rt.submit(stubborn, key="k", run_id="r")
+        await trio.sleep(1)
+    assert trio.current_time() == pytest.approx(40, abs=0.1)
+    assert set(waits_for(caplog)) == {"workflow 'stubborn' of run r (key k)"}
+
+
+@pytest.mark.parametrize("drain_timeout", [0, 7])
+async def test_a_run_that_no_table_knows_does_not_hold_the_drain(
+    autojump_clock: trio.testing.MockClock, log: Log, drain_timeout: float
+) -> None:
+    """A defect of Keyrun must not keep a program from ending."""
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[log.job], drain_timeout=drain_timeout) as rt:
+        await rt.submit(log.job, key="k", run_id="r")
+        await trio.sleep(1)
+        (run,) = rt._engine.runs.all_live()
+        rt._engine.runs.remove(run)
+        left_at = trio.current_time()
+    assert trio.current_time() - left_at <= drain_timeout + 5.1
+    async with open_test_runtime(store, workflows=[log.job]) as rt:
+        assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "abc"

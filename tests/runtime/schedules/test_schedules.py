@@ -405,6 +405,22 @@ async def test_a_clock_set_back_while_nobody_was_there_holds_up_no_interval(
     assert log.begun == pytest.approx([100, 250, 350], abs=0.2)
 
 
+@pytest.mark.parametrize("misfire", ["fire_once", "skip"])
+async def test_firings_that_pass_while_the_process_is_busy_are_merged_into_one(
+    autojump_clock: MockClock, misfire: Any
+) -> None:
+    log = Log(takes=0)
+    async with open_test_runtime(workflows=[log.job]) as rt:
+        await rt.schedule("tick", log.job, key="k", when=Every(1), misfire=misfire)
+        await trio.sleep(3.5)
+        autojump_clock.jump(5)  # the loop runs nothing else for five seconds
+        await trio.sleep(1)
+        status = await only(rt)
+        assert (status.fired, status.missed, status.skipped) == (5, 4, 0)
+    assert log.begun == pytest.approx([1, 2, 3, 8.5, 9], abs=0.1)
+    assert [time[-11:-6] for time in log.scheduled] == ["13:21", "13:22", "13:23", "13:28", "13:29"]
+
+
 async def test_firings_are_skipped_while_the_run_before_has_not_ended(
     autojump_clock: MockClock,
 ) -> None:

@@ -1,0 +1,182 @@
+"""Operations on a quarantined run that meet while one of them is being committed."""
+
+from collections.abc import Awaitable, Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from keyrun.runtime import Context, RunEnded, Runtime, State, UnknownRun, step, workflow
+from keyrun.storage import MemoryStore
+from keyrun.testing import RecordingHook, open_test_runtime
+
+LATENCY = 0.01
+"""Seconds that a commit takes."""
+
+
+class Scene:
+    """A run that was quarantined after its first step, because its code had changed."""
+
+    def __init__(self) -> None:
+        self.mended = True
+        self.ran: list[str] = []
+        self.hook = RecordingHook()
+        self.store = MemoryStore(latency=LATENCY)
+
+        @step
+        async def work(name: str) -> None:
+            self.ran.append(name)
+            await trio.sleep(1)
+
+        @workflow
+        async def job(ctx: Context) -> str:
+            if self.mended:
+                for part in "abc":
+                    await ctx.step(work, f"{ctx.run_id}-{part}")
+            return "done"
+
+        self.job = job
+
+    def open(self) -> Any:
+        return open_test_runtime(
+            self.store, workflows=[self.job], on_terminal=self.hook, drain_timeout=1
+        )
+
+    async def quarantine(self) -> None:
+        async with open_test_runtime(self.store, workflows=[self.job]) as rt:
+            await rt.submit(self.job, key="k", run_id="r")
+            await trio.sleep(1.5)
+            self.store.crash()
+        self.mended = False
+
+    async def opened(self, rt: Runtime) -> None:
+        """Wait until the run is known to be quarantined, and mend the code."""
+        await trio.sleep(1)
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.QUARANTINED
+        self.mended = True
+        self.ran.clear()
+
+    def own(self) -> list[str]:
+        """The steps of the run that was quarantined."""
+        return [name for name in self.ran if name.startswith("r-")]
+
+
+Operation = Callable[[Runtime, Scene], Awaitable[object]]
+
+OPERATIONS: dict[str, Operation] = {
+    "redrive": lambda rt, scene: rt.redrive("r"),
+    "release": lambda rt, scene: rt.release_key("k"),
+    "cancel": lambda rt, scene: rt.cancel("r"),
+    "forget": lambda rt, scene: rt.forget("r"),
+    "pause": lambda rt, scene: rt.pause("r"),
+    "resume": lambda rt, scene: rt.resume("r"),
+    "pause key": lambda rt, scene: rt.pause_key("k"),
+    "resume key": lambda rt, scene: rt.resume_key("k"),
+    "signal": lambda rt, scene: rt.signal("r", "hello"),
+    "submit": lambda rt, scene: rt.submit(scene.job, key="k", run_id="next"),
+    "submit again": lambda rt, scene: rt.submit(scene.job, key="k", run_id="r"),
+}
+
+
+async def both(
+    rt: Runtime, scene: Scene, names: tuple[str, str], offset: float
+) -> list[tuple[str, object]]:
+    """Ask for two operations, the second one `offset` seconds later. Returns their answers."""
+    answers: list[tuple[str, object]] = []
+
+    async def ask(name: str) -> None:
+        try:
+            answers.append((name, await OPERATIONS[name](rt, scene)))
+        except (RunEnded, UnknownRun) as error:
+            answers.append((name, type(error)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, names[0])
+        await trio.sleep(offset)
+        nursery.start_soon(ask, names[1])
+    return answers
+
+
+@pytest.mark.parametrize("first", OPERATIONS)
+async def test_two_operations_on_a_quarantined_run_have_one_outcome(
+    autojump_clock: MockClock, first: str
+) -> None:
+    """Every second operation, at every moment of the first one's commit and after it."""
+    for second, offset in product(OPERATIONS, (0, LATENCY / 2, LATENCY * 1.5)):
+        scene = Scene()
+        case = f"{first}, {second} after {offset} s"
+        await scene.quarantine()
+        async with scene.open() as rt:
+            await scene.opened(rt)
+            answers = await both(rt, scene, (first, second), offset)
+            cancelled = ("cancel", True) in answers
+            again = ("forget", None) in answers and "submit again" in (first, second)
+            steps = len(scene.own())
+            await rt.resume_key("k")
+            await rt.resume("r")
+            await trio.sleep(30)
+            status = await rt.status("r")
+            left_at = trio.current_time()
+        assert trio.current_time() - left_at < 6.1, case
+        own, ended = scene.own(), [outcome.state for outcome in scene.hook.of("r")]
+        if status is None or status.state is State.QUARANTINED:
+            assert ended == [State.CANCELLED] * cancelled, case
+            assert own == [], case
+        else:
+            assert status.state.terminal, case
+            assert ended == [status.state], case
+            assert (status.state is State.CANCELLED) == cancelled, case
+        if cancelled:
+            assert own[steps:] == [], case
+        else:
+            assert own in ([], ["r-b", "r-c"], ["r-a", "r-b", "r-c"] if again else []), case
+
+
+async def test_a_forget_that_its_caller_gave_up_frees_the_key(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        with trio.move_on_after(LATENCY / 2):
+            await rt.forget("r")
+        run = await rt.submit(scene.job, key="k", run_id="next")
+        with trio.fail_after(60):
+            assert await run.result() == "done"
+        assert await rt.status("r") is None
+
+
+async def test_a_redrive_that_its_caller_gave_up_happens(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        with trio.move_on_after(LATENCY / 2):
+            await rt.redrive("r")
+        await trio.sleep(30)
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.SUCCEEDED
+    assert scene.ran == ["r-b", "r-c"]
+
+
+async def test_a_run_that_is_paused_while_quarantined_is_redriven_and_resumed(
+    autojump_clock: MockClock,
+) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        await rt.pause("r")
+        await rt.redrive("r")
+        await trio.sleep(0.1)
+        assert scene.ran == []
+        await rt.resume("r")
+        await trio.sleep(30)
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.SUCCEEDED
+    assert scene.ran == ["r-b", "r-c"]
