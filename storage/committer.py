@@ -24,6 +24,9 @@ from keyrun.storage.errors import StoreError, StoreFull
 class Committer(Protocol):
     """Makes tables durable, one set at a time."""
 
+    suspends: bool
+    """Whether other tasks run, and may read, while a commit is under way."""
+
     async def commit(self, tables: Tables) -> None:
         """Apply all of `tables` or nothing; return when they would survive a power loss."""
 
@@ -41,6 +44,8 @@ def failure(kind: str, sentence: str) -> StoreError:
 
 class InlineCommitter:
     """Commits in the thread that runs the loop."""
+
+    suspends = False
 
     def __init__(self, target: writer.Writer) -> None:
         self._writer = target
@@ -60,6 +65,8 @@ class InlineCommitter:
 
 class ProcessCommitter:
     """Commits in a child process; `start` makes one."""
+
+    suspends = True
 
     def __init__(self, process: trio.Process, connection: socket.socket) -> None:
         self.process = process

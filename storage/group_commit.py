@@ -8,7 +8,9 @@ The protocol, with what always holds:
    loop. What is staged meanwhile goes into the next group.
 3. Groups are committed one at a time, in order. So whoever waits for a group knows that every
    group before it is durable, too.
-4. A group is done when its commit has returned, and only then are its waiters woken.
+4. When the commit of a group has returned, its records become readable, its callbacks run and
+   its waiters are woken. No other task runs in between: whatever can be read is known to be
+   durable.
 5. The first error ends it: the group that failed, what was staged behind it, and everything that
    is staged later raise that error. Nothing is retried, since after a failed sync nobody knows
    what the disk holds; opening the store again does.
@@ -53,11 +55,13 @@ class GroupCommit:
     def __init__(
         self,
         commit: Callable[[Tables], Awaitable[None]],
+        publish: Callable[[Tables], None],
         *,
         tables: Iterable[str] = (),
         max_tables: int = 128,
     ) -> None:
         self._commit = commit
+        self._publish = publish
         self._tables = set(tables)
         self._max_tables = max_tables
         self.group = Group(self)
@@ -139,6 +143,12 @@ class GroupCommit:
                 group.settle(durable=False)
         self.group = Group(self)
 
+    def disown(self, error: StoreError) -> None:
+        """Refuse everything from here on in a forked child, whose copies of the tasks that wait
+        are not to be woken."""
+        self.attentive = True
+        self.failure = error
+
     async def stop(self) -> None:
         """Take no more, commit what is staged, then end the driver."""
         self._closing = True
@@ -218,7 +228,10 @@ class GroupCommit:
         try:
             await self._commit(group.tables)
             self._count(group, perf_counter() - started)
-            group.settle(durable=self.failure is None)
+            durable = self.failure is None
+            if durable:
+                self._publish(group.tables)
+            group.settle(durable=durable)
         except StoreError as error:
             self.fail(error)
         except Exception as error:

@@ -3,6 +3,10 @@
 Reads are memory lookups in the loop's thread, each in a read transaction that ends before the
 call returns, since a long one keeps old pages from being used again. Writes go through a
 committer.
+
+The child of the process committer commits before it answers. While such a commit is under way,
+reads come from a snapshot of the commit before it. This keeps no pages that LMDB would use
+otherwise: a writer never uses the pages of the commit right before its own.
 """
 
 import os
@@ -35,8 +39,9 @@ DEFAULT_MAP_SIZE = 1 << 36
 _MIN_MAP_SIZE = 1 << 20
 _ORPHAN_PATIENCE = 5.0
 
-_inherited: list[lmdb.Environment] = []
-"""Environments of a parent process. Closing one here would disturb the parent's readers."""
+_inherited: list[Any] = []
+"""Environments and snapshots of a parent process. Closing one here would take the parent's place
+among the readers, and the pages that the parent reads could be overwritten."""
 
 
 class LmdbStore(Store):
@@ -72,6 +77,8 @@ class LmdbStore(Store):
         self._lock: ownership.OwnerLock | None = None
         self._fork_token: Any = None
         self._view: lmdb.Transaction[bytes] | None = None
+        """The snapshot that all reads come from, in a `view` and while a commit is under way."""
+        self._held_for_commit = False
         self._opened_by = 0
 
     async def _open(self) -> None:
@@ -172,21 +179,22 @@ class LmdbStore(Store):
         self._databases = {}
         if committer is not None:
             await committer.close()
+        self._release()
         if environment is not None:
             environment.close()
         if lock is not None:
             lock.release()
 
     def _forked(self) -> None:
-        if self._environment is not None:
-            _inherited.append(self._environment)
+        _inherited.extend((self._environment, self._view))
+        self._view = None
         if self._committer is not None:
             self._committer.forked()
         if self._lock is not None:
             self._lock.drop()
         self._environment = self._committer = self._lock = None
         if self._group is not None:
-            self._group.failure = self._not_ours()
+            self._group.disown(self._not_ours())
 
     def _not_ours(self) -> StoreClosed:
         return StoreClosed(
@@ -207,8 +215,17 @@ class LmdbStore(Store):
         return names - {identity.META_TABLE}
 
     async def _commit(self, tables: Tables) -> None:
-        assert self._committer is not None
-        await self._committer.commit(tables)
+        committer = self._committer
+        assert committer is not None
+        if committer.suspends and self._view is None:
+            self._hold()
+            self._held_for_commit = True
+        await committer.commit(tables)
+
+    def _publish(self, tables: Tables) -> None:
+        # A commit that failed is never published: its snapshot stays until the store is closed.
+        if self._held_for_commit:
+            self._release()
 
     async def _get(self, table: str, key: bytes) -> bytes | None:
         database = self._database(table)
@@ -272,15 +289,28 @@ class LmdbStore(Store):
         if self._view is not None:
             yield
             return
-        # LMDB knows a table in a snapshot only if it was opened before.
+        self._hold()
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _hold(self) -> None:
+        """Read from the last commit, and nothing later, until `_release`."""
         self._snapshot().abort()  # adopts a map that has grown
-        for name in self._mapped().dbs():
-            self._database(bytes(name).decode())
-        with self._snapshot() as self._view:
-            try:
-                yield
-            finally:
-                self._view = None
+        # LMDB knows a table in a snapshot only if it was opened before. Tables are never removed.
+        names = self._mapped().dbs()
+        if len(names) > len(self._databases):
+            for name in names:
+                self._database(bytes(name).decode())
+        self._view = self._snapshot()
+
+    def _release(self) -> None:
+        """Read from the latest commit again. A forked child has nothing to release."""
+        self._held_for_commit = False
+        view, self._view = self._view, None
+        if view is not None:
+            view.abort()
 
     def _snapshot(self) -> "lmdb.Transaction[bytes]":
         environment = self._mapped()

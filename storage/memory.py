@@ -35,19 +35,30 @@ class _Table:
 
 class MemoryStore(Store):
     """Records in memory. They outlive the `async with` block: enter the same object again to
-    "restart". `latency` is how many (virtual) seconds each commit takes."""
+    "restart". `latency` is how many (virtual) seconds each commit takes.
 
-    def __init__(self, *, latency: float = 0.0) -> None:
+    By default a commit is applied at the end of its latency, so a crash before that loses it. With
+    `apply_first` it is applied at the beginning and answered `latency` seconds later, as by the
+    child process of an `LmdbStore`: a crash in between keeps a batch that nobody was told about.
+    Either way the batch is readable when the commit has returned, or after the next opening.
+    """
+
+    def __init__(self, *, latency: float = 0.0, apply_first: bool = False) -> None:
         if not latency >= 0:
             raise ValueError(f"latency must be at least 0, got {latency!r}")
         super().__init__()
         self.latency = latency
+        self.apply_first = apply_first
         self._tables: dict[str, _Table] = {}
+        """What reads show."""
+        self._unpublished: Tables = {}
+        """What is durable, and not readable yet."""
 
     async def _open(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def _close(self) -> None:
+        self._publish(self._unpublished)
         await trio.lowlevel.checkpoint()
 
     def _tables_there(self) -> Iterable[str]:
@@ -55,9 +66,15 @@ class MemoryStore(Store):
 
     async def _commit(self, tables: Tables) -> None:
         group = self._opened()
+        if self.apply_first:
+            self._unpublished = tables
         await trio.sleep(self.latency)
         if group.failure is not None:
             raise group.failure
+        self._unpublished = tables
+
+    def _publish(self, tables: Tables) -> None:
+        self._unpublished = {}
         self._apply(tables)
 
     def _apply(self, tables: Tables) -> None:

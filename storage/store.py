@@ -47,8 +47,14 @@ class Store(ABC):
     A store has at most `max_tables` tables, which stay once a record was committed to them. One
     more is refused with `TooManyTables` where a record is staged.
 
-    Reads show the last durable commit: what is only staged is not seen, not even by whoever
-    staged it.
+    The rule of reads: `get` and `scan` never suspend, and show the last commit that has returned.
+    A batch is not readable while it is only staged, nor while its commit is under way, even if a
+    database or another process has applied it already. It becomes readable when its commit has
+    returned. Its `when_durable` callbacks and waiters follow before any other task runs, so no
+    task reads a record that the owner of the record does not know to be durable. A batch whose
+    commit failed, or was under way in a crash, is not readable until the store is opened again.
+
+    The rule is about one `Store` object. A reader in another process may see a batch earlier.
     """
 
     max_tables: ClassVar[int] = 128
@@ -77,7 +83,13 @@ class Store(ABC):
 
     @abstractmethod
     async def _commit(self, tables: Tables) -> None:
-        """Apply all of `tables` or nothing; return when it would survive a power loss."""
+        """Apply all of `tables` or nothing; return when it would survive a power loss. Reads must
+        not show `tables` before `_publish`, or before the store is opened again."""
+
+    @abstractmethod
+    def _publish(self, tables: Tables) -> None:
+        """Let reads show `tables`, which `_commit` has just made durable. There is nothing to do
+        for a store that shows them itself and whose `_commit` never suspends."""
 
     @abstractmethod
     async def _get(self, table: str, key: bytes) -> bytes | None:
@@ -248,7 +260,9 @@ class Store(ABC):
                     with trio.CancelScope(shield=True):
                         await self._close()
                     raise
-                self._group = GroupCommit(self._commit, tables=tables, max_tables=self.max_tables)
+                self._group = GroupCommit(
+                    self._commit, self._publish, tables=tables, max_tables=self.max_tables
+                )
                 self._group.start(self._refuses_writes())
             self._users += 1
         return self

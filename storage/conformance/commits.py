@@ -1,10 +1,47 @@
 """Conformance of commits: what is staged becomes durable in groups, for whoever waits or not."""
 
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 import pytest
 import trio
 
 from keyrun.storage.conformance.model import Place, Places, batch, run
 from keyrun.storage.errors import StoreError
+from keyrun.storage.store import Store
+
+T = TypeVar("T")
+
+
+def stand_still() -> None:
+    """Block the loop for 2 ms of real time. A commit in another process or thread goes on
+    meanwhile, and its answer has to wait."""
+    time.sleep(0.002)
+
+
+def at_once(read: Coroutine[Any, Any, T]) -> T:
+    """The result of a read, which must not suspend."""
+    try:
+        read.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    read.close()
+    raise AssertionError("a read suspended")
+
+
+def readable(store: Store, key: bytes) -> set[bool]:
+    """Whether `key` is in the tables red and green, by each way to read it."""
+    found: set[bool] = set()
+    for table in ("red", "green"):
+        found.add(at_once(store.get(table, key)) is not None)
+        found.add(at_once(store.scan(table, prefix=key)) != [])
+        found.add(at_once(store.get_many(table, [key])) != {})
+        found.add(at_once(store.scan_each(table, [key])) != [[]])
+        with store.view():
+            found.add(at_once(store.get(table, key)) is not None)
+    return found
 
 
 class CommitConformance(Places):
@@ -18,6 +55,51 @@ class CommitConformance(Places):
                 assert await store.scan("red") == []
                 await store.durable()
                 assert await store.get("red", b"k") == b"v"
+
+        run(test)
+
+    def test_a_batch_is_readable_when_its_commit_has_returned_and_not_before(
+        self, place: Place
+    ) -> None:
+        """A task that reads a record can rely on it that the callbacks of its group have run."""
+
+        async def test() -> None:
+            async with place.store() as store:
+                for number in range(10):
+                    key = b"%d" % number
+                    told: list[bool] = []
+                    group = store.stage(batch(("red", key, b"v"), ("green", key, b"v")))
+                    group.when_durable(told.append, True)
+                    store.hasten()
+                    while not group.durable:
+                        assert readable(store, key) == {False}
+                        await trio.lowlevel.checkpoint()
+                        stand_still()
+                        assert readable(store, key) == {bool(told)}
+                    assert told
+
+        run(test)
+
+    def test_a_batch_whose_commit_a_crash_cut_off_is_not_readable_until_the_next_opening(
+        self, place: Place
+    ) -> None:
+        async def test() -> None:
+            for passes in range(6):
+                key = b"%d" % passes
+                async with place.store() as store:
+                    group = store.stage(batch(("red", key, b"v"), ("green", key, b"v")))
+                    store.hasten()
+                    for _ in range(passes):
+                        await trio.lowlevel.checkpoint()
+                    acknowledged = group.durable
+                    store.crash()
+                    for _ in range(5):
+                        stand_still()
+                        assert readable(store, key) == {acknowledged}
+                        await trio.lowlevel.checkpoint()
+                async with place.store() as store:
+                    after = readable(store, key)
+                    assert after == {True} if acknowledged else len(after) == 1
 
         run(test)
 

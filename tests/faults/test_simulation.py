@@ -197,6 +197,8 @@ def gate() -> None:
             await self._commit(tables)
         except StoreError as error:
             self.fail(error)
+        else:
+            self._publish(tables)
 
     sabotage.replace(GroupCommit, "_commit_group", early)
 

@@ -1,7 +1,5 @@
 """Stores that break when they are told to."""
 
-import trio
-
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 
@@ -42,11 +40,3 @@ class FullDisk(MemoryStore):
         if self.full:
             raise OSError(28, "No space left on device")
         await super()._commit(tables)
-
-
-class LateNews(MemoryStore):
-    """Shows a commit some time before those who wait for it are told, as another process may."""
-
-    async def _commit(self, tables: Tables) -> None:
-        await super()._commit(tables)
-        await trio.sleep(0.01)

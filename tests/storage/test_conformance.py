@@ -11,8 +11,8 @@ from keyrun.storage.lmdb_store import CommitterName
 
 
 class MemoryPlace(Place):
-    def __init__(self) -> None:
-        self._store = MemoryStore()
+    def __init__(self, *, apply_first: bool = False) -> None:
+        self._store = MemoryStore(apply_first=apply_first)
 
     def store(self) -> Store:
         return self._store
@@ -31,6 +31,12 @@ class TestMemoryStore(StoreConformance):
     @contextmanager
     def fresh(self) -> Iterator[Place]:
         yield MemoryPlace()
+
+
+class TestMemoryStoreThatAppliesFirst(StoreConformance):
+    @contextmanager
+    def fresh(self) -> Iterator[Place]:
+        yield MemoryPlace(apply_first=True)
 
 
 class TestInlineLmdbStore(StoreConformance):

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 import trio
 
 from keyrun.storage import (
-    Batch,
     LmdbStore,
     StoreClosed,
     StoreCorrupt,
@@ -25,11 +25,18 @@ from keyrun.storage import (
 )
 from keyrun.storage.conformance import batch
 from keyrun.storage.lmdb_store import CommitterName
+from tests.storage.committers import committer_of, held_back, wait_until_applied
 from tests.storage.processes import line, running_python, say
 
 COMMITTERS: list[CommitterName] = ["inline", "process"]
 
 both_committers = pytest.mark.parametrize("committer", COMMITTERS)
+
+
+def readers_of(store: LmdbStore) -> str:
+    """The readers of the store, as LMDB lists them."""
+    assert store._environment is not None
+    return store._environment.readers()
 
 
 async def make(path: Path, records: int = 10) -> None:
@@ -303,27 +310,47 @@ async def test_a_reader_writes_nothing_and_needs_a_store(tmp_path: Path) -> None
         assert len(await store.scan("red")) == 10
 
 
+def forked(act: Callable[[], int]) -> int:
+    """What `act` returns in a forked child."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        answer = 255
+        try:
+            answer = act()
+        finally:
+            os._exit(answer)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def refusals(store: LmdbStore) -> int:
+    """How many of three uses are refused because of a fork."""
+
+    def view() -> None:
+        with store.view():
+            pass
+
+    refused = 0
+    for use in (
+        lambda: store.stage(batch(("red", b"child", b"v"))),
+        lambda: store.get("red", b"k").send(None),
+        view,
+    ):
+        try:
+            use()
+        except StoreClosed as error:
+            refused += "cannot be used after a fork" in str(error)
+    return refused
+
+
 @both_committers
 async def test_a_forked_child_can_neither_read_nor_write(
     tmp_path: Path, committer: CommitterName
 ) -> None:
     async with LmdbStore(tmp_path, committer=committer) as store:
         await store.commit(batch(("red", b"k", b"v")))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            refusals = 0
-            try:
-                store.stage(batch(("red", b"child", b"v")))
-            except StoreClosed as error:
-                refusals += "cannot be used after a fork" in str(error)
-            try:
-                store.get("red", b"k").send(None)
-            except StoreClosed as error:
-                refusals += "cannot be used after a fork" in str(error)
-            os._exit(refusals)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+        assert forked(lambda: refusals(store)) == 3
         await store.commit(batch(("red", b"parent", b"v")))
         assert [key for key, _ in await store.scan("red")] == [b"k", b"parent"]
 
@@ -412,13 +439,123 @@ async def test_a_view_does_not_move_while_another_process_commits(tmp_path: Path
         assert await store.get("red", b"k") == b"2"
 
 
-async def test_reads_are_possible_while_a_commit_is_under_way(tmp_path: Path) -> None:
+async def test_reads_show_the_commit_before_the_one_under_way(tmp_path: Path) -> None:
     async with LmdbStore(tmp_path, committer="process") as store:
-        staged = Batch()
-        for number in range(5000):
-            staged.put("red", b"%d" % number, b"v" * 100)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.commit, staged)
-            await trio.testing.wait_all_tasks_blocked()
-            assert len(await store.scan("red")) in (0, 5000)
-        assert len(await store.scan("red")) == 5000
+        await store.commit(batch(("red", b"k", b"1")))
+        async with held_back(store, batch(("red", b"k", b"2"), ("green", b"k", b"2"))):
+            assert await store.get("red", b"k") == b"1"
+            wait_until_applied(store)
+            assert await store.get("red", b"k") == b"1"
+            assert await store.scan("red") == [(b"k", b"1")]
+            assert await store.get_many("red", [b"k"]) == {b"k": b"1"}
+            assert await store.scan_each("red", [b"k"]) == [[(b"k", b"1")]]
+            assert await store.get("green", b"k") is None
+            assert await store.scan("green") == []
+            with store.view():
+                assert await store.get("red", b"k") == b"1"
+        assert await store.get("red", b"k") == b"2"
+        assert await store.get("green", b"k") == b"2"
+
+
+async def test_a_commit_that_grows_the_map_leaves_the_reads_before_it_alone(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path, committer="process", map_size=1 << 20) as store:
+        for number in range(30):  # 3 MB in all, and each fits into the buffer of a socket
+            async with held_back(store, batch(("red", b"%02d" % number, bytes(100_000)))):
+                wait_until_applied(store)
+                assert len(await store.scan("red")) == number
+                with store.view():
+                    assert await store.get("red", b"%02d" % number) is None
+            assert await store.get("red", b"%02d" % number) == bytes(100_000)
+        assert store._environment is not None
+        assert store._environment.info()["map_size"] > 1 << 20
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_commit_whose_process_died_is_not_readable_until_the_next_opening(
+    tmp_path: Path, applied: bool
+) -> None:
+    with pytest.raises(StoreError, match="closed after a failed commit"):
+        async with LmdbStore(tmp_path, committer="process") as store:
+            await store.commit(batch(("red", b"k", b"1")))
+            pid = committer_of(store).process.pid
+            with pytest.raises(StoreError, match="ended with code -9"):
+                group = store.stage(batch(("red", b"k", b"2")))
+                os.kill(pid, signal.SIGSTOP)
+                store.hasten()
+                await trio.testing.wait_all_tasks_blocked()
+                if applied:
+                    os.kill(pid, signal.SIGCONT)
+                    wait_until_applied(store)
+                    # The answer is lost with the process that gave it.
+                    committer_of(store)._connection.recv(100)
+                os.kill(pid, signal.SIGKILL)
+                await store.durable(group)
+            assert await store.get("red", b"k") == b"1"
+    async with LmdbStore(tmp_path) as store:
+        assert await store.get("red", b"k") == (b"2" if applied else b"1")
+
+
+async def test_a_commit_that_a_crash_cut_off_is_not_readable_until_the_next_opening(
+    tmp_path: Path,
+) -> None:
+    async with LmdbStore(tmp_path, committer="process") as store:
+        await store.commit(batch(("red", b"k", b"1")))
+        store.stage(batch(("red", b"k", b"2")))
+        os.kill(committer_of(store).process.pid, signal.SIGSTOP)
+        store.hasten()
+        await trio.testing.wait_all_tasks_blocked()
+        store.crash()
+        os.kill(committer_of(store).process.pid, signal.SIGCONT)
+        await store.group_commit.stop()
+        assert await store.get("red", b"k") == b"1"
+    async with LmdbStore(tmp_path) as store:
+        assert await store.get("red", b"k") == b"2"
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_commit_and_its_reads_alone(
+    tmp_path: Path,
+) -> None:
+    async with LmdbStore(tmp_path, committer="process") as store:
+        await store.commit(batch(("red", b"k", b"1")))
+        group = store.stage(batch(("red", b"k", b"2")))
+        async with held_back(store):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await store.durable(group)
+            assert scope.cancelled_caught
+            wait_until_applied(store)
+            assert await store.get("red", b"k") == b"1"
+        assert await store.get("red", b"k") == b"2"
+
+
+async def test_a_fork_while_a_commit_is_under_way_leaves_the_reads_of_the_parent_alone(
+    tmp_path: Path,
+) -> None:
+    """The snapshot has a place among the readers of the store, in memory that both share."""
+    async with LmdbStore(tmp_path, committer="process") as store:
+        await store.commit(batch(("red", b"k", b"1")))
+        async with held_back(store, batch(("red", b"k", b"2"))):
+            wait_until_applied(store)
+            readers = readers_of(store)
+            assert forked(lambda: refusals(store)) == 3
+            assert readers_of(store) == readers
+            assert await store.get("red", b"k") == b"1"
+        assert await store.get("red", b"k") == b"2"
+
+
+@both_committers
+async def test_a_fork_in_a_view_leaves_the_reads_of_the_parent_alone(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    def leave_view() -> int:
+        view.__exit__(None, None, None)
+        return refusals(store)
+
+    async with LmdbStore(tmp_path, committer=committer) as store:
+        await store.commit(batch(("red", b"k", b"1")))
+        view = store.view()
+        with view:
+            readers = readers_of(store)
+            assert forked(leave_view) == 3
+            assert readers_of(store) == readers
+            assert await store.get("red", b"k") == b"1"

@@ -27,6 +27,40 @@ async def test_a_crash_in_the_middle_of_a_commit_applies_nothing(
         assert await store.scan("red") == []
 
 
+async def test_a_commit_that_is_applied_first_survives_a_crash_before_its_answer(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore(latency=1.0, apply_first=True)
+    async with store:
+        await store.commit(batch(("red", b"k", b"1")))
+        async with trio.open_nursery() as nursery:
+
+            async def commit() -> None:
+                with pytest.raises(StoreCrashed):
+                    await store.commit(batch(("red", b"k", b"2")))
+
+            nursery.start_soon(commit)
+            await trio.sleep(0.5)
+            assert await store.get("red", b"k") == b"1"
+            store.crash()
+        await trio.sleep(2)
+        assert await store.get("red", b"k") == b"1"
+    async with store:
+        assert await store.get("red", b"k") == b"2"
+
+
+async def test_a_commit_that_is_applied_first_is_readable_when_it_is_answered(
+    autojump_clock: MockClock,
+) -> None:
+    async with MemoryStore(latency=1.0, apply_first=True) as store:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.commit, batch(("red", b"k", b"v")))
+            await trio.sleep(0.9)
+            assert await store.get("red", b"k") is None
+        assert trio.current_time() == 1.0
+        assert await store.get("red", b"k") == b"v"
+
+
 async def test_latency_is_how_long_a_commit_takes(autojump_clock: MockClock) -> None:
     async with MemoryStore(latency=1.0) as store:
         await store.commit(batch(("red", b"k", b"v")))

@@ -32,6 +32,7 @@ def gate() -> None:
         staged.settle(durable=True)
         await trio.sleep(0.3)
         await self._commit(tables)
+        self._publish(tables)
 
     replace(GroupCommit, "_commit_group", early)
 

@@ -10,7 +10,7 @@ from keyrun.runtime import Context, Retry, TransientError, current_step, step, w
 from keyrun.runtime.order.places import WINDOW
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
-from tests.runtime.fragile import FragileStore, LateNews
+from tests.runtime.fragile import FragileStore
 
 QUICK = Retry.fixed(max_attempts=5, delay=1.0)
 
@@ -150,7 +150,9 @@ async def test_a_submit_that_returned_before_another_was_called_comes_first(
         assert [run for run in order if first <= run < first + 10] == [*range(first, first + 10)]
 
 
-@pytest.mark.parametrize("store", [MemoryStore(), MemoryStore(latency=0.01), LateNews()])
+@pytest.mark.parametrize(
+    "store", [MemoryStore(), MemoryStore(latency=0.01), MemoryStore(latency=0.01, apply_first=True)]
+)
 async def test_a_key_with_more_runs_than_its_window_runs_each_of_them_once(
     autojump_clock: trio.testing.MockClock, trace: Trace, store: MemoryStore
 ) -> None:

@@ -85,6 +85,7 @@ class Observed(CrashingMemoryStore):
     async def _commit(self, tables: Tables) -> None:
         await super()._commit(tables)
         if self.reader is not None:
+            self._publish(tables)  # early, since the reader has to see it
             found = await self.reader.progress("r")
             if found is not None:
                 self.seen.append(found)
