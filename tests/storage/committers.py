@@ -3,8 +3,8 @@
 import os
 import select
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -18,21 +18,27 @@ def committer_of(store: LmdbStore) -> ProcessCommitter:
     return store._committer
 
 
+@contextmanager
+def stopped(store: LmdbStore) -> Iterator[None]:
+    """A block that begins with a stopped child and ends with one that runs."""
+    pid = committer_of(store).process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 @asynccontextmanager
 async def held_back(store: LmdbStore, batch: Batch | None = None) -> AsyncIterator[None]:
     """Begin to commit what is staged, with `batch`, and stop the child before it can commit. The
-    block goes on while the commit is under way, and ends when the commit has returned."""
-    child = committer_of(store).process
-    os.kill(child.pid, signal.SIGSTOP)
-    try:
-        async with trio.open_nursery() as nursery:
+    commit is under way in the block, which ends when the commit has returned."""
+    async with trio.open_nursery() as nursery:
+        with stopped(store):
             group = store.open_group() if batch is None else store.stage(batch)
             nursery.start_soon(store.durable, group)
             await trio.testing.wait_all_tasks_blocked()
             yield
-            os.kill(child.pid, signal.SIGCONT)
-    finally:
-        os.kill(child.pid, signal.SIGCONT)
 
 
 def wait_until_applied(store: LmdbStore) -> None:
