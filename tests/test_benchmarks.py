@@ -1,9 +1,12 @@
 """The harness takes ratios round by round, and says what got worse."""
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
-from benchmarks import report
+import pytest
+
+from benchmarks import compare, report
 from benchmarks.figure import Bar, Figure, spread
 from benchmarks.harness import Bench, Metric
 
@@ -87,3 +90,29 @@ def test_a_long_run_does_more_where_there_is_more_to_do() -> None:
     assert Bench("s", quick=True, long=True).size(10, 1, 100) == 1
     assert Bench("s", long=True).size(10, 1, 100) == 100
     assert Bench("s", long=True).size(10, 1) == 10
+
+
+def test_the_interval_of_a_median_lies_between_two_of_the_values() -> None:
+    values = [float(n) for n in range(1, 16)]
+    assert compare.median_interval(values) == (4.0, 8.0, 12.0)
+    assert compare.median_interval(values[:6]) == (1.0, 3.5, 6.0)
+    assert compare.median_interval(values[:5]) == (-inf, 3.0, inf)
+
+
+def test_two_checkouts_are_measured_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    here = str(Path(__file__).parent.parent)
+    compare.main([here, here, "signals", "--pairs", "2", "--scale", "0.01"])
+    said = capsys.readouterr().out
+    assert "signals" in said
+    assert "geometric mean" in said
+
+
+def test_a_folder_that_is_no_checkout_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="is not a checkout of Keyrun"):
+        compare.main([str(tmp_path), str(tmp_path)])
+
+
+def test_a_workload_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare.main([".", ".", "walks"])
+    assert "no workload is called 'walks'; there are runs" in capsys.readouterr().err
