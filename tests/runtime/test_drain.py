@@ -454,7 +454,7 @@ async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
             if "cannot be stopped" in record.getMessage() and len(waits_for(caplog)) == 2:
                 release.set()
 
-    @step
+    @step(timeout=1e9)  # virtual time runs ahead of the thread
     def export() -> str:
         calls.append("export")
         release.wait(30)
