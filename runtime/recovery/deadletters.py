@@ -189,6 +189,9 @@ async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standin
     while True:
         number = await engine.runs.number_of(run_id)
         run = None if number is None else engine.runs.find(number)
+        if number is not None and engine.signals.staged(number):
+            await engine.store.durable()
+            continue
         if run is None or run.staged is None or run.staged.durable:
             break
         if not run.standing.state.terminal and run.standing.state is not State.QUARANTINED:

@@ -51,6 +51,10 @@ class Signals:
         prefix = self._engine.ledger.prefix
         self.used = bool(await self._engine.store.scan("signals", prefix=prefix, limit=1))
 
+    def staged(self, number: int) -> bool:
+        """Return whether a signal to a run is being committed."""
+        return number in self._staged
+
     async def recall(self, run: Run) -> None:
         """Take in what a run was sent."""
         for signal in await self.stored(run.number):

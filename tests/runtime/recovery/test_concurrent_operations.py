@@ -1,6 +1,7 @@
 """Operations on a quarantined run that meet while one of them is being committed."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -147,6 +148,22 @@ async def test_a_forget_that_its_caller_gave_up_frees_the_key(autojump_clock: Mo
         with trio.fail_after(60):
             assert await run.result() == "done"
         assert await rt.status("r") is None
+
+
+@pytest.mark.parametrize("signal_id", [None, "s-1"])
+async def test_forget_removes_a_signal_that_is_being_committed(
+    autojump_clock: MockClock, signal_id: str | None
+) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(rt.signal, "r", "hello", signal_id=signal_id))
+            await trio.sleep(LATENCY / 2)
+            nursery.start_soon(rt.forget, "r")
+    for table in ("signals", "sent", "journal", "status", "runs", "queue"):
+        assert await scene.store.scan(table) == [], table
 
 
 async def test_a_redrive_that_its_caller_gave_up_happens(autojump_clock: MockClock) -> None:
