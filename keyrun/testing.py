@@ -8,7 +8,7 @@ each of its commits. `replay` checks that changed code still fits the runs of ea
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 import trio
 
@@ -88,6 +88,7 @@ class RuntimeOptions(TypedDict, total=False):
     on_terminal: Callable[[RunOutcome], Awaitable[object]] | None
     hook_timeout: float
     retention: Retention
+    on_unregistered: Literal["hold", "refuse"]
     transform: Transform | None
     wall: Callable[[], float]
     max_restarts: int

@@ -58,7 +58,8 @@ class Control:
             # It has failed, and only what it did is being undone.
             return False
         run.standing.cancel_requested = True
-        undoes = run.undoing or bool(run.journal.undoable)
+        # Nobody knows what the code of a quarantined run would compensate.
+        undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
         live = engine.runs.live(run.number) is not None
         if not live and undoes:
             await self._cancel_when_driven(run)

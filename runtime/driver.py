@@ -17,12 +17,13 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.logs import log
+from keyrun.runtime.quarantine import quarantine, quarantine_input
 from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.run import NOT_DRIVEN, Run
-from keyrun.runtime.settlement import quarantine, settle
+from keyrun.runtime.settlement import settle
 from keyrun.runtime.steps.undoing import decide, undo
 from keyrun.runtime.unwinding import Halt, Unwind
-from keyrun.runtime.values import Failure, FailureKind, State
+from keyrun.runtime.values import Failure, FailureKind, QuarantineCause, State
 from keyrun.runtime.verdict import CancelVerdict, Continuation, workflow_error
 from keyrun.runtime.views import telling
 from keyrun.storage.errors import StoreError
@@ -40,6 +41,12 @@ def drive(run: Run) -> Awaitable[bool | None]:
         return _stay(run)
     if run.journal.undoing is not None:
         return undo(run)
+    try:
+        input_ = run.engine.codec.decode(input_of(run), run.workflow.input_type)
+    except BaseException as error:  # classes of the user may raise anything
+        if not is_crash(error):
+            raise
+        return _hold_for_input(run, error)
     instances = run.engine.instances
     if instances is not None and not instances.enter(run):
         return _stay(run)
@@ -49,7 +56,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
         run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
     seat = run.seat = run.engine.actors.seat()
-    return one_pass(run, seat.scope)
+    return one_pass(run, input_, seat.scope)
 
 
 async def _stay(run: Run) -> bool:
@@ -60,8 +67,17 @@ async def _stay(run: Run) -> bool:
     return False
 
 
+async def _hold_for_input(run: Run, error: BaseException) -> bool | None:
+    """Quarantine a run that has not begun this pass, because `error` says that its input does not
+    fit; unless somebody has cancelled it."""
+    if run.standing.cancel_requested:
+        return _end(run, State.CANCELLED)
+    quarantine_input(run, error)
+    return False
+
+
 async def one_pass(
-    run: Run, scope: trio.CancelScope, conclude: Conclude | None = None
+    run: Run, input_: Any, scope: trio.CancelScope, conclude: Conclude | None = None
 ) -> bool | None:
     """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
     pass."""
@@ -84,7 +100,6 @@ async def one_pass(
                 # What it was before is gone for good first; and a loop that does nothing but go on
                 # lets others have their turn.
                 await run.gate()
-            input_ = run.engine.codec.decode(input_of(run), workflow.input_type)
             context = Context(branch, input_)
             if workflow.takes_input:
                 result = await workflow.function(context, input_)
@@ -190,7 +205,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         run.engine.parking.stay(run)
         return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
-        quarantine(run, str(decision))
+        quarantine(run, decision.cause, str(decision))
         return False
     if decision is None or isinstance(decision, Continuation):
         # What a workflow makes of being unwound, an error or even a value, says nothing.
@@ -205,7 +220,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()
     if unread is not None:
-        quarantine(run, unasked(unread))
+        quarantine(run, QuarantineCause.CONTRADICTION, unasked(unread))
         return False
     if isinstance(decision, Failure):
         return _end(run, State.FAILED, failure=decision)

@@ -3,8 +3,11 @@
 from typing import TYPE_CHECKING
 
 from keyrun.errors import KeyrunError
+from keyrun.runtime.values import QuarantineCause
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from keyrun.runtime.policies.breaker import CircuitStatus
     from keyrun.runtime.values import Failure
 
@@ -43,7 +46,19 @@ class ReservedHeader(RuntimeFault, ValueError):
 
 
 class UnknownWorkflow(RuntimeFault, LookupError):
-    """The workflow was not given to `open_runtime(workflows=...)`."""
+    """The workflow was not given to `open_runtime(workflows=...)`. If the open itself is refused,
+    `counts` has the number of unfinished runs by workflow and version that it does not have."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+        counts: "Mapping[tuple[str, int], int] | None" = None,
+    ) -> None:
+        super().__init__(message, run_id=run_id, key=key)
+        self.counts = {} if counts is None else dict(counts)
 
 
 class UnknownEntity(RuntimeFault, LookupError):
@@ -92,6 +107,19 @@ class RunCancelled(RuntimeFault, RuntimeError):
     def __init__(self, message: str, *, reason: str | None, run_id: str, key: str) -> None:
         super().__init__(message, run_id=run_id, key=key)
         self.reason = reason
+
+
+class RunQuarantined(RuntimeFault, RuntimeError):
+    """From `run.result()`: the run is quarantined and waits for an operator. `reason` says why for
+    people, `cause` for programs. The run has not ended: `redrive` tries it again, `cancel` and
+    `forget` end it."""
+
+    def __init__(
+        self, message: str, *, reason: str, cause: QuarantineCause, run_id: str, key: str
+    ) -> None:
+        super().__init__(message, run_id=run_id, key=key)
+        self.reason = reason
+        self.cause = cause
 
 
 class ChildFailed(RunFailed):
@@ -174,7 +202,20 @@ class GateNotWaiting(RuntimeFault, RuntimeError):
 
 
 class NonDeterminism(RuntimeFault, RuntimeError):
-    """The workflow asks for something else than its journal says it did."""
+    """The workflow does not fit its journal. It asks for something else than the journal has, or
+    the type of a call does not read the outcome that the journal has; `cause` tells which."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+        step: str | None = None,
+        cause: QuarantineCause = QuarantineCause.CONTRADICTION,
+    ) -> None:
+        super().__init__(message, run_id=run_id, key=key, step=step)
+        self.cause = cause
 
 
 class InvalidHistory(RuntimeFault, ValueError):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from keyrun.runtime.errors import RunCancelled, RunFailed, UnknownRun
+from keyrun.runtime.errors import RunCancelled, RunFailed, RunQuarantined, UnknownRun
 from keyrun.runtime.records import Submission
 from keyrun.runtime.values import RunStatus, State
 
@@ -33,7 +33,8 @@ class RunHandle(Generic[T]):
         return self._submission.key
 
     async def result(self) -> T:
-        """Wait for the end; the value of the workflow, or `RunFailed`, or `RunCancelled`."""
+        """Wait for the end, and return the value of the workflow. Raises `RunFailed`,
+        `RunCancelled`, or `RunQuarantined` if the run waits for an operator."""
         submission = self._submission
         end = await self._runtime.wait_for_end(submission)
         if end is None:
@@ -48,6 +49,17 @@ class RunHandle(Generic[T]):
                 raise RunCancelled(
                     f"the run {self.run_id!r} was cancelled{why}",
                     reason=end.reason,
+                    run_id=self.run_id,
+                    key=self.key,
+                )
+            case State.QUARANTINED:
+                assert end.quarantine is not None
+                reason = end.reason or ""
+                raise RunQuarantined(
+                    f"the run {self.run_id!r} is quarantined ({end.quarantine.cause}): {reason}; "
+                    f"redrive({self.run_id!r}) tries again, cancel or forget end the run",
+                    reason=reason,
+                    cause=end.quarantine.cause,
                     run_id=self.run_id,
                     key=self.key,
                 )

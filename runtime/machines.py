@@ -17,7 +17,7 @@ from keyrun.runtime.run import Run
 from keyrun.runtime.steps.current import CurrentStep, Draft, current_step
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.steps.step import StepFunction, StepOptions
-from keyrun.runtime.steps.stepping import halt
+from keyrun.runtime.steps.stepping import halt, read_outcome
 from keyrun.runtime.steps.trying import attempts, ready
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdict import CancelVerdict
@@ -189,7 +189,6 @@ def machine(
 async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> Any:
     run = branch.run
     branch.check()
-    codec = run.engine.codec
     while True:
         turn = run.journal.turn
         if turn is not None and (turn.timer or turn.channel):
@@ -199,10 +198,11 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
         if most is not None and number >= most:
             reason = f"the machine asked for turn {number + 1}, and max_iterations is {most}"
             raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason))
-        payload = input_ if turn is None else codec.decode(turn.payload)
+        payload = input_ if turn is None else read_outcome(run, f"turn-{number - 1}", turn.payload)
         signal = None
         if turn is not None and turn.signal is not None:
-            signal = TurnSignal(turn.channel or "", codec.decode(turn.signal))
+            sent = read_outcome(run, f"signal {turn.channel}", turn.signal)
+            signal = TurnSignal(turn.channel or "", sent)
         match await _turn(branch, step, Turn(number, payload, signal)):
             case Succeed(result=result):
                 return result
@@ -257,7 +257,7 @@ async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> V
         run.journal.deliver(memory)
         if memory.outcome is Entry.DONE:
             name, value = memory.payload
-            last: Verdict = _LAST[name](run.engine.codec.decode(value))
+            last: Verdict = _LAST[name](read_outcome(run, ident, value))
             return last
         assert memory.failure is not None
         raise step_failed(run, memory.failure)

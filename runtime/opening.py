@@ -4,12 +4,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import trio
 
 from keyrun.actors import Supervision, checks
 from keyrun.runtime.engine import Engine, Hook
+from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.logs import logger
@@ -24,6 +25,8 @@ from keyrun.storage.payload import PayloadCodec, Transform
 if TYPE_CHECKING:
     from keyrun.runtime.policies.resources import Resources
 
+
+OnUnregistered = Literal["hold", "refuse"]
 
 CUT_OFF = 5.0
 """Seconds in which everything has to end that is cancelled at the end of a drain."""
@@ -54,6 +57,7 @@ async def open_runtime(
     on_terminal: Hook | None = None,
     hook_timeout: float = 60.0,
     retention: Retention = Retention(),  # noqa: B008 (frozen)
+    on_unregistered: OnUnregistered = "hold",
     transform: Transform | None = None,
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
@@ -67,7 +71,9 @@ async def open_runtime(
     does not return within `hook_timeout` seconds is cancelled and called again later. A key that
     fails to be served, again after `max_restarts` restarts within `restart_window` seconds, is
     quarantined. A run that waits for `evict_after` seconds leaves memory until there is something
-    to do."""
+    to do. If the store has unfinished runs of workflows or versions that are not in `workflows`,
+    they are quarantined and one warning counts them; with `on_unregistered="refuse"` the open
+    raises `UnknownWorkflow` instead, before anything starts."""
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
@@ -77,6 +83,8 @@ async def open_runtime(
     checks.count("max_restarts", max_restarts, 0)
     checks.positive("restart_window", restart_window)
     checks.positive("hook_timeout", hook_timeout)
+    if on_unregistered not in get_args(OnUnregistered):
+        raise ValueError(f"on_unregistered must be 'hold' or 'refuse', got {on_unregistered!r}")
     if not isinstance(store, Store):
         store = LmdbStore(store)
     registry = Registry(workflows, resources)
@@ -102,7 +110,11 @@ async def open_runtime(
         )
         store.when_failed(engine.fail)
         engine.commits.on_commit.append(engine.unfinished.stage)
-        await _begin(engine)
+        try:
+            await _begin(engine, on_unregistered)
+        except BaseException:
+            engine.commits.on_commit.remove(engine.unfinished.stage)
+            raise
         left: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -177,10 +189,11 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             task_status.started()
 
 
-async def _begin(engine: Engine) -> None:
+async def _begin(engine: Engine, on_unregistered: OnUnregistered) -> None:
     ledger = engine.ledger
     await engine.read_counter()
     await engine.unfinished.recover()
+    _check_registered(engine, on_unregistered)
     _warn_of_changes(engine)
     mark = ledger.name("open")
     engine.unclean = await engine.store.get("counter", mark) is not None
@@ -205,6 +218,33 @@ async def _begin(engine: Engine) -> None:
     await engine.signals.recover()
     await engine.children.recover()
     await engine.store.durable()
+
+
+def _check_registered(engine: Engine, on_unregistered: OnUnregistered) -> None:
+    """Raise, or log once, which unfinished runs have a workflow that the runtime does not have."""
+    missing = {
+        version: runs
+        for version, runs in sorted(engine.unfinished.by_version.items())
+        if engine.registry.find(*version) is None
+    }
+    if not missing:
+        return
+    counts = ", ".join(
+        f"{name!r} version {version} ({runs} {'run' if runs == 1 else 'runs'})"
+        for (name, version), runs in missing.items()
+    )
+    said = f"the store has unfinished runs of workflows that this runtime does not have: {counts}"
+    if on_unregistered == "refuse":
+        raise UnknownWorkflow(
+            f"{said}; give these workflows to open_runtime(workflows=[...]), or hold their runs "
+            "with on_unregistered='hold'",
+            counts=missing,
+        )
+    logger.warning(
+        "%s; these runs hold their keys until an open has the workflows",
+        said,
+        extra={"event": "unregistered_workflows", "runs": sum(missing.values())},
+    )
 
 
 def _warn_of_changes(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.values import Failure, FailureKind, Priority, State
+from keyrun.runtime.values import Failure, FailureKind, Priority, QuarantineCause, State
 
 SHARD, EPOCH = 0, 0
 """Room for a store that several machines share: who owns a run, since when."""
@@ -22,6 +22,7 @@ SUBMITTED_AT = 12
 
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _STATES = {str(state): state for state in State}
+_QUARANTINED = str(State.QUARANTINED)
 
 
 @attrs.frozen
@@ -123,6 +124,18 @@ class Berth:
     channels: tuple[str, ...]
 
 
+@attrs.frozen
+class Quarantine:
+    """Why a run is quarantined. `fingerprint` is that of the workflow that contradicted the
+    journal, if it has one: the same code would contradict the journal again."""
+
+    cause: QuarantineCause
+    fingerprint: bytes | None = None
+
+
+DAMAGED = Quarantine(QuarantineCause.DAMAGED)
+
+
 @attrs.define(kw_only=True)
 class Standing:
     """How a run stands, as it is stored. `place` is None until a delayed run is due."""
@@ -148,10 +161,22 @@ class Standing:
     """Of the code that the run started with; see `keyrun.runtime.fingerprints`."""
     patches: dict[str, bool] | None = None
     """What `ctx.patched` answered, by name."""
+    quarantine: Quarantine | None = None
+    """Why it is quarantined; None in any other state."""
+
+    @classmethod
+    def damaged(cls, error: Exception) -> "Standing":
+        """How a run stands that cannot be read because of `error`."""
+        return cls(state=State.QUARANTINED, reason=str(error), quarantine=DAMAGED)
+
+    def lift_quarantine(self) -> None:
+        """Let the run resume where it was."""
+        self.state = State.PENDING if self.started_at is None else State.RUNNING
+        self.reason = self.quarantine = None
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
-        return (
+        fields = (
             self.state._value_,
             self.generation,
             self.place,
@@ -171,13 +196,21 @@ class Standing:
             self.fingerprint,
             self.patches,
         )
+        if self.quarantine is None:
+            return fields
+        return (*fields, (self.quarantine.cause._value_, self.quarantine.fingerprint))
 
     @classmethod
     def read(cls, fields: list[Any]) -> "Standing":
         """The inverse of `fields`."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
-        berth, fingerprint, patches = (*fields[15:18], None, None, None)[:3]
+        berth, fingerprint, patches, held = (*fields[15:19], None, None, None, None)[:4]
+        quarantine = None
+        if held is not None:
+            quarantine = Quarantine(QuarantineCause(held[0]), held[1])
+        elif state == _QUARANTINED:
+            quarantine = _recognised(reason or "", place)
         return cls(
             state=_STATES[state],
             generation=generation,
@@ -197,7 +230,19 @@ class Standing:
             berth=berth and Berth(berth[0], tuple(berth[1])),
             fingerprint=fingerprint,
             patches=patches,
+            quarantine=quarantine,
         )
+
+
+def _recognised(reason: str, place: int | None) -> Quarantine:
+    """The cause of a quarantine that was stored with its reason only, by an older Keyrun."""
+    if place is None:
+        return DAMAGED
+    if reason.startswith("the workflow ") and " is not registered; " in reason:
+        return Quarantine(QuarantineCause.UNREGISTERED)
+    if " that the step cannot have: " in reason:
+        return Quarantine(QuarantineCause.OUTCOME)
+    return Quarantine(QuarantineCause.CONTRADICTION)
 
 
 def write_end(standing: Standing) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from keyrun.runtime.ledger import SEQUENCE
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Halt, Unwind
-from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.values import QuarantineCause, RunStatus, State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
 from keyrun.runtime.waiting.inbox import Inbox
@@ -70,6 +70,7 @@ class Run:
         "standing",
         "submission",
         "timed",
+        "tried_again",
         "undoing",
         "unwinding",
         "waits",
@@ -131,6 +132,8 @@ class Run:
         self.inbox: Inbox | None = None
         self.counted: bytes | None = standing.fingerprint
         """The fingerprint that it is counted with; see `keyrun.runtime.unfinished`."""
+        self.tried_again: QuarantineCause | None = None
+        """The cause for which it was quarantined before this open tried it again."""
         self._resumed: trio.Event | None = None
         self.location = Location.QUEUED
         """Where it is; only the run table changes it."""

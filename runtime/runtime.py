@@ -9,8 +9,10 @@ from keyrun.runtime.entities.calling import Calling
 from keyrun.runtime.groups.grouping import Grouping
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.quarantine import stays
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery import deadletters
+from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.schedules.scheduling import Scheduling
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.views.window import Window
@@ -116,7 +118,8 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         return None if number is None else await engine.reading.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
-        """To be awaited at once: how a run ended, once it has; None if it was forgotten."""
+        """To be awaited at once: how a run ended, or that it is quarantined; None if it was
+        forgotten."""
         engine = self._engine
         if submission.at_hand:
             if engine.closed:
@@ -126,12 +129,28 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
 
     async def _look_up_end(self, number: int) -> Standing | None:
         engine = self._engine
-        if engine.runs.live(number) is None:
-            standing = await engine.ledger.standing(number)
-            if standing is not None and standing.state.terminal:
-                return standing
-            if standing is None and await engine.ledger.submission(number) is None:
+        live = engine.runs.live(number)
+        if live is None:
+            try:
+                standing = await engine.ledger.standing(number)
+                if standing is not None and standing.state.terminal:
+                    return standing
+                submission = await engine.ledger.submission(number)
+            except DAMAGE as error:
+                return Standing.damaged(error)
+            if submission is None:
                 return None
+            held = engine.crashes.quarantined.get(submission.key)
+            if held is not None and held.number == number:
+                return held.standing
+            if standing is not None and standing.quarantine is not None:
+                workflow = engine.registry.find(submission.workflow, submission.version)
+                if stays(standing.quarantine, workflow):
+                    return standing
+        elif live.standing.quarantine is not None:
+            await live.gate()
+            if live.standing.quarantine is not None:
+                return live.standing
         return await engine.ended(number)
 
     async def cancel(self, run_id: str) -> bool:

@@ -1,13 +1,10 @@
 """Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
 
-from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.views import telling
-from keyrun.runtime.views.events import EventKind
-from keyrun.runtime.wording import clean
 from keyrun.storage.record import seal, seal_empty
 
 
@@ -26,7 +23,7 @@ def settle(
     standing.result = result
     standing.reason = reason
     standing.ended_at = engine.wall()
-    standing.waiting_on = None
+    standing.waiting_on = standing.quarantine = None
     if failure is not None:
         standing.failure = failure
         if reason is None and state is State.FAILED:
@@ -87,18 +84,3 @@ def _what_failed(failure: Failure, *, dead: bool) -> str:
     at = "" if failure.step is None else f" at step {failure.step!r}"
     why = failure.reason if failure.kind in _NOT_LOGGED else f"{failure.kind}{at}"
     return f"the run failed{' and is a dead letter' if dead else ''}: {why}"
-
-
-def quarantine(run: Run, reason: str) -> None:
-    """Set a run aside until a person has looked at it. It holds its key: the code can be fixed."""
-    reason = clean(reason)
-    run.standing.state = State.QUARANTINED
-    run.standing.reason = reason
-    run.write(Entry.NOTE, "", "quarantined", reason)
-    run.store_standing()
-    run.begin()
-    feed = run.engine.feed
-    if feed is not None:
-        kind = EventKind.RUN_QUARANTINED
-        telling.run_changed(feed, run.staged, kind, run.submission, run.standing, reason)
-    log(run, "run_quarantined", reason)

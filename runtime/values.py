@@ -28,6 +28,23 @@ class State(StrEnum):
 _TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
+class QuarantineCause(StrEnum):
+    """Why a run or a key is quarantined. The first four mean that the code does not fit the run."""
+
+    UNREGISTERED = "unregistered"
+    """The runtime does not have the workflow, or not this version of it."""
+    INPUT = "input"
+    """The input type of the workflow no longer reads the stored input."""
+    OUTCOME = "outcome"
+    """The type of a call no longer reads its journaled outcome."""
+    CONTRADICTION = "contradiction"
+    """The code asks for something else than the journal has."""
+    DAMAGED = "damaged"
+    """A record of the run cannot be read."""
+    KEY = "key"
+    """The actor of the key crashed more than `max_restarts` times within `restart_window`."""
+
+
 class Priority(IntEnum):
     """Which keys get free slots first. It never changes the order inside a key."""
 
@@ -96,6 +113,9 @@ class RunStatus:
     generation: int
     waiting_until: float | None = None
     """When it goes on if nothing comes before, as far as that is known; None also if never."""
+    quarantine_cause: QuarantineCause | None = None
+    """Why the run is quarantined, for programs; `reason` says it for people. None in any other
+    state."""
 
 
 @attrs.frozen(kw_only=True)

@@ -49,6 +49,11 @@ def named(error: BaseException) -> str:
     return clean(said)
 
 
+def unreadable_outcome(ident: str, error: BaseException) -> str:
+    """What to say of a journaled outcome for which the type of its call raised `error`."""
+    return f"the journal has an outcome of {ident!r} that its type does not read: {named(error)}"
+
+
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     """What is in a group, and in the groups in it."""
     if not issubclass(type(error), BaseExceptionGroup):

@@ -80,7 +80,12 @@ def run(status: "RunStatus") -> Document:
         "failure": failure(status.failure),
         "generation": status.generation,
         "waiting_until": utc(status.waiting_until),
+        "quarantine_cause": _cause(status),
     }
+
+
+def _cause(status: "RunStatus | KeyStatus") -> str | None:
+    return None if status.quarantine_cause is None else str(status.quarantine_cause)
 
 
 def failure(failed: "Failure | None") -> Document | None:
@@ -196,6 +201,7 @@ def key(status: "KeyStatus") -> Document:
         "reason": status.reason,
         "waiting_on": status.waiting_on,
         "waiting_until": utc(status.waiting_until),
+        "quarantine_cause": _cause(status),
     }
 
 

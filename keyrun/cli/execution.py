@@ -25,6 +25,7 @@ from keyrun.runtime import (
     RunEnded,
     RunFailed,
     RunHandle,
+    RunQuarantined,
     Runtime,
     State,
     Workflow,
@@ -142,7 +143,6 @@ async def _follow(runtime: Runtime, order: Order, ending: Ending, asked: trio.Ev
         for gate in order.approve:
             nursery.start_soon(_approve, runtime, handle.run_id, gate)
         nursery.start_soon(until, _end, handle, ending)
-        nursery.start_soon(until, _quarantine, handle, ending)
     if ending.state is not None and teller is not None:
         await teller.tell()
 
@@ -168,16 +168,8 @@ async def _end(handle: RunHandle[Any], ending: Ending) -> None:
         ending.state, ending.reason = State.FAILED, error.failure.reason
     except RunCancelled as error:
         ending.state, ending.reason = State.CANCELLED, error.reason or ""
-
-
-async def _quarantine(handle: RunHandle[Any], ending: Ending) -> None:
-    """Wait until the run needs a person, for then it will not end by itself."""
-    while True:
-        await trio.sleep(GLANCE)
-        status = await handle.status()
-        if status is not None and status.state is State.QUARANTINED:
-            ending.state, ending.reason = State.QUARANTINED, status.reason or ""
-            return
+    except RunQuarantined as error:
+        ending.state, ending.reason = State.QUARANTINED, error.reason
 
 
 class Teller:

@@ -64,8 +64,8 @@ def command(
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
     "took" is the time from start to end, or until now. "at" is the step that runs, or what the
-    run waits for and until when. Filters that are given together must all fit. A table is as
-    wide as its first 500 rows need, and the rest is printed as it is read.
+    run waits for and until when, or why it is quarantined. Filters that are given together must
+    all fit. A table is as wide as its first 500 rows need, and the rest is printed as it is read.
     """
 
     async def ask(reader: Reader) -> None:
@@ -110,4 +110,6 @@ def _took(run: RunStatus, now: float) -> float | None:
 def _at(run: RunStatus) -> str:
     if run.state.terminal:
         return ""
+    if run.quarantine_cause is not None:
+        return str(run.quarantine_cause)
     return waiting(run.waiting_on, run.waiting_until) or run.step or ""

@@ -58,7 +58,8 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "run", run.run_id
     yield "key", run.key
     yield "workflow", f"{run.workflow}, version {run.version}"
-    yield "state", run.state
+    cause = run.quarantine_cause
+    yield "state", run.state if cause is None else f"{run.state} ({cause})"
     yield "waiting on", waiting(run.waiting_on, run.waiting_until)
     yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
     yield "steps done", run.steps_done

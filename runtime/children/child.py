@@ -22,6 +22,7 @@ from keyrun.runtime.journal.entry import CHILD, Call
 from keyrun.runtime.journal.scope import FailAfter
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.recovery.bugs import is_bug
+from keyrun.runtime.steps.stepping import read_outcome
 from keyrun.runtime.steps.trying import ready
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
 from keyrun.runtime.verdict import workflow_error
@@ -140,7 +141,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     if not run.rehearsed:
         run.engine.children.heard(run, child_id)
     if state == State.SUCCEEDED:
-        return run.engine.codec.decode(result, workflow.result_type)
+        return read_outcome(run, ident, result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
 
 

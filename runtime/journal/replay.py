@@ -57,9 +57,9 @@ async def replay(
     """
     records = _replayable(history, workflow)
     rehearsal = Rehearsal(records, workflow, PayloadCodec(transform), given or {})
-    _check_input(rehearsal)
+    input_ = _read_input(rehearsal)
     with trio.CancelScope() as scope:
-        await one_pass(rehearsal, scope, _judge)
+        await one_pass(rehearsal, input_, scope, _judge)
     return Replayed(
         run_id=rehearsal.run_id,
         state=rehearsal.came_to,
@@ -93,9 +93,9 @@ def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
     return records
 
 
-def _check_input(run: "Rehearsal") -> None:
+def _read_input(run: "Rehearsal") -> Any:
     try:
-        run.engine.codec.decode(input_of(run), run.workflow.input_type)
+        return run.engine.codec.decode(input_of(run), run.workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
         raise run.contradiction(
             f"the input of the run cannot be read by today's code: {error}; if its runtime has a "

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.loading import Stored, assemble, load
 from keyrun.runtime.order.overtaking import in_the_middle
 from keyrun.runtime.order.places import Places
+from keyrun.runtime.quarantine import quarantine_unregistered, try_again
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.salvage import set_aside
 from keyrun.runtime.run import Run
-from keyrun.runtime.settlement import quarantine
 from keyrun.runtime.steps.current import CurrentStep, Draft
 from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
@@ -255,6 +255,8 @@ class Line(Places):
             woken = self._take(run)
             if untouched:
                 self.tell_recovered(run)
+            if run.workflow is None:
+                quarantine_unregistered(run)
             if self._state is None:
                 if self.engine.stateless:
                     self._state = b""
@@ -262,12 +264,6 @@ class Line(Places):
                     await self._read_state()
             if run.standing.started_at is not None and not woken:
                 run.begin()
-            if run.workflow is None and run.standing.state is not State.QUARANTINED:
-                quarantine(
-                    run,
-                    f"the workflow {run.submission.workflow!r} version {run.submission.version} "
-                    "is not registered; give it to open_runtime(workflows=[...])",
-                )
             return run
 
     @property
@@ -308,6 +304,8 @@ class Line(Places):
         if woken and not self._untouched and engine.feed is not None:
             telling.run_goes_on(engine.feed, EventKind.RUN_RESUMED, run)
         self._untouched = False
+        if run.standing.state is State.QUARANTINED and run.workflow is not None:
+            try_again(run)
         return woken
 
     def tell_recovered(self, run: Run) -> None:

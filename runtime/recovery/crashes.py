@@ -9,14 +9,15 @@ restart tries again. What is wrong with the store itself ends the runtime.
 from logging import INFO
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from keyrun.actors import Supervision
 from keyrun.runtime.logs import log_key
-from keyrun.runtime.records import Standing
+from keyrun.runtime.records import Quarantine, Standing
 from keyrun.runtime.runs import Location
 from keyrun.runtime.settlement import settle
-from keyrun.runtime.values import State
+from keyrun.runtime.values import QuarantineCause, State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
 from keyrun.runtime.wording import named
@@ -28,14 +29,31 @@ if TYPE_CHECKING:
     from keyrun.runtime.run import Run
 
 
+@attrs.frozen
+class QuarantinedKey:
+    """A key that waits for an operator: why, and the run whose turn it was at the last crash, if
+    there was one. That run is quarantined with the key; the runs behind it wait for the key."""
+
+    reason: str
+    number: int | None
+
+    @property
+    def standing(self) -> Standing:
+        """How the run stands."""
+        cause = Quarantine(QuarantineCause.KEY)
+        return Standing(state=State.QUARANTINED, reason=self.reason, quarantine=cause)
+
+
 class Crashes:
     """Answers crashes, and knows the keys that are quarantined for them."""
 
     def __init__(self, engine: "Engine", supervision: Supervision) -> None:
         self._engine = engine
         self._supervision = supervision
-        self.quarantined: dict[str, str] = {}
-        """The reason, by key."""
+        self.quarantined: dict[str, QuarantinedKey] = {}
+        self._last: tuple[str, int | None] = ("", None)
+        """The key that crashed last, and the run whose turn it is there. The supervision decides
+        about a crash before the next one is noted here."""
 
     async def crashed(self, line: "Line", error: BaseException) -> bool:
         """Serving a line raised `error`. Says whether it is to be served again."""
@@ -49,6 +67,7 @@ class Crashes:
             # What the run was driven in may be cancelled.
             with trio.CancelScope(shield=True):
                 await _restore(line)
+                self._last = line.key, await engine.ledger.head(line.key)
         except Exception as other:
             if _is_fatal(other):
                 engine.fail(other)
@@ -66,10 +85,15 @@ class Crashes:
     def quarantine(self, key: str, error: BaseException) -> None:
         """The actor of a key has crashed too often."""
         most, window = self._supervision.max_restarts, self._supervision.window
-        reason = self.quarantined[key] = (
+        reason = (
             f"the key {key!r} is quarantined: serving it failed again after {most} restarts within "
             f"{window:g} s, at last with {named(error)}; release_key({key!r}) tries again"
         )
+        crashed, number = self._last
+        held = QuarantinedKey(reason, number if crashed == key else None)
+        self.quarantined[key] = held
+        if held.number is not None:
+            self._engine.awaited.ended(held.number, held.standing)
         self._tell(EventKind.KEY_QUARANTINED, key, reason)
         log_key(key, "key_quarantined", reason, error=error)
 

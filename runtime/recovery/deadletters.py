@@ -48,7 +48,11 @@ async def stage_redrive(
         if standing.place is None:
             return await _back_in_line(engine, submission, standing), None
         return standing.generation, _retry_in_place(engine, submission, standing)
-    if submission.key in engine.crashes.quarantined and not standing.state.terminal:
+    held = engine.crashes.quarantined.get(submission.key)
+    if held is not None and held.number == number and not standing.state.terminal:
+        engine.crashes.release(submission.key)
+        return standing.generation, None
+    if held is not None and not standing.state.terminal:
         raise RunEnded(
             f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
             run_id=run_id,
@@ -143,8 +147,8 @@ def _retry_in_place(engine: "Engine", submission: Submission, standing: Standing
     stays quarantined until that is durable, so that its actor leaves it alone."""
     version = _todays_version(engine, submission)
     number, group = submission.number, engine.store.open_group()
-    state = State.PENDING if standing.started_at is None else State.RUNNING
-    again = attrs.evolve(standing, state=state, reason=None)
+    again = attrs.evolve(standing)
+    again.lift_quarantine()
     _put_standing(engine, group, number, again)
     engine.unfinished.leave(submission, standing)
     submission = _put_version(engine, group, submission, version)

@@ -12,7 +12,7 @@ import attrs
 from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log_key
-from keyrun.runtime.records import SALVAGED, Standing, Submission
+from keyrun.runtime.records import DAMAGED, SALVAGED, Standing, Submission
 from keyrun.runtime.recovery.damage import Trace, stand_in, trace
 from keyrun.runtime.values import State
 from keyrun.runtime.views import telling
@@ -66,11 +66,13 @@ async def set_aside(
             standing or Standing(),
             state=State.QUARANTINED,
             reason=str(error),
+            quarantine=DAMAGED,
             place=None,
             cancel_requested=False,
             paused=False,
         )
         group.put("status", record, sealed("status", record, *aside.fields()))
+        group.when_durable(engine.awaited.ended, number, aside)
         for table, indexed in known.indexed:
             group.delete(table, indexed)
         if known.place is not None or delayed is not None:
@@ -119,7 +121,11 @@ async def remains(
         if submission is None:
             submission = stand_in(number, known, b"")
         lost = Standing(
-            state=State.QUARANTINED, reason=str(error), place=known.place, ended_at=known.ended_at
+            state=State.QUARANTINED,
+            reason=str(error),
+            quarantine=DAMAGED,
+            place=known.place,
+            ended_at=known.ended_at,
         )
         standing = standing or lost
     return submission, standing
@@ -147,14 +153,9 @@ async def readmit(engine: "Engine", submission: Submission, standing: Standing) 
         if error.key is None:
             raise
         raise _beyond_repair(submission, str(error)) from error
-    started = standing.started_at is not None
-    return attrs.evolve(
-        standing,
-        state=State.RUNNING if started else State.PENDING,
-        reason=None,
-        generation=generation,
-        place=engine.take_number(),
-    )
+    fresh = attrs.evolve(standing, generation=generation, place=engine.take_number())
+    fresh.lift_quarantine()
+    return fresh
 
 
 def _beyond_repair(submission: Submission, why: str) -> StoreCorrupt:

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import trio
 
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal.journal import Call, Entry, Memory
 from keyrun.runtime.run import Run
@@ -24,8 +25,8 @@ from keyrun.runtime.steps.outcome import stage_value, step_failed
 from keyrun.runtime.steps.step import StepFunction
 from keyrun.runtime.steps.trying import announce, attempts
 from keyrun.runtime.unwinding import Halt
-from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.wording import named
+from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
+from keyrun.runtime.wording import unreadable_outcome
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.branch import Branch
@@ -167,13 +168,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
     if memory.outcome is Entry.DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)
-        try:
-            return run.engine.codec.decode(memory.payload, step.declared)
-        except Exception as error:
-            said = (
-                f"the journal has an outcome of {ident!r} that the step cannot have: {named(error)}"
-            )
-            raise halt(run, contradiction(run, said, ident)) from error
+        return read_outcome(run, ident, memory.payload, step.declared)
     assert memory.failure is not None
     raise step_failed(run, memory.failure)
 
@@ -193,6 +188,23 @@ async def given_back(run: Run, ident: str, memory: Memory) -> None:
         )
         raise halt(run, contradiction(run, said, ident))
     run.journal.deliver(memory)
+
+
+def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> Any:
+    """The journaled outcome of a call; halt if its type does not read it."""
+    try:
+        return run.engine.codec.decode(payload, declared)
+    except BaseException as error:  # classes of the user may raise anything
+        if not is_crash(error):
+            raise
+        unreadable = NonDeterminism(
+            unreadable_outcome(ident, error),
+            run_id=run.run_id,
+            key=run.key,
+            step=ident,
+            cause=QuarantineCause.OUTCOME,
+        )
+        raise halt(run, unreadable) from error
 
 
 def contradiction(run: Run, said: str, ident: str) -> NonDeterminism:

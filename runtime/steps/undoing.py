@@ -20,19 +20,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import trio
 
+from keyrun.actors.errors import is_crash
 from keyrun.runtime.continuing import input_of
-from keyrun.runtime.errors import StepFailed
+from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.entry import Entry
 from keyrun.runtime.journal.exported import Records
 from keyrun.runtime.logs import log
+from keyrun.runtime.quarantine import quarantine, quarantine_input
 from keyrun.runtime.records import read_failure, write_failure
 from keyrun.runtime.run import NOT_DRIVEN, Run
-from keyrun.runtime.settlement import quarantine, settle
+from keyrun.runtime.settlement import settle
 from keyrun.runtime.steps.step import StepFunction, as_step
 from keyrun.runtime.steps.trying import attempts
 from keyrun.runtime.unwinding import Halt, Unwind
-from keyrun.runtime.values import Failure, State
+from keyrun.runtime.values import Failure, QuarantineCause, State
+from keyrun.runtime.wording import unreadable_outcome
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.entry import Memory
@@ -88,28 +91,46 @@ async def undo(run: Run) -> bool:
     run.undoing = True
     run.deadline = inf
     run.begin()
+    try:
+        run_input = engine.codec.decode(input_of(run), run.workflow.input_type)
+    except BaseException as error:  # classes of the user may raise anything
+        if not is_crash(error):
+            raise
+        quarantine_input(run, error)
+        return False
     scope = run.scope = engine.actors.scope()
     branch = Branch(run, PREFIX, apart=True)
     left: list[str] = []
     try:
         compensators = run.compensators or {}
+        contradiction: NonDeterminism | None = None
         if not compensators.keys() >= set(idents):
-            compensators = await _collect(run)
+            compensators, contradiction = await _collect(run, run_input)
         for at in range(len(idents) - 1, -1, -1):
             ident = idents[at]
             step = compensators.get(ident) or run.workflow.undone_by(ident)
             if step is None:
                 said = f"nothing in the code says any more how to undo the step {ident!r}"
-                quarantine(run, said)
+                cause = QuarantineCause.CONTRADICTION
+                if contradiction is not None:
+                    said, cause = f"{said}: {contradiction}", contradiction.cause
+                quarantine(run, cause, said)
+                return False
+            try:
+                output = _output(run, step, journal.memories.get(ident))
+            except BaseException as error:  # classes of the user may raise anything
+                if not is_crash(error):
+                    raise
+                quarantine(run, QuarantineCause.OUTCOME, unreadable_outcome(ident, error))
                 return False
             given = Compensation(
                 why="failed" if state is State.FAILED else "cancelled",
                 failed=None if failure is None else failure.step,
                 error=failure,
                 step=ident,
-                output=_output(run, step, journal.memories.get(ident)),
+                output=output,
                 left=tuple(reversed(idents[:at])),
-                run_input=engine.codec.decode(input_of(run), run.workflow.input_type),
+                run_input=run_input,
             )
             if not await _compensate(branch, step, ident, given):
                 left.append(ident)
@@ -171,8 +192,11 @@ def _output(run: Run, step: StepFunction[..., Any], memory: "Memory | None") -> 
     return value if read is None else read(value)
 
 
-async def _collect(run: Run) -> dict[str, StepFunction[..., Any]]:
-    """Find out from the code which function undoes which step."""
+async def _collect(
+    run: Run, run_input: Any
+) -> tuple[dict[str, StepFunction[..., Any]], NonDeterminism | None]:
+    """Find out from the code which function undoes which step, as far as the code fits the journal,
+    and where it does not."""
     # They stand above the driver, which needs this module.
     from keyrun.runtime.driver import one_pass
     from keyrun.runtime.journal.rehearsal import Rehearsal
@@ -184,5 +208,7 @@ async def _collect(run: Run) -> dict[str, StepFunction[..., Any]]:
     records = Records(run.submission, None, entries)
     rehearsal = Rehearsal(records, run.workflow, run.engine.codec, {})
     with trio.CancelScope() as scope:
-        await one_pass(rehearsal, scope, lambda *_: None)
-    return rehearsal.compensators or {}
+        await one_pass(rehearsal, run_input, scope, lambda *_: None)
+    decision = rehearsal.decision
+    contradiction = decision if isinstance(decision, NonDeterminism) else None
+    return rehearsal.compensators or {}, contradiction

@@ -6,7 +6,7 @@ import trio
 from keyrun.runtime.admission import check_key
 from keyrun.runtime.ledger import Sleep, at_place
 from keyrun.runtime.recovery.damage import DAMAGE
-from keyrun.runtime.values import State
+from keyrun.runtime.values import QuarantineCause, State
 from keyrun.runtime.views.reading import Reading
 
 PAGE = 500
@@ -19,7 +19,8 @@ class KeyStatus:
     that; if there are no others, `head` is empty and the key is waiting.
 
     It is quarantined if that run is, or if Keyrun itself failed to serve the key; `reason` says
-    why. The latter is known in memory only, so a reader in another process does not see it."""
+    why, and `quarantine_cause` for programs. The latter is known in memory only, so a reader in
+    another process does not see it."""
 
     key: str
     runs: int
@@ -30,6 +31,7 @@ class KeyStatus:
     reason: str | None
     waiting_on: str | None = None
     waiting_until: float | None = None
+    quarantine_cause: QuarantineCause | None = None
 
 
 @attrs.define
@@ -140,15 +142,16 @@ async def _may_be_quarantined(reading: Reading, line: _Line) -> bool:
 async def _status(reading: Reading, line: _Line) -> KeyStatus:
     ledger = reading.ledger
     head = None if line.first is None else await reading.status(line.first, result=False)
-    reason = reading.quarantined.get(line.key)
-    if head is None:
-        state = State.QUARANTINED
-        if reason is None:
-            state = State.WAITING if line.runs else State.PENDING
+    held = reading.quarantined.get(line.key)
+    reason: str | None = None
+    cause: QuarantineCause | None = None
+    if held is not None:
+        state, reason, cause = State.QUARANTINED, held.reason, QuarantineCause.KEY
+    elif head is None:
+        state = State.WAITING if line.runs else State.PENDING
     else:
-        state = head.state
-        if state is State.QUARANTINED and reason is None:
-            reason = head.reason
+        state, cause = head.state, head.quarantine_cause
+        reason = head.reason if state is State.QUARANTINED else None
     return KeyStatus(
         key=line.key,
         runs=line.runs,
@@ -157,6 +160,7 @@ async def _status(reading: Reading, line: _Line) -> KeyStatus:
         paused=await ledger.store.get("held", ledger.name(line.key)) is not None,
         quarantined=state is State.QUARANTINED,
         reason=reason,
-        waiting_on=None if head is None else head.waiting_on,
+        waiting_on=None if head is None or held is not None else head.waiting_on,
         waiting_until=None if head is None else head.waiting_until,
+        quarantine_cause=cause,
     )

@@ -14,7 +14,7 @@ import attrs
 from keyrun.runtime.records import SUBMITTED_AT, Submission
 from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.values import RunStatus, State
-from keyrun.runtime.views.reading import Heads, Reading
+from keyrun.runtime.views.reading import Reading, Seen
 from keyrun.runtime.wording import brief
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
@@ -130,7 +130,7 @@ class Listing:
         """At most `limit` runs that fit; `after` is the number of the last that is known, 0 for
         none. `table` is an index by number."""
         ledger, found = self._ledger, list[RunStatus]()
-        heads: Heads = {}
+        seen = Seen()
         more = True
         while more and len(found) < limit:
             room = limit - len(found)
@@ -144,7 +144,7 @@ class Listing:
                     limit=size,
                     reverse=newest_first,
                 )
-                taken = await self._take(rows, table, wanted, heads, room)
+                taken = await self._take(rows, table, wanted, seen, room)
             if len(taken) == room:
                 after = next(reversed(taken))
             else:
@@ -155,7 +155,7 @@ class Listing:
         return found
 
     async def _take(
-        self, rows: Rows, table: str, wanted: Wanted, heads: Heads, room: int
+        self, rows: Rows, table: str, wanted: Wanted, seen: Seen, room: int
     ) -> dict[int, RunStatus | StoreError]:
         """The first `room` runs that fit, or may: those that cannot be read, and why."""
         if wanted.states is not None:
@@ -176,7 +176,7 @@ class Listing:
             else:
                 if submission is None or not wanted.fits(submission):
                     continue
-                status = await self._reading.stands(submission, self._reading.tolerant, heads)
+                status = await self._reading.stands(submission, self._reading.tolerant, seen)
                 if wanted.states is None or status.state in wanted.states:
                     taken[number] = status
             if len(taken) == room:

@@ -12,23 +12,33 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.records import DAMAGED, Standing, Submission
 from keyrun.runtime.recovery.damage import DAMAGE, stand_in, traces
-from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.values import QuarantineCause, RunStatus, State
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import StoreError
 from keyrun.storage.payload import PayloadCodec, PayloadError
+from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.recovery.crashes import QuarantinedKey
     from keyrun.runtime.run import Run
 
-_UNHELD = (State.QUARANTINED, State.CANCELLING)
-"""What a run is whether or not somebody holds it."""
+_NAMED = 3
+"""Quarantined children that the status of their parent names."""
 
 Show = Callable[[Submission, Standing | None], RunStatus]
 """Makes of records what a user sees."""
-Heads = dict[str, int | None]
-"""By key: the number of the run whose turn it is, if the key is held."""
+
+
+@attrs.define
+class Seen:
+    """What a listing has learned of keys."""
+
+    heads: dict[str, int | None] = attrs.Factory(dict)
+    """By key: the number of the run whose turn it is, if the key is paused."""
+    holders: dict[str, tuple[int, str] | None] = attrs.Factory(dict)
+    """By key: number and id of the run whose turn it is, if it is quarantined."""
 
 
 def _nothing(number: int) -> None:
@@ -46,11 +56,11 @@ class Reading:
         registry: Registry,
         *,
         live: "Callable[[int], Run | None]" = _nothing,
-        quarantined: Mapping[str, str] | None = None,
+        quarantined: "Mapping[str, QuarantinedKey] | None" = None,
     ) -> None:
         self.ledger = ledger
         self.live = live
-        self.quarantined = {} if quarantined is None else quarantined
+        self.quarantined: Mapping[str, QuarantinedKey] = {} if quarantined is None else quarantined
         self.unreadable = 0
         """Damaged records that listings left out, since nobody can tell what they are about."""
         self.codec = codec
@@ -65,10 +75,12 @@ class Reading:
         """The public form of what is stored."""
         standing = standing or Standing()
         state = standing.state
-        if not state.terminal and standing.cancel_requested:
-            state = State.CANCELLING
-        elif not state.terminal and state is not State.QUARANTINED and standing.paused:
-            state = State.PAUSED
+        quarantined = state is State.QUARANTINED
+        if not state.terminal and not quarantined:
+            if standing.cancel_requested:
+                state = State.CANCELLING
+            elif standing.paused:
+                state = State.PAUSED
         result, berth = None, standing.berth
         if standing.result is not None:
             result = self.decode_result(submission.workflow, submission.version, standing.result)
@@ -88,12 +100,13 @@ class Reading:
             headers=submission.headers,
             tags=submission.tags,
             origin=submission.origin,
-            waiting_on=standing.waiting_on,
+            waiting_on=None if quarantined else standing.waiting_on,
             result=result,
             reason=standing.reason,
             failure=standing.failure,
             generation=standing.generation,
             waiting_until=berth.due if berth is not None and state is State.WAITING else None,
+            quarantine_cause=None if standing.quarantine is None else standing.quarantine.cause,
         )
 
     def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
@@ -113,7 +126,7 @@ class Reading:
         """How a run stands; its result is None if it is not asked for."""
         driven = self._driven(number)
         if driven is not None:
-            return driven
+            return await self._with_children(driven, number)
         ledger, key = self.ledger, self.ledger.number(number)
         with ledger.store.view():
             raw = await ledger.store.get("runs", key)
@@ -122,7 +135,7 @@ class Reading:
             read = self.read(key, raw)
             if not isinstance(read, StoreError):
                 show = self.status_of if result else self.without_result
-                return await self.stands(read, show, {})
+                return await self.stands(read, show, Seen())
         return (await self.damaged({number: read}))[number]
 
     def _driven(self, number: int) -> RunStatus | None:
@@ -140,32 +153,101 @@ class Reading:
         except DAMAGE as error:
             return error
 
-    async def stands(self, submission: Submission, show: Show, heads: Heads) -> RunStatus:
-        """How a run stands, as `show` puts it; `heads` remembers what is known of keys."""
+    async def stands(self, submission: Submission, show: Show, seen: "Seen") -> RunStatus:
+        """How a run stands, as `show` puts it; `seen` remembers what is known of keys."""
         number = submission.number
         driven = self._driven(number)
         if driven is not None:
-            return driven
+            return await self._with_children(driven, number)
         try:
             standing = await self.ledger.standing(number)
         except DAMAGE as error:
-            standing = Standing(state=State.QUARANTINED, reason=str(error))
+            standing = Standing.damaged(error)
         status = show(submission, standing)
-        if status.state.terminal:
+        if status.state.terminal or status.state is State.QUARANTINED:
             return status
-        reason = self.quarantined.get(status.key)
-        if reason is not None:
-            return attrs.evolve(status, state=State.QUARANTINED, reason=reason)
-        if status.state in _UNHELD or not (
-            status.state is State.PAUSED or await self.held(status.key, heads) == number
+        held = self.quarantined.get(status.key)
+        if held is not None and held.number == number:
+            return attrs.evolve(
+                status,
+                state=State.QUARANTINED,
+                reason=held.reason,
+                waiting_on=None,
+                waiting_until=None,
+                quarantine_cause=QuarantineCause.KEY,
+            )
+        delayed = submission.delay if standing is None else standing.place is None
+        if status.state is State.WAITING:
+            status = await self._with_children(status, number)
+        elif not delayed:
+            behind = await self._holder(status.key, number, seen)
+            if behind is not None:
+                status = attrs.evolve(status, waiting_on=behind)
+        if status.state is State.CANCELLING or not (
+            status.state is State.PAUSED or await self.held(status.key, seen) == number
         ):
             return status
         # A step that runs is let finish.
         begun = await self.ledger.store.scan("begun", prefix=self.ledger.number(number), limit=1)
         return attrs.evolve(status, state=State.RUNNING if begun else State.PAUSED)
 
-    async def held(self, key: str, heads: Heads) -> int | None:
+    async def _holder(self, key: str, number: int, seen: "Seen") -> str | None:
+        """The quarantined run or key that a run of this key waits behind, as its status puts it."""
+        if key in self.quarantined:
+            return f"key {key} (quarantined)"
+        if key not in seen.holders:
+            seen.holders[key] = await self._quarantined_head(key)
+        holder = seen.holders[key]
+        if holder is None or holder[0] == number:
+            return None
+        return f"run {holder[1]} (quarantined)"
+
+    async def _quarantined_head(self, key: str) -> tuple[int, str] | None:
+        """Number and id of the run that holds a key, if it is quarantined."""
+        with suppress(*DAMAGE):
+            number = await self.ledger.head(key)
+            if number is not None and await self._is_quarantined(number):
+                submission = await self.ledger.submission(number)
+                return None if submission is None else (number, submission.run_id)
+        return None
+
+    async def _is_quarantined(self, number: int) -> bool:
+        """Whether a run that holds its key, or is awaited by another, is quarantined by itself."""
+        live = self.live(number)
+        if live is not None:
+            return live.standing.state is State.QUARANTINED
+        try:
+            standing = await self.ledger.standing(number)
+        except DAMAGE:
+            return True
+        return standing is not None and standing.state is State.QUARANTINED
+
+    async def _with_children(self, status: RunStatus, number: int) -> RunStatus:
+        """The status of a run that may wait for children, with those that are quarantined."""
+        waits = status.waiting_on
+        if waits is None or "child " not in waits:
+            return status
+        quarantined: list[str] = []
+        prefix = self.ledger.number(number)
+        for record, raw in await self.ledger.store.scan("children", prefix=prefix):
+            with suppress(*DAMAGE):
+                run_id, key, ended, orphaned = unseal("children", record, raw)
+                child = int.from_bytes(record[-8:], "big")
+                held = self.quarantined.get(key)
+                with_key = held is not None and held.number == child
+                if not (ended or orphaned) and (with_key or await self._is_quarantined(child)):
+                    quarantined.append(f"child {run_id}")
+        if not quarantined:
+            return status
+        others = [label for label in waits.split(", ") if label not in quarantined]
+        named = [f"{label} (quarantined)" for label in quarantined[:_NAMED]]
+        if len(quarantined) > _NAMED:
+            named.append(f"{len(quarantined) - _NAMED} more (quarantined)")
+        return attrs.evolve(status, waiting_on=", ".join(named + others))
+
+    async def held(self, key: str, seen: "Seen") -> int | None:
         """The run whose turn it is, if its key is paused, or all are. Those behind it just wait."""
+        heads = seen.heads
         if key not in heads:
             ledger, store = self.ledger, self.ledger.store
             held = await store.get("held", ledger.name("")) or await store.get(
@@ -185,7 +267,8 @@ class Reading:
                 standing = await self.ledger.standing(number) or Standing()
             except DAMAGE:
                 standing = Standing(ended_at=known[number].ended_at)
-            state = standing.state if standing.state.terminal else State.QUARANTINED
-            standing = attrs.evolve(standing, state=state, reason=str(error))
+            standing = attrs.evolve(standing, reason=str(error))
+            if not standing.state.terminal:
+                standing.state, standing.quarantine = State.QUARANTINED, DAMAGED
             told[number] = self.tolerant(stand_in(number, known[number], b""), standing)
         return told

@@ -20,7 +20,7 @@ from keyrun.runtime.views.drawings import Drawings
 from keyrun.runtime.views.experience import Experiences
 from keyrun.runtime.views.history import History
 from keyrun.runtime.views.progress import Progress, Records, Tally, assess
-from keyrun.runtime.views.reading import Reading
+from keyrun.runtime.views.reading import Reading, Seen
 from keyrun.runtime.views.story import tell
 from keyrun.runtime.views.watching import Look
 from keyrun.storage import StoreError
@@ -62,7 +62,7 @@ class Survey:
                         standing=await ledger.standing(number) or Standing(),
                         begun=[fields for _, fields in await ledger.scan("begun", record)],
                         reports=[fields for _, fields in await ledger.scan("reports", record)],
-                        held=await self._reading.held(submission.key, {}) == number,
+                        held=await self._reading.held(submission.key, Seen()) == number,
                     )
                     break
             # What was read does not change but as a whole, so that others may have a turn.

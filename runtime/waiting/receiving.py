@@ -8,7 +8,7 @@ import trio
 
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.journal.journal import GATE, Call, Entry, Memory
-from keyrun.runtime.steps.stepping import contradiction, given_back, halt
+from keyrun.runtime.steps.stepping import contradiction, given_back, halt, read_outcome
 from keyrun.runtime.steps.trying import ready
 from keyrun.runtime.waiting.wait import Wait
 
@@ -69,7 +69,7 @@ async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any
     payload = await receive(branch, ident, Call.SIGNAL, channel, label, check_timeout(timeout))
     if payload is None:
         raise _timed_out(branch.run, ident, f"no signal {name!r} came", timeout)
-    return branch.run.engine.codec.decode(payload[0])
+    return read_outcome(branch.run, ident, payload[0])
 
 
 async def wait_approval(

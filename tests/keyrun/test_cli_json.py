@@ -34,6 +34,7 @@ RUN = {
     "failure": None,
     "generation": 1,
     "waiting_until": None,
+    "quarantine_cause": None,
 }
 FAILURE = {
     "kind": "step_failed",
@@ -81,6 +82,7 @@ KEY = {
     "reason": None,
     "waiting_on": "timer",
     "waiting_until": "2023-11-26T12:03:30.000000Z",
+    "quarantine_cause": None,
 }
 
 

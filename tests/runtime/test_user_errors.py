@@ -20,6 +20,7 @@ from keyrun.runtime import (
     Retry,
     RunCancelled,
     RunFailed,
+    RunQuarantined,
     Runtime,
     State,
     Succeed,
@@ -287,7 +288,7 @@ class Cipher:
 
 @pytest.mark.parametrize("name", ["plain", "unspeakable", "surrogates", "base", "store"])
 @pytest.mark.parametrize("when", ["input", "step", "result"])
-async def test_a_codec_that_fails_ends_the_run_only(
+async def test_a_codec_that_fails_ends_or_quarantines_the_run_only(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, name: str, when: str
 ) -> None:
     cipher = Cipher()
@@ -311,11 +312,11 @@ async def test_a_codec_that_fails_ends_the_run_only(
             if when == "input":
                 cipher.away = ERRORS[name]
             await rt.resume_all()
-            with pytest.raises(RunFailed):
+            with pytest.raises(RunQuarantined if when == "input" else RunFailed):
                 await run.result()
             cipher.away = None
             (status,) = await rt.runs()
-            assert status.state is State.FAILED
+            assert status.state is (State.QUARANTINED if when == "input" else State.FAILED)
 
 
 @pytest.mark.parametrize("name", ["plain", "unspeakable", "surrogates"])
@@ -351,7 +352,7 @@ async def test_a_codec_that_fails_when_a_run_is_driven_again_quarantines_it_unti
             status = await run.status()
             assert status is not None
             assert status.state is State.QUARANTINED
-            assert "an outcome of 'work' that the step cannot have" in str(status.reason)
+            assert "an outcome of 'work' that its type does not read" in str(status.reason)
             cipher.away = None
             assert await rt.redrive("r") == 1
             assert await run.result() == "done"

@@ -12,8 +12,10 @@ from trio.testing import MockClock
 from keyrun.runtime import (
     Context,
     PermanentError,
+    QuarantineCause,
     Retry,
     RunFailed,
+    RunQuarantined,
     RunStatus,
     State,
     StepFailed,
@@ -73,7 +75,7 @@ async def changed(before: Code, after: Code) -> tuple[RunStatus, RecordingHook]:
     ran.clear()
     async with open_test_runtime(store, workflows=[new], on_terminal=hook) as runtime:
         run = await runtime.submit(new, key="k", run_id="r")
-        with trio.move_on_after(1000), suppress(RunFailed):
+        with trio.move_on_after(1000), suppress(RunFailed, RunQuarantined):
             await run.result()
         status = await run.status()
     assert status is not None
@@ -233,6 +235,7 @@ async def test_a_workflow_that_contradicts_its_journal_is_quarantined(
     assert status.state is State.QUARANTINED
     assert status.reason is not None
     assert named in status.reason
+    assert status.quarantine_cause is QuarantineCause.CONTRADICTION
     assert status.failure is None
     assert hook.outcomes == []
 
@@ -329,7 +332,7 @@ class New:
     age: int
 
 
-async def test_an_outcome_that_does_not_fit_the_step_any_more_is_a_contradiction(
+async def test_an_outcome_that_the_type_of_its_step_no_longer_reads_is_quarantined(
     autojump_clock: MockClock,
 ) -> None:
     @step(name="load")
@@ -350,6 +353,7 @@ async def test_an_outcome_that_does_not_fit_the_step_any_more_is_a_contradiction
 
     status, _ = await changed(before, after)
     assert status.state is State.QUARANTINED
+    assert status.quarantine_cause is QuarantineCause.OUTCOME
     assert status.reason is not None
     assert "does not fit New" in status.reason
 

@@ -242,7 +242,6 @@ async def test_a_run_whose_workflow_is_not_registered_waits_quarantined_and_hold
             store.crash()
     assert {outcome.run_id for outcome in hook.outcomes} == {"other"}
     async with open_test_runtime(store, workflows=[gone, log.job], on_terminal=hook) as rt:
-        await rt.redrive("gone")
         assert await (await rt.submit(gone, key="k", run_id="gone")).result() == "back again"
         assert await (await rt.submit(log.job, key="k", run_id="behind")).result() == "behind"
 
