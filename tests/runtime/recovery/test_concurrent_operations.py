@@ -162,8 +162,8 @@ async def test_forget_removes_a_signal_that_is_being_committed(
             nursery.start_soon(partial(rt.signal, "r", "hello", signal_id=signal_id))
             await trio.sleep(LATENCY / 2)
             nursery.start_soon(rt.forget, "r")
-    for table in ("signals", "sent", "journal", "status", "runs", "queue"):
-        assert await scene.store.scan(table) == [], table
+        for table in ("signals", "sent", "journal", "status", "runs", "queue"):
+            assert await rt._engine.store.scan(table) == [], table
 
 
 async def test_a_redrive_that_its_caller_gave_up_happens(autojump_clock: MockClock) -> None:
