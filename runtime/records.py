@@ -136,6 +136,41 @@ class Quarantine:
 DAMAGED = Quarantine(QuarantineCause.DAMAGED)
 
 
+@attrs.frozen(kw_only=True)
+class Summary:
+    """What the whole journal of a run adds up to, besides the number of steps that are done. It is
+    stored when a run ends or leaves memory, so that its progress can be shown without reading the
+    journal."""
+
+    retrying: int = 0
+    waiting: int = 0
+    failed: int = 0
+    recent: int = 0
+    """Steps that were done in this generation."""
+    last_failure: Failure | None = None
+    """How the latest attempt that failed did, unless the run failed and its failure says more."""
+    nodes: dict[str, int] | None = None
+    """Of a graph: the number of nodes in each state."""
+
+    def fields(self) -> tuple[Any, ...]:
+        """As they are stored."""
+        failure = write_failure(self.last_failure)
+        return self.retrying, self.waiting, self.failed, self.recent, failure, self.nodes
+
+    @classmethod
+    def read(cls, fields: list[Any]) -> "Summary":
+        """The inverse of `fields`."""
+        retrying, waiting, failed, recent, failure, nodes = fields[:6]
+        return cls(
+            retrying=retrying,
+            waiting=waiting,
+            failed=failed,
+            recent=recent,
+            last_failure=read_failure(failure),
+            nodes=nodes,
+        )
+
+
 @attrs.define(kw_only=True)
 class Standing:
     """How a run stands, as it is stored. `place` is None until a delayed run is due."""
@@ -163,6 +198,11 @@ class Standing:
     """What `ctx.patched` answered, by name."""
     quarantine: Quarantine | None = None
     """Why it is quarantined; None in any other state."""
+    journal_next: int | None = None
+    """The sequence number of the next journal entry when this was stored. The status is not stored
+    with every step: later entries say what this record does not know. None if that is unknown."""
+    summary: Summary | None = None
+    """Of a run that has left memory, or has ended: None then if there is nothing to say."""
 
     @classmethod
     def damaged(cls, error: Exception) -> "Standing":
@@ -176,7 +216,8 @@ class Standing:
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
-        fields = (
+        held = self.quarantine
+        return (
             self.state._value_,
             self.generation,
             self.place,
@@ -195,17 +236,18 @@ class Standing:
             self.berth and (self.berth.due, self.berth.channels),
             self.fingerprint,
             self.patches,
+            held and (held.cause._value_, held.fingerprint),
+            self.journal_next,
+            self.summary and self.summary.fields(),
         )
-        if self.quarantine is None:
-            return fields
-        return (*fields, (self.quarantine.cause._value_, self.quarantine.fingerprint))
 
     @classmethod
     def read(cls, fields: list[Any]) -> "Standing":
         """The inverse of `fields`."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
-        berth, fingerprint, patches, held = (*fields[15:19], None, None, None, None)[:4]
+        later = (*fields[15:21], None, None, None, None, None, None)
+        berth, fingerprint, patches, held, journal_next, summary = later[:6]
         quarantine = None
         if held is not None:
             quarantine = Quarantine(QuarantineCause(held[0]), held[1])
@@ -231,6 +273,8 @@ class Standing:
             fingerprint=fingerprint,
             patches=patches,
             quarantine=quarantine,
+            journal_next=journal_next,
+            summary=summary and Summary.read(summary),
         )
 
 

@@ -8,7 +8,7 @@ import trio
 
 from keyrun.runtime.journal.journal import Entry, Journal
 from keyrun.runtime.ledger import SEQUENCE
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.records import Standing, Submission, Summary
 from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import QuarantineCause, RunStatus, State
@@ -21,6 +21,7 @@ from keyrun.storage.record import seal
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.graphs.allowance import Allowance
+    from keyrun.runtime.graphs.frontier import Frontier
     from keyrun.runtime.order.line import Line
     from keyrun.runtime.policies.cadence import Cadence
     from keyrun.runtime.steps.current import CurrentStep
@@ -52,6 +53,7 @@ class Run:
         "decision",
         "engine",
         "eviction",
+        "frontier",
         "inbox",
         "journal",
         "line",
@@ -106,6 +108,8 @@ class Run:
         self.current: dict[str, CurrentStep] = {}
         self.allowance: Allowance | None = None
         """How much its steps may give, if that is limited."""
+        self.frontier: Frontier | None = None
+        """Where its graph is in the present pass, if it is a run of one."""
         self.begun_steps = 0
         self.deadline = float("inf")
         self.decision: Any = None
@@ -181,11 +185,13 @@ class Run:
         group = self.staged = commits.open_group() if commits.attentive else commits.group
         group.tables["journal"][key] = seal("journal", key, fields)
 
-    def store_standing(self) -> None:
+    def store_standing(self, summary: Summary | None = None) -> None:
         """Stage how the run stands."""
         standing = self.standing
         if standing.fingerprint != self.counted:
             self.engine.unfinished.started(self)
+        standing.journal_next = self.journal.next
+        standing.summary = summary
         self.put("status", self.record, *standing.fields())
 
     def store_memo(self, step: str, encoded: bytes) -> None:

@@ -29,6 +29,20 @@ def settle(
         if reason is None and state is State.FAILED:
             standing.reason = failure.reason
         standing.step = failure.step
+    journal, workflow = run.journal, run.workflow
+    standing.journal_next, standing.summary = journal.next, None
+    if (
+        journal.last_failure is not None
+        or standing.generation > 1
+        or workflow is None
+        or workflow.kind == "graph"
+    ):
+        # Of other runs there is nothing to say, so most programs never import it.
+        from keyrun.runtime.views.progress import summarize
+
+        standing.summary = summarize(run)
+        if standing.summary is None:
+            standing.journal_next = None
     group = run.staged = engine.commits.open_group()
     tables, record = group.tables, run.record
     tables["status"][record] = seal("status", record, standing.fields())

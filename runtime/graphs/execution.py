@@ -47,12 +47,12 @@ class Execution:
         self._run.allowance = Allowance(graph.max_output, graph.max_run_output)
         self._journal = branch.run.journal
         self._branch = branch
-        self._frontier = Frontier(
+        self._frontier = self._run.frontier = Frontier(
             graph.plan,
             input_,
             max_concurrency=graph.max_concurrency,
             waves=graph.schedule == "waves",
-            staged=lambda: self._run.staged,
+            staged=self._run.staged,
         )
         self._places = Places(self._run, self._frontier)
         self._performer = Performer(context, self._places, aside=self._aside, end=self._end)
@@ -197,6 +197,7 @@ class Execution:
     def _end(self, activation: Activation, end: End) -> None:
         if self._stopped:
             return
+        self._frontier.staged = self._run.staged
         try:
             end = self._frontier.end(activation, end)
             if activation.station.step is None and not self._journal.replaying:

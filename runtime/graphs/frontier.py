@@ -16,7 +16,6 @@ nodes in the same order, which is what makes a graph replay.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -58,7 +57,7 @@ class Frontier:
         *,
         max_concurrency: int | None = None,
         waves: bool = False,
-        staged: Callable[[], Group | None] = lambda: None,
+        staged: Group | None = None,
     ) -> None:
         self.plan = plan
         self.run_input = run_input
@@ -81,7 +80,8 @@ class Frontier:
         self._waves = waves
         self.is_narrow = waves or max_concurrency is not None or bool(plan.loops)
         """Whether a node that waits may keep others from beginning that do not come after it."""
-        self._staged = staged
+        self.staged = staged
+        """The group with what led to the next activations."""
         self._levels: Counter[int] = Counter()
         """How many nodes of each level are active, if there are waves."""
         self._ready: list[tuple[int, Activation]] = []
@@ -263,7 +263,7 @@ class Frontier:
         ident = name if number == 1 else f"{name}#{number}"
         self._entered.add(name)
         self._waiting.add(name)
-        activation = Activation(station, ident, given, self._staged())
+        activation = Activation(station, ident, given, self.staged)
         heappush(self._ready, (station.level if self._waves else 0, activation))
 
     def _turn(self) -> None:

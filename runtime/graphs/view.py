@@ -1,14 +1,15 @@
 """The view of a graph's run: where it is, node by node and edge by edge."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import Any
 
 import attrs
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier
 from keyrun.runtime.graphs.tracing import UNKNOWN, Tracing
+from keyrun.runtime.journal.journal import Journal
 from keyrun.runtime.values import Failure, State
 
 
@@ -68,26 +69,33 @@ class ExecutionGraph:
 
     def counts(self) -> dict[NodeState, int]:
         """How many nodes are in which state."""
-        counts = dict.fromkeys(NodeState, 0)
-        for node in self.nodes:
-            counts[node.state] += 1
-        return counts
+        return count_states(node.state for node in self.nodes)
 
     @property
     def percent(self) -> float:
         """How much of what can be reached is over."""
-        counts = self.counts()
-        over = counts[NodeState.DONE] + counts[NodeState.FAILED]
-        reachable = len(self.nodes) - counts[NodeState.SKIPPED]
-        if self.state is State.SUCCEEDED or not reachable:
-            return 100.0
-        return 100 * over / reachable
+        return percent_over(self.counts(), self.state)
 
 
-def _states(
-    frontier: Frontier, running: Mapping[str, tuple[int, float]], ended: bool
+def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
+    """The number of nodes in each state."""
+    counts = Counter(states)
+    return {state: counts[state] for state in NodeState}
+
+
+def percent_over(counts: Mapping[NodeState, int], state: State) -> float:
+    """The share of nodes that are over, among those that can be reached."""
+    over = counts[NodeState.DONE] + counts[NodeState.FAILED]
+    reachable = sum(counts.values()) - counts[NodeState.SKIPPED]
+    if state is State.SUCCEEDED or not reachable:
+        return 100.0
+    return 100 * over / reachable
+
+
+def node_states(
+    frontier: Frontier, running: Collection[str], *, ended: bool
 ) -> dict[str, NodeState]:
-    """How each node stands."""
+    """The state of each node; `running` are the names of the steps that run."""
     under_way = {ident.partition("/")[0] for ident in running}
     states = {}
     for name in frontier.plan.stations:
@@ -116,18 +124,18 @@ def _failure(frontier: Frontier, name: str) -> Failure | None:
 
 def view(
     tracing: Tracing,
-    rows: Iterable[tuple[int, list[Any]]],
+    journal: Journal,
     *,
     about: tuple[str, str, int],
     state: State,
     running: Mapping[str, tuple[int, float]],
     queues: Mapping[str, int] | None,
 ) -> ExecutionGraph:
-    """All of it: `about` is the id, the workflow and its version, `running` the attempt and the
-    beginning of steps that are under way."""
-    frontier, journal = tracing.retrace(rows)
-    states = _states(frontier, running, state.terminal)
-    times = tracing.times
+    """The run as a graph. `tracing` and `journal` have taken in all of its entries. `about` is the
+    id, the workflow and its version; `running` has the attempt and the start of each step that
+    runs."""
+    frontier, times = tracing.frontier, tracing.times
+    states = node_states(frontier, running, ended=state.terminal)
     nodes = []
     for name in frontier.plan.stations:
         turns = frontier.turns.get(name, 0)

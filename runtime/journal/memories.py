@@ -29,6 +29,7 @@ class Memories:
     __slots__ = (
         "_order",
         "continued",
+        "done_before",
         "fresh",
         "last_failure",
         "left_by",
@@ -69,6 +70,8 @@ class Memories:
         """Steps that have a compensation, in the order in which they were done, if there are."""
         self.continued: Continued | None = None
         """What the journal begins with, if the run has gone on with another input."""
+        self.done_before: int | None = None
+        """Steps that were done before the last redrive, if there was one."""
         self.undoing: list[Any] | None = None
         """How the run will end when all is undone: see `undoing.decide`."""
         self.left_by: dict[str, str] | None = None
@@ -177,6 +180,7 @@ class Memories:
             self.undoing = rest
             return
         if entry is Entry.REDRIVEN:
+            self.done_before = self.steps_done()
             self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
             return
         memory = self.memory(ident)

@@ -4,16 +4,13 @@ A runtime keeps the shapes of its graphs in the store, so that a reader in anoth
 does not have their code, can draw their runs.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.graphs import sketch
 from keyrun.runtime.graphs.graph import Graph
 from keyrun.runtime.graphs.sketch import Sketch
 from keyrun.runtime.graphs.tracing import Tracing
-from keyrun.runtime.graphs.view import ExecutionGraph, view
 from keyrun.runtime.ledger import Ledger, sealed
-from keyrun.runtime.values import RunStatus
 from keyrun.runtime.workflow import Registry
 from keyrun.storage.payload import PayloadCodec
 
@@ -32,8 +29,7 @@ async def keep_plans(ledger: Ledger, registry: Registry) -> None:
 
 
 class Drawings:
-    """Draws runs from their records. `queues` tells how many calls wait, by step, if that is
-    known."""
+    """Knows the shapes of graphs, from the code or from the store."""
 
     def __init__(self, ledger: Ledger, codec: PayloadCodec, registry: Registry) -> None:
         self._ledger = ledger
@@ -41,28 +37,11 @@ class Drawings:
         self._registry = registry
         self._sketches: dict[tuple[str, int], tuple[object, Sketch]] = {}
 
-    async def draw(
-        self,
-        submission: "Submission",
-        status: RunStatus,
-        queues: Mapping[str, int] | None = None,
-    ) -> ExecutionGraph | None:
-        """A run as a graph; None if it is of no graph, or its shape is not known."""
+    async def tracing(self, submission: "Submission") -> Tracing | None:
+        """What retraces a run; None if it is of no graph, or the shape of its graph is not
+        known."""
         found = await self._sketch(submission.workflow, submission.version)
-        if found is None:
-            return None
-        ledger, record = self._ledger, self._ledger.number(submission.number)
-        with ledger.store.view():
-            rows = await ledger.scan("journal", record)
-            begun = [fields for _, fields in await ledger.scan("begun", record)]
-        return view(
-            Tracing(found, self._codec, submission.input),
-            [(int.from_bytes(key[-4:], "big"), fields) for key, fields in rows],
-            about=(submission.run_id, submission.workflow, submission.version),
-            state=status.state,
-            running={step: (attempt, at) for step, attempt, at, _ in begun},
-            queues=queues,
-        )
+        return None if found is None else Tracing(found, self._codec, submission.input)
 
     async def _sketch(self, workflow: str, version: int) -> Sketch | None:
         known = self._registry.find(workflow, version)

@@ -6,10 +6,9 @@ nobody listens `engine.feed` is None, which is all that the engine looks at.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from keyrun.runtime.views.events import Brief, Event, run_of
-from keyrun.runtime.views.subscription import Events
 
 if TYPE_CHECKING:
     from keyrun.storage.group import Group
@@ -17,6 +16,18 @@ if TYPE_CHECKING:
 
 Place = tuple[list[Event | Brief], int]
 """Where an event stands until its commit is durable."""
+
+
+class Listener(Protocol):
+    """What is told of events: of one run if `run_id` is not None."""
+
+    run_id: str | None
+
+    def take(self, events: Sequence[Event | Brief]) -> None:
+        """These happened, in this order."""
+
+    def end(self) -> None:
+        """Nothing will happen any more."""
 
 
 class Feed:
@@ -32,15 +43,15 @@ class Feed:
         self.commits = commits
         self.wall = wall
         self._switch = switch
-        self._listeners: dict[Events, None] = {}
+        self._listeners: dict[Listener, None] = {}
         """Those who listen to all runs."""
-        self._by_run: dict[str, dict[Events, None]] = {}
+        self._by_run: dict[str, dict[Listener, None]] = {}
         self.group: Group | None = None
         """The group that events were last told with."""
         self.staged: list[Event | Brief] = []
         """What happened with the group."""
 
-    def add(self, listener: Events) -> None:
+    def add(self, listener: Listener) -> None:
         """Tell `listener`, too."""
         if listener.run_id is None:
             self._listeners[listener] = None
@@ -48,7 +59,7 @@ class Feed:
             self._by_run.setdefault(listener.run_id, {})[listener] = None
         self._switch(self)
 
-    def remove(self, listener: Events) -> None:
+    def remove(self, listener: Listener) -> None:
         """Tell `listener` nothing any more."""
         self._listeners.pop(listener, None)
         if listener.run_id is not None:

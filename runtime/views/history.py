@@ -13,7 +13,7 @@ import attrs
 
 from keyrun.runtime.errors import InvalidHistory
 from keyrun.runtime.journal.exported import Records, parse, render
-from keyrun.runtime.views.story import Happening, tell
+from keyrun.runtime.views.story import Happening, Story
 
 __all__ = ["Happening", "History"]
 
@@ -33,7 +33,9 @@ class History(Sequence[Happening]):
         told = self.records
         if told is None:
             return ()
-        return tell(told.submission, told.standing, [fields for _, fields in told.entries])
+        story = Story(told.submission)
+        story.add(fields for _, fields in told.entries)
+        return story.end(told.standing)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file, for `load`. The file is text and holds all that the run was given

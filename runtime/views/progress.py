@@ -1,17 +1,26 @@
-"""Progress: how far a run is, from its records alone, so that any process can say it.
+"""Progress: how far a run is.
 
-What is counted is durable. Rate and time left are guesses from what was observed: how fast the
-steps of this run were done, and how many of them earlier runs of the workflow took.
+A `Snapshot` is what is known of a run at one moment. There are two ways to make one. `live` reads
+the run in memory, which takes no longer for a long journal than for a short one. `stored` reads
+the records, so that any process can make one. Both describe the run as of a commit.
+
+Rate and time left are guesses from what was observed: how fast the steps of this run were done,
+and how many of them earlier runs of the workflow took.
 """
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyrun.runtime.journal.journal import Call, Entry, Journal
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.journal.journal import Call, Entry, Journal, Memory
+from keyrun.runtime.records import Standing, Submission, Summary
 from keyrun.runtime.values import Failure, State
 from keyrun.runtime.views.experience import Experience
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.view import NodeState
+    from keyrun.runtime.run import Run
 
 _OWN_WAITS = ("timer", "backoff")
 """What the journal tells when it is over; the status is not always written again then."""
@@ -73,77 +82,96 @@ class Progress:
         return self.steps.done
 
 
+@attrs.frozen(kw_only=True)
+class Report:
+    """What the workflow reported last with `ctx.report`."""
+
+    percent: float
+    message: str
+    at: float
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """What is known of a run at one commit."""
+
+    submission: Submission
+    state: State
+    generation: int
+    started_at: float | None
+    ended_at: float | None
+    waiting_on: str | None
+    steps: StepCounts
+    recent: int
+    """Steps that were done in this generation."""
+    running: tuple[StepProgress, ...]
+    last_error: Failure | None
+
+
 class Tally:
-    """What was read of a journal so far; reading on needs only what came since."""
+    """The sum of the journal entries that were read. Later entries can be added."""
 
     def __init__(self) -> None:
         self.journal = Journal()
-        self.after = b""
-        """The key of the last record that was read."""
         self.first: float | None = None
+        """When the first call of this generation began."""
         self.last: float | None = None
-        """When the first step of this generation began, and when the last one was done."""
-        self.done = 0
-        """Steps that were done in this generation; not of machines."""
+        """When the latest entry was made."""
         self.stirred = False
-        """Whether anything happened in this generation."""
+        """Whether the run was driven in this generation."""
+        self._done = 0
 
-    @property
-    def spent(self) -> bool:
-        """Whether records that were read may be gone: a machine keeps those of its turn only."""
-        return self.journal.turn is not None or bool(self.journal.turn_entries)
+    def steps_done(self) -> int:
+        """The number of steps, or turns, that have succeeded."""
+        turn, continued = self.journal.turn, self.journal.continued
+        before = 0 if turn is None else turn.number
+        return self._done + before + (0 if continued is None else continued.steps)
 
-    def outdated(self, first: list[Any] | None) -> bool:
-        """Whether all that was read is gone, since the run goes on with another input; `first` is
-        the entry that stands before all others, if there is one."""
-        known = self.journal.continued
-        count = first[3] if first is not None and first[0] == Entry.CONTINUED else 0
-        return self.after != b"" and count != (0 if known is None else known.number)
+    def take(self, entries: list[tuple[int, list[Any]]]) -> None:
+        """Add the next entries."""
+        fold = self.journal.fold
+        for sequence, fields in entries:
+            kind, at = fields[0], fields[2]
+            if kind == _DONE:
+                begun = fields[6] or at
+                if self.first is None or begun < self.first:
+                    self.first = begun
+                self.stirred = True
+                if fields[3] == _STEP:
+                    self._done += 1
+                    fields = [*fields[:7], None]  # its output is not needed
+            elif kind == Entry.REDRIVEN:
+                self.first, self.stirred = None, False
+            elif kind != Entry.NOTE and kind != Entry.CONTINUED:
+                begun = began_at(fields)
+                if self.first is None or begun < self.first:
+                    self.first = begun
+                self.stirred = True
+            if self.last is None or at > self.last:
+                self.last = at
+            fold(sequence, fields)
 
-    def take(self, rows: list[tuple[bytes, list[Any]]]) -> None:
-        """Read on."""
-        for key, fields in rows:
-            self.after = key
-            kind, _, at, *rest = fields
-            entry = Entry(kind)
-            if entry is Entry.DONE and rest[0] == Call.STEP:
-                fields = [*fields[:-1], None]  # what it returned matters to nobody here
-                self.done += 1
-                self._done(rest[3], at)
-            elif entry is Entry.TURN:
-                self._done(at, at)
-            elif entry is Entry.REDRIVEN:
-                self.done, self.first, self.last = 0, None, None
-            self.stirred = entry is not Entry.REDRIVEN and (self.stirred or entry is not Entry.NOTE)
-            self.journal.fold(int.from_bytes(key[-4:], "big"), fields)
 
-    def _done(self, begun: float, at: float) -> None:
-        self.first = begun if self.first is None else min(begun, self.first)
-        self.last = at if self.last is None else max(at, self.last)
+_DONE, _STEP = int(Entry.DONE), int(Call.STEP)
 
-    def unfinished(self) -> tuple[int, int, int]:
-        """How many steps are to be tried again, wait for time to pass, and failed for good; steps
-        that run are among the first."""
-        memories = self.journal.memories
-        lost = tuple(
-            ident.removesuffix("()") + "."
-            for ident, memory in memories.items()
-            if memory.call is Call.GATHER and memory.outcome is not None
-        )
-        retrying = waiting = failed = 0
-        for ident, memory in memories.items():
-            if memory.outcome is None:
-                if not (lost and ident.startswith(lost)):
-                    waiting += memory.call is Call.TIMER or memory.rank > 0
-                    retrying += memory.call is Call.STEP and memory.known
-            else:
-                failed += memory.outcome is Entry.GAVE_UP
-        return retrying, waiting, failed
+
+def began_at(fields: list[Any]) -> float:
+    """When the call began that a journal entry is about: when the entry was made, if it does not
+    say."""
+    kind, _, at, *rest = fields
+    begun = None
+    if kind == Entry.DONE:
+        begun = rest[3]
+    elif kind in (Entry.FAILED, Entry.GAVE_UP):
+        begun = rest[2]
+    elif kind == Entry.INTERRUPTED:
+        begun = rest[2] if len(rest) > 2 else None
+    return float(at if begun is None else begun)
 
 
 @attrs.frozen(kw_only=True)
 class Records:
-    """Everything that is stored of where a run is, as of one commit."""
+    """Everything that is stored of where a run is, besides its journal, as of one commit."""
 
     submission: Submission
     standing: Standing
@@ -151,39 +179,170 @@ class Records:
     reports: list[list[Any]]
     held: bool
     """Whether its key, or everything, is paused, and it is the first of its key."""
+    last: float | None = None
+    """When the latest journal entry was made, if only that was read."""
+
+    @property
+    def report(self) -> Report | None:
+        """What the workflow reported."""
+        return read_report(next((each for each in self.reports if not each[0]), None))
 
 
-def assess(records: Records, tally: Tally, experience: Experience | None, now: float) -> Progress:
-    """What all of that comes to."""
-    submission, standing = records.submission, records.standing
+def read_report(fields: list[Any] | None) -> Report | None:
+    """The report of a workflow from the fields of its record."""
+    if fields is None:
+        return None
+    _, _, percent, message, at = fields
+    return Report(percent=percent, message=message, at=at)
+
+
+def stored(records: Records, tally: Tally) -> Snapshot:
+    """What the records say."""
+    submission, standing, journal = records.submission, records.standing, tally.journal
     ended = standing.state.terminal
     said = {step: (attempt, *rest) for step, attempt, *rest in records.reports}
-    running = () if ended else tuple(_running(each, said) for each in records.begun)
-    counts = _count(tally, standing, running)
-    state = _state(records, tally, counts)
-    done = counts.done + sum(each.percent or 0.0 for each in running) / 100
-    # The status is not stored when a run starts, so what was stored later may be too late.
-    start = min(filter(None, (standing.started_at, tally.first)), default=None)
-    end = now if standing.ended_at is None else standing.ended_at
+    running = () if ended else _sorted(_running(each, said) for each in records.begun)
+    done = max(tally.steps_done(), standing.steps_done)
+    counts = _count(journal, done, running, ended=ended)
+    state = _state(records, counts, stirred=tally.stirred)
+    return Snapshot(
+        submission=submission,
+        state=state,
+        generation=standing.generation,
+        # The status record is not written when a run starts, so the journal may know better.
+        started_at=min(filter(None, (standing.started_at, tally.first)), default=None),
+        ended_at=standing.ended_at,
+        waiting_on=standing.waiting_on if state is State.WAITING else None,
+        steps=counts,
+        recent=_recent(journal, standing.generation, done),
+        running=running,
+        last_error=standing.failure or _last_failure(journal),
+    )
+
+
+def live(run: "Run") -> Snapshot:
+    """What a run in memory knows of itself. Some of that may be staged only: wait for the commit
+    before you show it."""
+    standing, journal = run.standing, run.journal
+    ended = standing.state.terminal
+    running = _sorted(
+        StepProgress(
+            step=each.step,
+            attempt=each.attempt,
+            began_at=each.begun,
+            percent=None if each.progress is None else each.progress.percent,
+            message=None if each.progress is None else each.progress.message,
+        )
+        for each in (() if ended else run.current.values())
+    )
+    state = run.status().state if not ended else standing.state
+    return Snapshot(
+        submission=run.submission,
+        state=state,
+        generation=standing.generation,
+        started_at=standing.started_at,
+        ended_at=standing.ended_at,
+        waiting_on=standing.waiting_on if state is State.WAITING else None,
+        steps=_count(journal, standing.steps_done, running, ended=ended),
+        recent=_recent(journal, standing.generation, standing.steps_done),
+        running=running,
+        last_error=standing.failure or _last_failure(journal),
+    )
+
+
+def summarize(run: "Run") -> Summary | None:
+    """What the journal of a run in memory adds up to; None if that is not known. A graph has to be
+    driven to know where it is. A machine replaces its few entries, so that no later look could
+    tell whether the summary is still true."""
+    standing, journal = run.standing, run.journal
+    ended = standing.state.terminal
+    if not knows_itself(run) or (run.workflow.kind == "machine" and not ended):
+        return None
+    counts = _count(journal, standing.steps_done, (), ended=ended)
+    nodes = None
+    if run.frontier is not None:
+        nodes = {str(state): count for state, count in node_counts(run).items()}
+    return Summary(
+        retrying=counts.retrying,
+        waiting=counts.waiting,
+        failed=counts.failed,
+        recent=_recent(journal, standing.generation, standing.steps_done),
+        last_failure=_last_failure(journal) if standing.failure is None else None,
+        nodes=nodes,
+    )
+
+
+def knows_itself(run: "Run") -> bool:
+    """Whether a run in memory knows how far it is. A graph does while it is driven, once it has
+    replayed its journal."""
+    if run.workflow is None:
+        return False
+    if run.workflow.kind != "graph":
+        return True
+    return run.frontier is not None and not run.journal.replaying
+
+
+def node_counts(run: "Run") -> "dict[NodeState, int]":
+    """The number of nodes in each state, of a graph's run that knows itself."""
+    from keyrun.runtime.graphs.view import count_states, node_states
+
+    assert run.frontier is not None
+    states = node_states(run.frontier, run.current, ended=run.standing.state.terminal)
+    return count_states(states.values())
+
+
+def summarized(records: Records) -> Snapshot:
+    """What the status record of a run says that has left memory, or has ended."""
+    standing = records.standing
+    summary = standing.summary or Summary(recent=standing.steps_done)
+    counts = StepCounts(
+        done=standing.steps_done,
+        retrying=summary.retrying,
+        waiting=summary.waiting,
+        failed=summary.failed,
+    )
+    state = _state(records, counts, stirred=False)
+    return Snapshot(
+        submission=records.submission,
+        state=state,
+        generation=standing.generation,
+        started_at=standing.started_at,
+        ended_at=standing.ended_at,
+        waiting_on=standing.waiting_on if state is State.WAITING else None,
+        steps=counts,
+        recent=summary.recent,
+        running=(),
+        last_error=standing.failure or summary.last_failure,
+    )
+
+
+def assess(
+    known: Snapshot,
+    report: Report | None,
+    last: float | None,
+    experience: Experience | None,
+    now: float,
+) -> Progress:
+    """The progress of a run. `last` is when its latest journal entry was made."""
+    state, counts, start = known.state, known.steps, known.started_at
+    ended = state.terminal
+    done = counts.done + sum(each.percent or 0.0 for each in known.running) / 100
+    end = now if known.ended_at is None else known.ended_at
     elapsed = None if start is None else max(0.0, end - start)
+    # Most steps of a run that was redriven were done before its present start.
+    fresh = known.generation == 1
     pace = None
-    # Of a run that was redriven, most steps were done before its present start.
-    fresh = standing.generation == 1
-    recent = tally.done
-    if tally.journal.turn is not None:
-        recent = counts.done if fresh else 0
-    if fresh and counts.done and start is not None and tally.last and tally.last > start:
-        pace = (tally.last - start) / counts.done
+    if fresh and counts.done and start is not None and last and last > start:
+        pace = (last - start) / counts.done
     percent: float | None = None
     left: float | None = None
-    _, reported, message, reported_at = said.get("", (0, None, None, 0.0))
     if state is State.SUCCEEDED:
         percent = 100.0
-    elif reported is not None:
-        percent = reported
-        if fresh and reported and start is not None:
-            left = max(0.0, reported_at - start) * (100 - reported) / reported
-            left -= now - reported_at
+    elif report is not None:
+        percent = report.percent
+        if fresh and percent and start is not None:
+            left = max(0.0, report.at - start) * (100 - percent) / percent
+            left -= now - report.at
     elif experience is not None and not ended:
         percent = min(99.0, 100 * done / experience.steps)
         if not fresh:
@@ -191,19 +350,19 @@ def assess(records: Records, tally: Tally, experience: Experience | None, now: f
         elif pace is None:
             left = experience.seconds - (elapsed or 0.0)
         else:
-            left = max(0.0, experience.steps - done) * pace - (now - (tally.last or now))
+            left = max(0.0, experience.steps - done) * pace - (now - (last or now))
     return Progress(
-        run_id=submission.run_id,
-        key=submission.key,
-        workflow=submission.workflow,
+        run_id=known.submission.run_id,
+        key=known.submission.key,
+        workflow=known.submission.workflow,
         state=state,
         percent=percent,
-        message=message,
+        message=None if report is None else report.message,
         steps=counts,
-        running=running,
-        waiting_on=standing.waiting_on if state is State.WAITING else None,
-        last_error=standing.failure or tally.journal.last_failure,
-        rate=recent / elapsed if recent and elapsed else None,
+        running=known.running,
+        waiting_on=known.waiting_on,
+        last_error=known.last_error,
+        rate=known.recent / elapsed if known.recent and elapsed else None,
         elapsed=elapsed,
         time_left=0.0 if ended else None if left is None else max(0.0, left),
     )
@@ -219,15 +378,50 @@ def _running(begun: list[Any], said: dict[str, tuple[Any, ...]]) -> StepProgress
     )
 
 
-def _count(tally: Tally, standing: Standing, running: tuple[StepProgress, ...]) -> StepCounts:
-    done = max(tally.journal.steps_done(), standing.steps_done)
-    retrying, waiting, failed = tally.unfinished()
-    if standing.state.terminal:
+def _last_failure(journal: Journal) -> Failure | None:
+    """How the latest attempt that failed did. The failures of a turn of a machine are forgotten
+    when the turn is done."""
+    forgotten = journal.turn is not None and not journal.turn_entries
+    return None if forgotten else journal.last_failure
+
+
+def _sorted(running: Iterable[StepProgress]) -> tuple[StepProgress, ...]:
+    return tuple(sorted(running, key=lambda each: (each.began_at, each.step)))
+
+
+def _recent(journal: Journal, generation: int, done: int) -> int:
+    """Steps that were done in this generation; 0 if that is not known."""
+    if generation == 1:
+        return done
+    # The entry for the next turn of a machine replaces the earlier ones.
+    known = journal.done_before is not None and journal.turn is None
+    return done - (journal.done_before or 0) if known else 0
+
+
+def _count(
+    journal: Journal, done: int, running: tuple[StepProgress, ...], *, ended: bool
+) -> StepCounts:
+    memories = journal.memories
+    over, unfinished, failed = Entry.DONE, list[tuple[str, Memory]](), 0
+    for ident, memory in memories.items():
+        outcome = memory.outcome
+        if outcome is over:
+            continue
+        if outcome is None:
+            unfinished.append((ident, memory))
+        else:
+            failed += outcome is Entry.GAVE_UP
+    if ended:
         return StepCounts(done=done, failed=failed)
-    memories = tally.journal.memories
+    retrying = waiting = 0
+    lost = _lost(memories) if unfinished else ()
+    for ident, memory in unfinished:
+        if not (lost and ident.startswith(lost)):
+            waiting += memory.call is Call.TIMER or memory.rank > 0
+            retrying += memory.call is Call.STEP and memory.known
     again = sum(each.step in memories and memories[each.step].known for each in running)
     retrying = max(0, retrying - again)
-    turn = tally.journal.turn
+    turn = journal.turn
     if turn is not None and (turn.timer or turn.channel) and not running and not retrying:
         waiting += 1
     return StepCounts(
@@ -235,7 +429,16 @@ def _count(tally: Tally, standing: Standing, running: tuple[StepProgress, ...]) 
     )
 
 
-def _state(records: Records, tally: Tally, counts: StepCounts) -> State:
+def _lost(memories: Mapping[str, Memory]) -> tuple[str, ...]:
+    """The beginnings of the names of calls that a failed sibling cancelled."""
+    return tuple(
+        ident.removesuffix("()") + "."
+        for ident, memory in memories.items()
+        if memory.call is Call.GATHER and memory.outcome is not None
+    )
+
+
+def _state(records: Records, counts: StepCounts, *, stirred: bool) -> State:
     standing = records.standing
     state = standing.state
     if state.terminal or state is State.QUARANTINED:
@@ -246,7 +449,7 @@ def _state(records: Records, tally: Tally, counts: StepCounts) -> State:
         return State.RUNNING
     if standing.paused or records.held:
         return State.PAUSED
-    if state is State.PENDING and tally.stirred:
+    if state is State.PENDING and stirred:
         state = State.RUNNING
     over = not counts.retrying and not counts.waiting
     if state is State.WAITING and standing.waiting_on in _OWN_WAITS and over:

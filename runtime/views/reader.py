@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.views.keys import KeyStatus
     from keyrun.runtime.views.progress import Progress
     from keyrun.runtime.views.survey import Survey
-    from keyrun.runtime.views.watching import Look, Watch
+    from keyrun.runtime.views.watching import Watch
 
 
 class Reader:
@@ -62,7 +62,7 @@ class Reader:
     async def progress(self, run_id: str) -> "Progress | None":
         """How far a run is, as of the last commit; None if there is no such run."""
         number = await self._ledger.find(run_id)
-        return None if number is None else (await self._survey.progress(number))[0]
+        return None if number is None else await self._survey.progress(number)
 
     async def execution_graph(self, run_id: str) -> "ExecutionGraph | None":
         """A run of a graph, node by node and edge by edge, as of the last commit; None if there is
@@ -81,10 +81,9 @@ class Reader:
         change, until it has ended: async for progress in reader.watch(run_id)."""
         from keyrun.runtime.views.watching import Watch
 
-        return Watch(run_id, self._looker(run_id), interval)
-
-    def _looker(self, run_id: str) -> "Look":
-        return self._survey.looker(run_id)
+        if not interval:
+            raise ValueError("interval must be positive: a reader has to look again and again")
+        return Watch(run_id, self._ledger.find, self._survey.look, interval)
 
     async def runs(
         self,

@@ -5,7 +5,7 @@ run, those of earlier ones in the entry that redrove it; a Keyrun of before did 
 down there, and then they are not told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -33,37 +33,44 @@ class Happening:
     detail: str | None = None
 
 
-def tell(
-    submission: Submission | StoreError,
-    standing: Standing | StoreError | None,
-    entries: Sequence[list[Any] | StoreError],
-) -> tuple[Happening, ...]:
-    """The story. What cannot be read any more, and why, is told where it would stand."""
-    story: list[Happening] = []
-    if isinstance(submission, StoreError):
-        story.append(_damaged(story, submission))
-    else:
-        story.append(Happening(at=submission.submitted_at, event="submitted"))
-    start = len(story)
-    turn: Happening | None = None
-    for fields in entries:
-        if isinstance(fields, StoreError):
-            story.append(_damaged(story, fields))
-        elif fields[0] == Entry.TURN:
-            turn = _entry(fields)
+class Story:
+    """What happened to a run, told entry by entry. What cannot be read any more, and why, is told
+    where it would stand."""
+
+    def __init__(self, submission: Submission | StoreError) -> None:
+        self._told: list[Happening] = []
+        if isinstance(submission, StoreError):
+            self._told.append(_damaged(self._told, submission))
         else:
-            if fields[0] == Entry.REDRIVEN:
-                _add_ends(story, start, _former(fields))
-                start = len(story) + 1
-            story.append(_entry(fields))
-    if turn is not None:
-        # A machine has one entry for all its turns, which stands before all others.
-        story.insert(_place(story, start, turn.at), turn)
-    if isinstance(standing, StoreError):
-        story.append(_damaged(story, standing))
-    else:
-        _add_ends(story, start, standing or Standing())
-    return tuple(story)
+            self._told.append(Happening(at=submission.submitted_at, event="submitted"))
+        self._start = len(self._told)
+        self._turn: Happening | None = None
+
+    def add(self, entries: Iterable[list[Any] | StoreError]) -> None:
+        """Tell the next entries of the journal."""
+        told = self._told
+        for fields in entries:
+            if isinstance(fields, StoreError):
+                told.append(_damaged(told, fields))
+            elif fields[0] == Entry.TURN:
+                self._turn = _entry(fields)
+            else:
+                if fields[0] == Entry.REDRIVEN:
+                    _add_ends(told, self._start, _former(fields))
+                    self._start = len(told) + 1
+                told.append(_entry(fields))
+
+    def end(self, standing: Standing | StoreError | None) -> tuple[Happening, ...]:
+        """All of it; `standing` is how the run stands."""
+        told = self._told
+        if self._turn is not None:
+            # A machine has one entry for all its turns, which stands before all others.
+            told.insert(_place(told, self._start, self._turn.at), self._turn)
+        if isinstance(standing, StoreError):
+            told.append(_damaged(told, standing))
+        else:
+            _add_ends(told, self._start, standing or Standing())
+        return tuple(told)
 
 
 def _former(fields: list[Any]) -> Standing:

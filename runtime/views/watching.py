@@ -1,39 +1,118 @@
 """Watching: the progress of a run again and again, whenever it has changed, until it ends."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Self
 
 import trio
 
 from keyrun.runtime.errors import UnknownRun
-from keyrun.runtime.views.progress import Progress, Tally
+from keyrun.runtime.views.progress import Progress
 from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
-    from keyrun.runtime.views.subscription import Events
+    from keyrun.runtime.engine import News
+    from keyrun.runtime.run import Run
+    from keyrun.runtime.views.events import Brief, Event
+    from keyrun.runtime.views.feed import Feed
+    from keyrun.runtime.views.survey import Look
 
-Look = Callable[[Tally], Awaitable[tuple[Progress | None, Tally]]]
+
+class Changes:
+    """Notices that something happened to a run, and that it ended. It does not keep what happened,
+    so it costs next to nothing however much does. `ends` are the callbacks of those who wait for
+    the ends of runs."""
+
+    def __init__(
+        self, run_id: str, feed: "Feed", ends: "dict[int, list[Callable[[News], None]]]"
+    ) -> None:
+        self.run_id: str | None = run_id
+        self._feed = feed
+        self._ends = ends
+        self._number: int | None = None
+        self._open = False
+        self._woken = trio.Event()
+        self.changed = False
+        self.over = False
+        """Whether the run has ended, or the runtime was left."""
+        self.ended: Run | None = None
+        """The run, once it has ended."""
+
+    def open(self) -> None:
+        """Notice changes from now on."""
+        self._open = True
+        self._feed.add(self)
+
+    def expect_end(self, number: int) -> None:
+        """Notice the end of the run from now on."""
+        self._number = number
+        self._ends.setdefault(number, []).append(self._end)
+
+    def take(self, events: "Sequence[Event | Brief]") -> None:
+        """Something happened."""
+        if not self.changed:
+            self.changed = True
+            self._woken.set()
+
+    def end(self) -> None:
+        """The runtime was left."""
+        self.over = True
+        self._woken.set()
+
+    def _end(self, news: "News") -> None:
+        self._number = None
+        if news is not None:
+            self.ended = news[1]
+            self.changed = True
+        self.end()
+
+    async def wait(self, *, until: float) -> None:
+        """Return when something has happened, but not before `until` unless the run has ended."""
+        while not self.over and (not self.changed or trio.current_time() < until):
+            self._woken = trio.Event()
+            with trio.move_on_at(until if self.changed else float("inf")):
+                await self._woken.wait()
+
+    def close(self) -> None:
+        """Notice nothing any more."""
+        if self._open:
+            self._open = False
+            self._feed.remove(self)
+        if self._number is not None:
+            callbacks = self._ends.get(self._number, [])
+            if self._end in callbacks:
+                callbacks.remove(self._end)
+            if not callbacks:
+                self._ends.pop(self._number, None)
+            self._number = None
 
 
 class Watch:
-    """An async iterator of `Progress`. It gives how things stand when it is asked: whoever is slow
-    misses what was in between, never the end. Without events to wake it, it looks every `interval`
-    seconds; with them, at most that often."""
+    """An async iterator of `Progress`. It gives the progress at the time it is asked: a slow reader
+    misses what was in between, never the end. Without `changes` to wake it, it looks every
+    `interval` seconds. With them it looks after a change, at most every `interval` seconds, and at
+    once when the run ends."""
 
     _over = True
 
     def __init__(
-        self, run_id: str, look: Look, interval: float, events: "Events | None" = None
+        self,
+        run_id: str,
+        find: Callable[[str], Awaitable[int | None]],
+        look_at: "Callable[[int], Look]",
+        interval: float,
+        changes: Changes | None = None,
     ) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval >= 0:
+        number = isinstance(interval, int | float) and not isinstance(interval, bool)
+        if not number or not interval >= 0 or not isfinite(interval):
             raise ValueError(f"interval must be at least 0 seconds, got {interval!r}")
-        if events is None and not interval:
-            raise ValueError("interval must be positive: a reader has to look again and again")
         self._run_id = run_id
-        self._look = look
+        self._find = find
+        self._look_at = look_at
         self._interval = interval
-        self._events = events
-        self._tally = Tally()
+        self._changes = changes
+        self._look: Look | None = None
+        self._looked = 0.0
         self._last: Progress | None = None
         self._over = False
 
@@ -50,18 +129,17 @@ class Watch:
     async def _next(self) -> Progress:
         if self._over:
             raise StopAsyncIteration
+        look, changes = self._look, self._changes
+        if look is None:
+            look = self._look = await self._begin()
         while True:
             if self._last is not None:
-                await self._news()
-            elif self._events is not None:
-                # From before the first look, so that nothing falls between the two.
-                self._events.open()
-            found, self._tally = await self._look(self._tally)
-            if found is None and self._last is None:
-                raise UnknownRun(
-                    f"no run has the id {self._run_id!r}, or it was forgotten", run_id=self._run_id
-                )
+                await self._wait()
+            self._looked = trio.current_time()
+            found = await look.progress(None if changes is None else changes.ended)
             if found is None:
+                if self._last is None:
+                    raise self._unknown()
                 raise StopAsyncIteration
             if found != self._last:
                 self._last = found
@@ -69,25 +147,41 @@ class Watch:
                     self.close()
                 return found
 
-    async def _news(self) -> None:
+    async def _begin(self) -> "Look":
+        if self._changes is not None:
+            # Before the first look, so that nothing falls between the two.
+            self._changes.open()
+        number = await self._find(self._run_id)
+        if number is None:
+            raise self._unknown()
+        if self._changes is not None:
+            self._changes.expect_end(number)
+        return self._look_at(number)
+
+    async def _wait(self) -> None:
         """Return when there may be something new."""
-        if self._interval or self._events is None:
-            await trio.sleep(self._interval)
-        if self._events is not None:
-            try:
-                await self._events.__anext__()
-            except StopAsyncIteration:
-                raise StoreClosed(
-                    "the runtime was left before the run ended; it goes on when the store is "
-                    "opened again"
-                ) from None
-            self._events.skip()
+        changes, until = self._changes, self._looked + self._interval
+        if changes is None:
+            await trio.sleep_until(until)
+            return
+        await changes.wait(until=until)
+        if not changes.changed:
+            raise StoreClosed(
+                "the runtime was left before the run ended; it goes on when the store is "
+                "opened again"
+            )
+        changes.changed = False
+
+    def _unknown(self) -> UnknownRun:
+        return UnknownRun(
+            f"no run has the id {self._run_id!r}, or it was forgotten", run_id=self._run_id
+        )
 
     def close(self) -> None:
-        """Watch no longer. It need not be called: a watch that nobody has any more is closed."""
+        """Watch no longer. You need not call it: a watch that nothing refers to is closed."""
         self._over = True
-        if self._events is not None:
-            self._events.close()
+        if self._changes is not None:
+            self._changes.close()
 
     def __del__(self) -> None:
         if not self._over:

@@ -46,10 +46,13 @@ class Window(Reader):
             check_open=engine.check_open,
         )
 
-    def watch(self, run_id: str, *, interval: float = 0.0) -> "Watch":
-        """How far a run is, at once and then whenever that has changed, but at most every
-        `interval` seconds, until it has ended: async for progress in runtime.watch(run_id). Whoever
-        is slow gets the latest."""
-        from keyrun.runtime.views.watching import Watch
+    def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
+        """How far a run is, at once and then whenever that has changed, until it has ended:
+        async for progress in runtime.watch(run_id). It looks at most every `interval` seconds, and
+        when the run ends. If you read slowly, you get the latest."""
+        from keyrun.runtime.views.watching import Changes, Watch
 
-        return Watch(run_id, self._looker(run_id), interval, self.events(run_id=run_id, buffer=1))
+        engine = self._engine
+        changes = Changes(check_run_id(run_id), engine.listeners, engine.watched)
+        engine.check_open()
+        return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)

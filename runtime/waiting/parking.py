@@ -150,7 +150,10 @@ class Parking:
         standing.state = State.WAITING
         standing.waiting_on = leave.waiting_on
         standing.berth = leave.berth
-        run.store_standing()
+        # Programs whose runs never leave memory do not need it.
+        from keyrun.runtime.views.progress import summarize
+
+        run.store_standing(summarize(run))
         engine.keep_time()
         run.put("queue", run.line.place(place), *placed(run.submission, leave.sleep))
         if due is not None:

@@ -89,7 +89,10 @@ async def test_a_graph_goes_as_the_model_says(seeds: range, autojump_clock: Mock
             began = trio.current_time()
             status = await ended(await runtime.submit(graph, key="k", run_id="r"))
             view = await runtime.execution_graph("r")
+            progress = await runtime.progress("r")
         assert view is not None
+        assert progress is not None
+        assert progress.nodes == {str(each): count for each, count in view.counts().items()}, seed
         assert [name for _, name in story] == [name for _, name in course.story], seed
         expected = [at for at, _ in course.story]
         assert [at - began for at, _ in story] == pytest.approx(expected, abs=0.002), seed
