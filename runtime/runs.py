@@ -50,7 +50,6 @@ class Location(Enum):
 
 # Looking a member up in its enum takes as long as a call.
 _LIVE, _EVICTING = Location.LIVE, Location.EVICTING
-_DRIVEN = frozenset({Location.LIVE, Location.EVICTING})
 _AT_REST = frozenset({Location.QUEUED, Location.EVICTED, Location.DELAYED})
 
 _MOVES: dict[Location, frozenset[Location]] = {
@@ -75,6 +74,11 @@ class IllegalMove(AssertionError):
     """A run was moved to where it cannot go: a bug in Keyrun."""
 
 
+def is_driven(run: "Run") -> bool:
+    """Return whether a run is in the hands of its key's actor."""
+    return run.location is _LIVE or run.location is _EVICTING
+
+
 class RunTable:
     """Knows where each run is, as far as memory knows better than the store."""
 
@@ -94,13 +98,13 @@ class RunTable:
     def live(self, number: int) -> "Run | None":
         """Return the run if it is in the hands of its key's actor."""
         run = self._runs.get(number)
-        return run if run is not None and run.location in _DRIVEN else None
+        return run if run is not None and is_driven(run) else None
 
     def at_rest(self, number: int) -> "Run | None":
         """Return the run if it was changed while no actor drives it, and the store does not show
         the change yet."""
         run = self._runs.get(number)
-        return run if run is not None and run.location not in _DRIVEN else None
+        return run if run is not None and not is_driven(run) else None
 
     def location(self, number: int) -> Location | None:
         """Return where a run is; None if the store is right about it."""
@@ -113,7 +117,7 @@ class RunTable:
 
     def all_live(self) -> "list[Run]":
         """Return the runs that are in the hands of an actor."""
-        return [run for run in self._runs.values() if run.location in _DRIVEN]
+        return [run for run in self._runs.values() if is_driven(run)]
 
     def __iter__(self) -> "Iterator[Run]":
         return iter(self._runs.values())
@@ -142,18 +146,19 @@ class RunTable:
         there = self._runs.get(number)
         if (there is not None and there is not run) or to not in _MOVES[here]:
             raise IllegalMove(f"run {number} cannot move from {here.value} to {to.value}")
-        if there is not None and here not in _DRIVEN:
+        if there is not None and not is_driven(run):
             self._forget_key(run.key)
         self._runs[number] = run
         run.location = to
-        if to not in _DRIVEN:
+        if to in _AT_REST:
             self._at_rest[run.key] = self._at_rest.get(run.key, 0) + 1
 
     def remove(self, run: "Run") -> None:
         """Record that the store is right about a run from now on."""
         if self._runs.get(run.number) is run:
             del self._runs[run.number]
-            if run.location not in _DRIVEN:
+            # Most runs are live when they end. (The hash of an enum's member is a call.)
+            if run.location is not _LIVE and not is_driven(run):
                 self._forget_key(run.key)
 
     def _forget_key(self, key: str) -> None:
@@ -169,7 +174,7 @@ class RunTable:
         group.when_durable(self._saved, run, group)
 
     def _saved(self, run: "Run", group: "Group") -> None:
-        if run.staged is group and run.location not in _DRIVEN:
+        if run.staged is group and not is_driven(run):
             self.remove(run)
 
     # Evicted runs that have something to do.
