@@ -85,7 +85,7 @@ class RuntimeOptions(TypedDict, total=False):
     max_pending_per_key: int
     backpressure_timeout: float
     drain_timeout: float
-    on_terminal: Callable[[RunOutcome], Awaitable[object]] | None
+    on_terminal: Callable[[RunOutcome], object] | None
     hook_timeout: float
     retention: Retention
     on_unregistered: Literal["hold", "refuse"]

@@ -12,7 +12,9 @@ from keyrun.runtime.awaited import Awaited
 from keyrun.runtime.children.children import Children
 from keyrun.runtime.control import Control
 from keyrun.runtime.counter import stored_clock, stored_counter
+from keyrun.runtime.delivery import AT_ONCE, Delivery
 from keyrun.runtime.entities.reception import Reception
+from keyrun.runtime.hook import Hook, TerminalHook
 from keyrun.runtime.ledger import Ledger, sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.order.backlog import Backlog
@@ -34,7 +36,6 @@ from keyrun.runtime.steps.asyncio_loop import AsyncioLoop
 from keyrun.runtime.steps.overruns import Overruns
 from keyrun.runtime.steps.slots import Slots
 from keyrun.runtime.unfinished import UnfinishedRuns
-from keyrun.runtime.values import RunOutcome
 from keyrun.runtime.views.feed import Feed
 from keyrun.runtime.views.reading import Reading
 from keyrun.runtime.waiting.parking import Parking
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.policies.turnstile import Turnstiles
     from keyrun.runtime.schedules.schedules import Schedules
 
-Hook = Callable[[RunOutcome], Awaitable[object]]
 News = tuple[int, Run | None] | None
 """A number and the run that has ended, or None if it was forgotten; None when all is over."""
 
@@ -127,8 +127,17 @@ class Engine:
             lambda: self.feed,
         )
         self.token = trio.lowlevel.current_trio_token()
-        self.hook = hook
-        self.outbox = Outbox(self, hook_timeout)
+        self.outbox = Outbox(self.ledger)
+        self.delivery: Delivery | None = None
+        """Calls the terminal hook, if there is one."""
+        if hook is not None:
+            self.delivery = Delivery(
+                self.outbox,
+                TerminalHook(hook, hook_timeout, AT_ONCE),
+                namespace=self.ledger.prefix,
+                decode_result=self.reading.decode_result,
+                fail=self.fail,
+            )
         self.delays = Delays(self)
         self.admission = Admission(self)
         limited = [each for each in registry if each.instances is not None]
@@ -325,8 +334,8 @@ class Engine:
         if self.watched:
             for tell in self.watched.pop(number, ()):
                 tell((number, run))
-        if self.hook is not None:
-            self.outbox.add(run.key, number, run.standing.generation)
+        if self.delivery is not None:
+            self.delivery.add(run.key)
 
     def fail(self, error: Exception) -> None:
         """Nothing can go on: the store failed, or Keyrun has a bug."""

@@ -24,13 +24,15 @@ that is used again leads to a new run.
 | delayed | due time, number     | runs that get their place when they are due               |
 | ended   | end time, number     | ended runs, for retention                                 |
 | dead    | number               | dead letters                                              |
-| outbox  | number, generation   | ends that the terminal hook has not yet been told         |
+| outcomes | ordering key, sequence, number, generation | outcomes that wait for the terminal |
+|         |                      | hook, see `outbox`                                        |
+| outbox  | number, generation   | the same, as an older Keyrun stored them                  |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
 | instances | number             | runs of workflows that allow only so many at a time       |
 | plans   | workflow, version    | the shape of a graph, for those who do not have its code  |
 | schedules, firings |          | see `schedule`                                            |
 | groups, members, former |     | see `group`                                               |
-| counter | name                 | the next admission number                                 |
+| counter | name                 | the next admission number; the number of waiting outcomes |
 """
 
 import struct
@@ -105,7 +107,12 @@ class Ledger:
         return self.prefix + _TIMED.pack(number, sequence)
 
     def outbox(self, number: int, generation: int) -> bytes:
+        """The key of an outcome that waits for the hook, as an older Keyrun stored it."""
         return self.prefix + _ENTRY.pack(number, generation)
+
+    def outcome(self, key: str, sequence: int, number: int, generation: int) -> bytes:
+        """The key of an outcome that waits for the hook."""
+        return self.line(key) + NUMBER.pack(sequence) + _ENTRY.pack(number, generation)
 
     def plan(self, workflow: str, version: int) -> bytes:
         """The key of the shape of a graph."""
@@ -167,7 +174,7 @@ class Ledger:
         try:
             return Submission.read(self.split_number(key)[0], fields)
         except (TypeError, ValueError, IndexError) as error:
-            raise _no_such_record("runs", key) from error
+            raise wrong_content("runs", key) from error
 
     async def standing(self, number: int) -> Standing | None:
         """How the run stands, or None if it was never touched."""
@@ -181,7 +188,7 @@ class Ledger:
         try:
             return Standing.read(fields)
         except (TypeError, ValueError) as error:
-            raise _no_such_record("status", key) from error
+            raise wrong_content("status", key) from error
 
     async def find(self, run_id: str) -> int | None:
         """The number of a run id; None also for what can be no id."""
@@ -280,7 +287,8 @@ def placed(submission: Submission, sleep: Sleep = Sleep.NO) -> tuple[int, ...]:
     return submission.number, int(submission.priority)
 
 
-def _no_such_record(table: str, key: bytes) -> StoreCorrupt:
+def wrong_content(table: str, key: bytes) -> StoreCorrupt:
+    """The error for a record whose checksum matches and whose fields are of something else."""
     return StoreCorrupt(
         f"the record {key!r} in table {table!r} is damaged: its checksum matches but it holds "
         "something else; restore the store from a backup",

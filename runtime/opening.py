@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import trio
 
 from keyrun.actors import Supervision, checks
-from keyrun.runtime.engine import Engine, Hook
+from keyrun.runtime.engine import Engine
 from keyrun.runtime.errors import UnknownWorkflow
+from keyrun.runtime.hook import Hook
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.logs import logger
@@ -67,8 +68,9 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
-    `drain_timeout` seconds, and what is unfinished goes on at the next open. An `on_terminal` that
-    does not return within `hook_timeout` seconds is cancelled and called again later. A key that
+    `drain_timeout` seconds, and what is unfinished goes on at the next open. `on_terminal`
+    is called at least once for every end; a sync function runs in a thread. An async one that does
+    not return within `hook_timeout` seconds is cancelled and called again later. A key that
     fails to be served, again after `max_restarts` restarts within `restart_window` seconds, is
     quarantined. A run that waits for `evict_after` seconds leaves memory until there is something
     to do. If the store has unfinished runs of workflows or versions that are not in `workflows`,
@@ -183,9 +185,8 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             start(engine.overruns.run)
             if await engine.store.scan("firings", prefix=engine.ledger.prefix, limit=1):
                 engine.schedules.begin()
-            if engine.hook is not None:
-                await engine.outbox.recover()
-                start(engine.outbox.run)
+            if engine.delivery is not None:
+                start(engine.delivery.run)
             task_status.started()
 
 
@@ -217,6 +218,7 @@ async def _begin(engine: Engine, on_unregistered: OnUnregistered) -> None:
     engine.timers.recover()
     await engine.signals.recover()
     await engine.children.recover()
+    await _open_outbox(engine)
     await engine.store.durable()
 
 
@@ -263,6 +265,21 @@ def _warn_of_changes(engine: Engine) -> None:
         )
 
 
+async def _open_outbox(engine: Engine) -> None:
+    outbox = engine.outbox
+    await outbox.open(hook=engine.delivery is not None)
+    if engine.delivery is None and (outbox.collecting or outbox.waiting):
+        kept = "every further end is kept for it" if outbox.collecting else "no end is added"
+        logger.warning(
+            "%d ends of runs wait for on_terminal, this runtime has none, and %s; open the store "
+            "with on_terminal to deliver them, or drop them and stop keeping ends with "
+            "`await rt.discard_outcomes()` or `keyrun outbox STORE --discard`",
+            outbox.waiting,
+            kept,
+            extra={"event": "outcomes_waiting"},
+        )
+
+
 async def _drain(engine: Engine, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
     engine.draining = engine.stopped = True
@@ -279,9 +296,9 @@ async def _drain(engine: Engine, timeout: float) -> None:
     engine.reception.cut_off()
     await _wait_for_user_code(engine)
     await engine.store.durable()
-    if engine.hook is not None:
+    if engine.delivery is not None:
         with trio.move_on_at(patience):
-            await engine.outbox.tried()
+            await engine.delivery.tried()
 
 
 async def _wait_for_user_code(engine: Engine) -> None:
@@ -308,7 +325,7 @@ async def _report_user_code(engine: Engine) -> None:
             with trio.move_on_after(REPORT_EVERY):
                 await engine.finished.wait()
                 return
-            _report(_user_code(engine) or _workflow_code(engine))
+            _report(_user_code(engine) + _hook_calls(engine) or _workflow_code(engine))
 
 
 def _user_code(engine: Engine) -> list[str]:
@@ -322,6 +339,12 @@ def _user_code(engine: Engine) -> list[str]:
         f"method {call.method.name!r} of {call.kind.name}" for call in engine.reception.running
     ]
     return steps + calls
+
+
+def _hook_calls(engine: Engine) -> list[str]:
+    """Return the calls of the terminal hook that still run: in a thread, or shielded."""
+    calls = () if engine.delivery is None else engine.delivery.calls
+    return [f"on_terminal for run {call.run_id} (key {call.key})" for call in calls]
 
 
 def _workflow_code(engine: Engine) -> list[str]:

@@ -1,260 +1,361 @@
-"""The outbox: ends that the terminal hook must be told, at least once, also after a crash.
+"""The outbox: outcomes of ended runs that the terminal hook has not received yet, in the store.
 
-The ends of one key are told in the order in which they happened: one that the hook does not take
-is told again later, and those behind it wait for it. Keys don't wait for each other, except that
-only so many hooks run at once.
+Rules:
+
+- The commit that ends a run also puts its whole outcome into the outbox. The entry stays until the
+  hook has returned for it, or until `discard` drops it. Retention and `forget` remove the run, not
+  the entry.
+- A store collects from the first open with a hook until `discard`, also in opens without a hook.
+- Entries are ordered by ordering key, then by sequence number. Sequence numbers grow with every
+  end, so the entries of one key are in the order of its ends.
+- The number of entries is kept in the store. No call reads the whole outbox, except `discard` and
+  the conversion of entries that an older Keyrun wrote.
 """
 
-from collections import deque
-from heapq import heappop, heappush
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
-from keyrun.runtime.logs import log_key, logger
-from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.values import RunOutcome
-from keyrun.runtime.wording import named
+from keyrun.runtime.ledger import NUMBER, Ledger, wrong_content
+from keyrun.runtime.logs import logger
+from keyrun.runtime.records import GENERATION, Standing, Submission
+from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import seal, unseal
+from keyrun.storage.store import upper_bound
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
+    from keyrun.storage.group import Group
 
-PATIENCE = Retry.exponential(base=0.5, max_delay=60.0)
-AT_ONCE = 16
-"""How many hooks may run side by side."""
-AGAIN_AT_ONCE = AT_ONCE // 2
-"""How many of them may be for ends that were not taken before, so that others get through."""
+TABLE = "outcomes"
+LEGACY_TABLE = "outbox"
+"""Entries of an older Keyrun: number and generation of a run, whose own record has the outcome."""
+PAGE = 1000
+PAGE_BYTES = 4_000_000
+
+_COUNTS = "outbox"
+_RUN = struct.Struct(">QI")
+"""What a record key ends with: the admission number and the generation."""
+_LEGACY_ORDER = struct.Struct(">QQQI")
 
 
-class Letter(NamedTuple):
-    """One end to be told."""
+@attrs.frozen(kw_only=True)
+class StoredOutcome:
+    """The outcome of one end, as an entry of the outbox holds it."""
 
     number: int
-    generation: int
+    run_id: str
+    key: str
+    workflow: str
+    version: int
+    headers: dict[str, str]
+    standing: Standing
+
+    @staticmethod
+    def encode(submission: Submission, standing: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The fields of an entry; `standing` is the fields of the terminal record."""
+        return (
+            submission.run_id,
+            submission.workflow,
+            submission.version,
+            submission.headers,
+            standing,
+        )
+
+    @classmethod
+    def decode(cls, number: int, key: str, fields: list[Any]) -> "StoredOutcome":
+        """The inverse of `encode`; the record key has the admission number and the ordering key."""
+        run_id, workflow, version, headers, standing = fields[:5]
+        return cls(
+            number=number,
+            run_id=run_id,
+            key=key,
+            workflow=workflow,
+            version=version,
+            headers=headers,
+            standing=Standing.read(standing),
+        )
+
+    def outcome_id(self, namespace: bytes) -> str:
+        """Identify this end: the same in every repeat, and of no other end. A run id that was
+        forgotten and used again belongs to another number."""
+        standing = self.standing
+        parts = (self.run_id, self.number, standing.generation, standing.ended_at)
+        return sha256(namespace + repr(parts).encode()).hexdigest()[:32]
 
 
-class Pile:
-    """The ends of one key that are to be told, the oldest first."""
+@attrs.frozen
+class Entry:
+    """An entry of the outbox, not decoded yet."""
 
-    __slots__ = ("attempts", "key", "letters")
+    key: str
+    sequence: int
+    record: bytes
+    raw: bytes
 
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.letters: deque[Letter] = deque()
-        self.attempts = 0
-        """How often the hook did not take the first of them."""
+
+@attrs.frozen(kw_only=True)
+class OutboxStatus:
+    """The state of the outbox: the number of ends that wait for the terminal hook, and whether the
+    store keeps further ends for it."""
+
+    waiting: int
+    collecting: bool
 
 
 class Outbox:
-    """Tells the hook, and remembers whom it has told."""
+    """The outbox of one namespace. Only its owner may write to it."""
 
-    def __init__(self, engine: "Engine", timeout: float) -> None:
-        self._engine = engine
-        self._timeout = timeout
-        """Seconds that the hook has for one end: one that hangs holds up the other keys."""
-        self._piles: dict[str, Pile] = {}
-        self._ready: deque[Pile] = deque()
-        self._again: deque[Pile] = deque()
-        """Those of the ready whose first letter was not taken before."""
-        self._telling_again = 0
-        self._resting: list[tuple[float, int, Pile]] = []
-        """Piles whose first letter was not taken: when it is told again."""
-        self._rests = 0
-        self._tellers = 0
-        self._untried = 0
-        """Piles whose first letter has never been tried."""
-        self._changed = trio.Event()
-        self._tried = trio.Event()
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._record = ledger.name(_COUNTS)
+        self.collecting = False
+        """Whether the end of a run goes to the outbox."""
+        self.waiting = 0
+        """Entries, those included that are only staged."""
+        self._next = 1
+        self._discarded = 0
+        """Entries up to this sequence number are dropped by `discard`."""
+        self._discarding = trio.Lock()
 
-    def add(self, key: str, number: int, generation: int) -> None:
-        """The end of a run is durable and is to be told."""
-        pile = self._piles.get(key)
-        if pile is None:
-            pile = self._piles[key] = Pile(key)
-            self._untried += 1
-            self._ready.append(pile)
-            self._changed.set()
-        pile.letters.append(Letter(number, generation))
+    async def open(self, *, hook: bool) -> None:
+        """Read the state of the outbox, and convert the entries of an older Keyrun. With a hook,
+        the store collects from now on. The caller waits for the commit."""
+        status, self._next = await _read(self._ledger)
+        self.waiting = status.waiting
+        legacy = bool(await self._legacy_page(b""))
+        self.collecting = status.collecting or hook or legacy
+        if legacy:
+            await self._convert()
+        if self.collecting and (legacy or not status.collecting):
+            self._write(self._store.open_group())
 
-    def untold(self, key: str, number: int, generation: int) -> bool:
-        """Whether the hook has yet to take this end, given that it stands in the outbox."""
-        if self._engine.hook is None:
-            return True
-        pile = self._piles.get(key)
-        return pile is not None and Letter(number, generation) in pile.letters
+    def put(self, group: "Group", submission: Submission, standing: tuple[Any, ...]) -> None:
+        """Stage the outcome of a run whose end is staged in `group`; `standing` is the fields of
+        its terminal record."""
+        record = self._ledger.outcome(
+            submission.key, self._next, submission.number, standing[GENERATION]
+        )
+        self._next += 1
+        self.waiting += 1
+        fields = StoredOutcome.encode(submission, standing)
+        group.tables[TABLE][record] = seal(TABLE, record, fields)
+        self._write(group)
 
-    async def recover(self) -> None:
-        """Queue what an earlier process did not come to tell, in the order of the ends."""
-        ledger, found = self._engine.ledger, []
-        for record, _ in await self._engine.store.scan("outbox", prefix=ledger.prefix):
-            number, rest = ledger.split_number(record)
-            letter = Letter(number, int.from_bytes(rest, "big"))
-            try:
-                end = await self._read(letter)
-            except StoreCorrupt as error:
-                _give_up(letter, error)
-                continue
-            if end is None:
-                self._done(letter)
-            else:
+    async def first(self, key: str, after: int) -> Entry | None:
+        """The oldest entry of `key` whose sequence number is above `after`."""
+        ledger = self._ledger
+        start = ledger.place(key, max(after, self._discarded) + 1)
+        rows = await self._store.scan(TABLE, prefix=ledger.line(key), start=start, limit=1)
+        if not rows:
+            return None
+        record, raw = rows[0]
+        return Entry(key, _sequence(record), record, raw)
+
+    async def read(self, entry: Entry) -> StoredOutcome:
+        """The outcome in an entry. If the entry is damaged, the run's own records may still have
+        it. Raises one of `DAMAGE` if not."""
+        ledger = self._ledger
+        number, generation = _RUN.unpack(entry.record[-_RUN.size :])
+        try:
+            return _decode(number, entry)
+        except DAMAGE:
+            with ledger.store.view():
+                submission = await ledger.submission(number)
+                standing = await ledger.standing(number)
+            if submission is None or standing is None or standing.generation != generation:
+                raise
+            fields = StoredOutcome.encode(submission, standing.fields())
+            return StoredOutcome.decode(number, entry.key, [*fields])
+
+    async def next_key(self, cursor: bytes) -> tuple[str, bytes] | None:
+        """The first ordering key with entries at or after `cursor`, and the cursor behind it. Begin
+        with an empty cursor."""
+        ledger = self._ledger
+        while rows := await self._store.scan(TABLE, prefix=ledger.prefix, start=cursor, limit=1):
+            record = rows[0][0]
+            with suppress(StoreCorrupt):
+                key = ledger.split_place(record)[0]
+                end = upper_bound(ledger.line(key))
+                assert end is not None
+                return key, end
+            cursor = record + b"\0"
+        return None
+
+    def remove(self, entry: Entry) -> "Group | None":
+        """Stage the removal of an entry that the hook has received. None if `discard` drops it."""
+        if entry.sequence <= self._discarded:
+            return None
+        group = self._store.open_group()
+        group.delete(TABLE, entry.record)
+        self.waiting -= 1
+        self._write(group)
+        return group
+
+    async def discard(self, *, collecting: bool) -> int:
+        """Drop the entries that are there now, and return their number. `collecting` says whether
+        later ends go to the outbox."""
+        async with self._discarding:
+            self.collecting = collecting
+            self._discarded = last = self._next - 1
+            self._write(self._store.open_group())
+            # The removals that were staged before are durable after this, so that no entry is
+            # counted twice.
+            await self._store.durable()
+            dropped = 0
+            async for rows in _pages(self._ledger, TABLE):
+                group = self._store.open_group()
+                for record, _ in rows:
+                    if _sequence(record) <= last:
+                        group.delete(TABLE, record)
+                        dropped += 1
+                        self.waiting -= 1
+                self._write(group)
+                await self._store.durable(group)
+            return dropped
+
+    def _write(self, group: "Group") -> None:
+        fields = (self.collecting, self.waiting, self._next)
+        group.tables["counter"][self._record] = seal("counter", self._record, fields)
+
+    async def _convert(self) -> None:
+        """Give the entries of an older Keyrun the form of today, in the order of the ends. Each
+        page is one commit, so a crash in between loses nothing."""
+        found: list[bytes] = []
+        start = b""
+        while rows := await self._legacy_page(start):
+            for record, _ in rows:
+                order = await self._legacy_order(record)
+                if order is not None:
+                    found.append(order)
+            start = rows[-1][0] + b"\0"
+            await trio.lowlevel.checkpoint()
+        found.sort()
+        entries = size = 0
+        for order in found:
+            _, _, number, generation = _LEGACY_ORDER.unpack(order)
+            with suppress(*DAMAGE):
+                end = await self._legacy_end(number, generation)
+                if end is None:
+                    continue
                 submission, standing = end
-                when = (standing.ended_at or 0.0, standing.place or 0, number)
-                found.append((when, submission.key, letter))
-        for _, key, letter in sorted(found, key=itemgetter(0)):
-            self.add(key, letter.number, letter.generation)
+                group = self._store.open_group()
+                self.put(group, submission, standing.fields())
+                group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
+                entries += 1
+                size += len(standing.result or b"")
+                if entries == PAGE or size > PAGE_BYTES:
+                    await self._store.durable(group)
+                    entries = size = 0
+        logger.info("converted %d ends that wait for on_terminal to a new format", len(found))
 
-    async def tried(self) -> None:
-        """Return when everything has been told that does not wait for something to be told
-        again."""
-        while self._untried:
-            self._tried = trio.Event()
-            await self._tried.wait()
+    async def _legacy_page(self, start: bytes) -> list[tuple[bytes, bytes]]:
+        # Entries of an older Keyrun are small, except for runs that were redriven.
+        return await self._store.scan(
+            LEGACY_TABLE, prefix=self._ledger.prefix, start=start, limit=100
+        )
 
-    async def run(self) -> None:
-        """Tell the hook for ever."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                self._changed = trio.Event()
-                while self._resting and self._resting[0][0] <= trio.current_time():
-                    self._again.append(heappop(self._resting)[2])
-                again = min(len(self._again), AGAIN_AT_ONCE - self._telling_again)
-                for _ in range(min(len(self._ready) + again, AT_ONCE - self._tellers)):
-                    self._tellers += 1
-                    nursery.start_soon(self._tell)
-                due = self._resting[0][0] if self._resting else float("inf")
-                with trio.move_on_at(due):
-                    await self._changed.wait()
-
-    async def _tell(self) -> None:
-        """Tell one end of each key that is ready, as long as there are any."""
+    async def _legacy_order(self, record: bytes) -> bytes | None:
+        """Sorts an entry of an older Keyrun by the time of the end. None if there is nothing to
+        convert: the run was forgotten, or a record is damaged."""
+        number, rest = self._ledger.split_number(record)
+        generation = int.from_bytes(rest, "big")
         try:
-            while (pile := self._next()) is not None:
-                again = pile.attempts > 0
-                self._telling_again += again
-                taken = await self._deliver(pile.letters[0], pile.attempts)
-                self._telling_again -= again
-                if taken:
-                    self._taken(pile)
-                else:
-                    self._not_taken(pile)
-                if not self._untried:
-                    self._tried.set()
-                await trio.lowlevel.checkpoint()
-        except Exception as error:
-            self._engine.fail(error)
-        finally:
-            self._tellers -= 1
-            self._changed.set()
+            end = await self._legacy_end(number, generation)
+        except DAMAGE as error:
+            logger.error(
+                "the end of run number %d cannot be read, and is tried again at the next open: %s",
+                number,
+                error,
+                extra={"number": number, "event": "hook_failed"},
+            )
+            return None
+        if end is None:
+            self._store.open_group().delete(LEGACY_TABLE, record)
+            return None
+        standing = end[1]
+        ended = int((standing.ended_at or 0.0) * 1e6)
+        return _LEGACY_ORDER.pack(max(0, ended), standing.place or 0, number, generation)
 
-    def _next(self) -> Pile | None:
-        if self._again and self._telling_again < AGAIN_AT_ONCE:
-            return self._again.popleft()
-        return self._ready.popleft() if self._ready else None
-
-    def _taken(self, pile: Pile) -> None:
-        pile.letters.popleft()
-        self._untried -= not pile.attempts
-        if pile.letters:
-            pile.attempts = 0
-            self._untried += 1
-            self._ready.append(pile)
-        else:
-            del self._piles[pile.key]
-
-    def _not_taken(self, pile: Pile) -> None:
-        self._untried -= not pile.attempts
-        pile.attempts += 1
-        self._rests += 1
-        number = pile.letters[0].number
-        due = trio.current_time() + _delay(number, pile.attempts)
-        heappush(self._resting, (due, self._rests, pile))
-        self._changed.set()
-
-    async def _deliver(self, letter: Letter, attempts: int) -> bool:
-        """Tell the hook of one end. False if that is to be done again."""
-        engine = self._engine
-        assert engine.hook is not None
-        try:
-            end = await self._read(letter)
-        except StoreCorrupt as error:
-            _give_up(letter, error)
-            return True
-        if end is not None:
-            failure: Exception | None = None
-            try:
-                with trio.move_on_after(self._timeout) as scope:
-                    await engine.hook(self._outcome(*end))
-            except Exception as error:
-                failure = error
-            if failure is not None or scope.cancelled_caught:
-                self._not_heard(end[0], failure, _delay(letter.number, attempts + 1))
-                return False
-        self._done(letter)
-        return True
-
-    def _not_heard(self, run: Submission, error: Exception | None, delay: float) -> None:
-        """Log that the hook did not take an end, in time if it raised nothing."""
-        what = f"did not return within its hook_timeout of {self._timeout:g} s"
-        if error is not None:
-            what = f"raised {named(error)}"
-        said = f"on_terminal {what} for run {run.run_id} (key {run.key}); it is told again in"
-        log_key(run.key, "hook_failed", f"{said} {delay:.1f} s", run_id=run.run_id, error=error)
-
-    def _done(self, letter: Letter) -> None:
-        record = self._engine.ledger.outbox(letter.number, letter.generation)
-        group = self._engine.store.open_group()
-        group.delete("outbox", record)
-        group.when_durable(self._engine.sweeper.told)
-
-    async def _read(self, letter: Letter) -> tuple[Submission, Standing] | None:
+    async def _legacy_end(self, number: int, generation: int) -> tuple[Submission, Standing] | None:
         """How that generation of the run ended, or None if the run was forgotten."""
-        ledger = self._engine.ledger
+        ledger = self._ledger
         damage: StoreCorrupt | None = None
         with ledger.store.view():
-            submission = await ledger.submission(letter.number)
+            submission = await ledger.submission(number)
             try:
-                kept = await ledger.get("outbox", ledger.outbox(letter.number, letter.generation))
+                kept = await ledger.get(LEGACY_TABLE, ledger.outbox(number, generation))
             except StoreCorrupt as error:
                 # Unless the run was redriven, its own record says the same.
                 kept, damage = None, error
-            standing = Standing.read(kept) if kept else await ledger.standing(letter.number)
-        if submission is None or standing is None or standing.generation != letter.generation:
+            standing = Standing.read(kept) if kept else await ledger.standing(number)
+        if submission is None or standing is None or standing.generation != generation:
             if damage is not None:
                 raise damage
             return None
         return submission, standing
 
-    def _outcome(self, submission: Submission, standing: Standing) -> RunOutcome:
-        status = self._engine.reading.status_of(submission, standing)
-        assert standing.ended_at is not None
-        return RunOutcome(
-            run_id=status.run_id,
-            key=status.key,
-            workflow=status.workflow,
-            state=status.state,
-            result=status.result,
-            reason=status.reason,
-            failure=status.failure,
-            step=status.step,
-            steps_done=status.steps_done,
-            headers=status.headers,
-            ended_at=standing.ended_at,
-            generation=status.generation,
+
+def _decode(number: int, entry: Entry) -> StoredOutcome:
+    fields = unseal(TABLE, entry.record, entry.raw)
+    try:
+        return StoredOutcome.decode(number, entry.key, fields)
+    except (TypeError, ValueError, KeyError) as error:
+        raise wrong_content(TABLE, entry.record) from error
+
+
+def _sequence(record: bytes) -> int:
+    sequence: int = NUMBER.unpack_from(record, len(record) - NUMBER.size - _RUN.size)[0]
+    return sequence
+
+
+async def outbox_status(ledger: Ledger) -> OutboxStatus:
+    """The state of the outbox, for a reader; entries of an older Keyrun are counted."""
+    status, _ = await _read(ledger)
+    legacy = 0
+    async for rows in _pages(ledger, LEGACY_TABLE):
+        legacy += len(rows)
+    if not legacy:
+        return status
+    return OutboxStatus(waiting=status.waiting + legacy, collecting=True)
+
+
+async def _read(ledger: Ledger) -> tuple[OutboxStatus, int]:
+    """The state of the outbox and the next sequence number."""
+    try:
+        fields = await ledger.get("counter", ledger.name(_COUNTS))
+        if fields is None:
+            return OutboxStatus(waiting=0, collecting=False), 1
+        collecting, waiting, following = fields[:3]
+        return OutboxStatus(waiting=waiting, collecting=collecting), following
+    except DAMAGE as error:
+        # There was a record, so the store has been opened with a hook.
+        waiting, last = 0, 0
+        async for rows in _pages(ledger, TABLE):
+            waiting += len(rows)
+            last = max(last, *(_sequence(record) for record, _ in rows))
+        logger.error(
+            "the count of ends that wait for on_terminal cannot be read; counted %d: %s",
+            waiting,
+            error,
+            extra={"event": "counter_lost"},
         )
+        return OutboxStatus(waiting=waiting, collecting=True), last + 1
 
 
-def _give_up(letter: Letter, error: StoreCorrupt) -> None:
-    """What is damaged holds up nobody. It stays, for whoever mends the store."""
-    logger.error(
-        "the end of run number %d cannot be told, and is tried again at the next open: %s",
-        letter.number,
-        error,
-        extra={"number": letter.number, "event": "hook_failed"},
-    )
-
-
-def _delay(number: int, attempts: int) -> float:
-    return PATIENCE.delay_for(str(number), "on_terminal", attempts)
+async def _pages(ledger: Ledger, table: str) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """All records of a table, in pages. Entries may be large: a page is at most `PAGE` records,
+    and is made smaller when the last page was large."""
+    start, limit = b"", 16
+    while rows := await ledger.store.scan(table, prefix=ledger.prefix, start=start, limit=limit):
+        size = sum(len(raw) for _, raw in rows)
+        limit = max(1, min(PAGE, 2 * limit, limit * PAGE_BYTES // (size + 1)))
+        yield rows
+        start = rows[-1][0] + b"\0"
+        await trio.lowlevel.checkpoint()

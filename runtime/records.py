@@ -17,6 +17,8 @@ SALVAGED = "salvage"
 """The origin of what stands in for a damaged run."""
 OF_GROUP = "group:"
 """What the origin of a member of a group begins with."""
+GENERATION = 1
+"""Which field of a standing is the generation."""
 SUBMITTED_AT = 12
 """Which field of a submission says when: listings look at it before they read all of them."""
 

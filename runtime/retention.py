@@ -38,9 +38,9 @@ class Sweeper:
         self._retention = retention
         self._ended = 0
         self._wake = trio.Event()
-        self._untold: set[bytes] = set()
-        """Of the oldest ends, those that are due and that the hook has not been told, or whose run
-        is being redriven."""
+        self._changing: set[bytes] = set()
+        """Of the oldest ends, those that are due and whose run is being redriven or
+        forgotten."""
 
     def run_ended(self) -> None:
         """One more run has ended."""
@@ -61,15 +61,9 @@ class Sweeper:
             swept = await self._sweep(oldest)
             if swept:
                 continue
-            # What the hook has not been told yet stays until it has been.
-            rest = self._rest([key for key in oldest if key not in self._untold])
+            rest = self._rest([key for key in oldest if key not in self._changing])
             with trio.move_on_after(rest):
                 await self._wake.wait()
-
-    def told(self) -> None:
-        """The hook was told of one more end, durably."""
-        if self._untold:
-            self._wake.set()
 
     def _rest(self, oldest: list[bytes]) -> float:
         """Seconds until something can be due."""
@@ -81,15 +75,14 @@ class Sweeper:
     async def _sweep(self, oldest: list[bytes]) -> int:
         engine, now = self._engine, self._engine.wall()
         swept = 0
-        self._untold.clear()
+        self._changing.clear()
         for key in oldest:
             ended_at, number = engine.ledger.split_timed(key)
-            late = self._ended - len(self._untold) > self._retention.count
+            late = self._ended - len(self._changing) > self._retention.count
             if ended_at + self._retention.age > now and not late:
                 break
-            told = await engine.store.scan("outbox", prefix=engine.ledger.number(number), limit=1)
-            if told or engine.runs.changing(number) is not None:
-                self._untold.add(key)
+            if engine.runs.changing(number) is not None:
+                self._changing.add(key)
                 continue
             submission, standing = await self._read(number)
             kept = await engine.store.get("dead", engine.ledger.number(number)) is not None

@@ -197,6 +197,13 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         there was anything to lift."""
         return await deadletters.release(self._engine, check_key(key))
 
+    async def discard_outcomes(self) -> int:
+        """Drop the ends that wait for `on_terminal`, and return their number. Without a hook, the
+        store also stops keeping ends, until it is opened with a hook again."""
+        engine = self._engine
+        engine.check_open()
+        return await engine.outbox.discard(collecting=engine.delivery is not None)
+
     def _queues(self) -> dict[str, int]:
         return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
 

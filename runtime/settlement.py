@@ -45,7 +45,8 @@ def settle(
             standing.journal_next = None
     group = run.staged = engine.commits.open_group()
     tables, record = group.tables, run.record
-    tables["status"][record] = seal("status", record, standing.fields())
+    fields = standing.fields()
+    tables["status"][record] = seal("status", record, fields)
     if standing.place is not None:
         tables["queue"][run.line.place(standing.place)] = None
     elif run.submission.delay:
@@ -68,9 +69,8 @@ def settle(
     tables["ended"][ended] = seal_empty("ended", ended)
     if dead:
         tables["dead"][record] = sealed("dead", record, standing.ended_at)
-    if engine.hook is not None:
-        told = ledger.outbox(run.number, standing.generation)
-        group.put("outbox", told, sealed("outbox", told))
+    if engine.outbox.collecting:
+        engine.outbox.put(group, run.submission, fields)
     if failure is not None:
         log(run, f"run_{state}", _what_failed(failure, dead=dead), failure)
     if engine.feed is not None:

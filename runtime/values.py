@@ -134,6 +134,8 @@ class RunOutcome:
     headers: dict[str, str]
     ended_at: float
     generation: int
+    outcome_id: str
+    """Identifies this end: the same in every repeat of the call, and of no other end."""
 
 
 class Unset(Enum):

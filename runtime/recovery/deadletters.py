@@ -67,8 +67,6 @@ async def stage_redrive(
             key=submission.key,
         )
     journal_key = ledger.entry(number, await _next_entry(engine, number))
-    told = ledger.outbox(number, standing.generation)
-    in_outbox = await engine.store.get("outbox", told) is not None
     if standing.state not in states:
         raise RunEnded(
             f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
@@ -83,9 +81,6 @@ async def stage_redrive(
     assert standing.ended_at is not None
     group.delete("ended", ledger.timed(standing.ended_at, number))
     group.delete("dead", ledger.number(number))
-    if in_outbox and engine.outbox.untold(submission.key, number, standing.generation):
-        # The record of the run will no longer say how this generation ended.
-        group.put("outbox", told, sealed("outbox", told, *standing.fields()))
     fresh = Standing(
         generation=generation,
         place=place,
@@ -305,12 +300,13 @@ async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
 async def erase(
     engine: "Engine", number: int, submission: Submission, standing: Standing
 ) -> "Group":
-    """Stage the removal of every record of a run. All of it is read before anything is staged: what
-    cannot be read must not leave half of a run behind."""
+    """Stage the removal of every record of a run, except its outcome if that waits for the terminal
+    hook. All of it is read before anything is staged: what cannot be read must not leave half of a
+    run behind."""
     ledger, store = engine.ledger, engine.store
     record = ledger.number(number)
     gone = [(table, record) for table in ("runs", "status", "dead")]
-    for table in ("journal", "memo", "begun", "reports", "outbox", "signals", "sent", "children"):
+    for table in ("journal", "memo", "begun", "reports", "signals", "sent", "children"):
         gone += [(table, key) for key, _ in await store.scan(table, prefix=record)]
     # The id may lead to a later run by now.
     if await ledger.find(submission.run_id) == number:

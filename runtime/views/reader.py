@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     # What few programs ask for is imported by the first who does.
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.group import GroupStatus
+    from keyrun.runtime.outbox import OutboxStatus
     from keyrun.runtime.schedules.schedule import ScheduleStatus
     from keyrun.runtime.views.entities import EntityStatus
     from keyrun.runtime.views.history import History
@@ -154,6 +155,12 @@ class Reader:
             after=await self._number(after),
             newest_first=newest_first,
         )
+
+    async def outbox(self) -> "OutboxStatus":
+        """The number of ends that wait for `on_terminal`, and whether the store keeps more."""
+        from keyrun.runtime.outbox import outbox_status
+
+        return await outbox_status(self._ledger)
 
     async def group_status(self, group_id: str) -> "GroupStatus | None":
         """How a group stands, or None if there is no such group."""

@@ -28,6 +28,8 @@ class RuntimeStatistics:
     """The circuit breakers that were asked so far."""
     turnstiles: tuple[TurnstileStatus, ...]
     """Steps with a policy in their way: how many run, and how many wait."""
+    waiting_outcomes: int
+    """Ends that wait for `on_terminal`."""
 
 
 def statistics_of(engine: "Engine") -> RuntimeStatistics:
@@ -42,4 +44,5 @@ def statistics_of(engine: "Engine") -> RuntimeStatistics:
         commits=engine.store.statistics(),
         circuits=engine.turnstiles.circuits(),
         turnstiles=engine.turnstiles.statuses(),
+        waiting_outcomes=engine.outbox.waiting,
     )

@@ -90,8 +90,8 @@ def _late(line: Line, place: int, number: int, priority: Priority) -> None:
     line.window.insert(0, (place, number, None))
 
 
-async def _lose(outbox: Outbox) -> None:
-    """As `Outbox.recover`, but what was not told is not told again."""
+async def _lose(outbox: Outbox, cursor: bytes) -> None:
+    """Like `Outbox.next_key`, but finds no end that an earlier process did not deliver."""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ async def _lose(outbox: Outbox) -> None:
     [
         ("keyrun.runtime.run.Run.stopped", property(_deaf), "was paused"),
         ("keyrun.runtime.order.line.Line.found", _late, "began before"),
-        ("keyrun.runtime.outbox.Outbox.recover", _lose, "was never told"),
+        ("keyrun.runtime.outbox.Outbox.next_key", _lose, "was never told"),
     ],
 )
 def test_a_broken_engine_is_found_out(

@@ -52,7 +52,7 @@ async def note(what: Any) -> str:
 
 def records(store: FragileStore) -> dict[str, int]:
     tables = ("runs", "status", "ids", "queue", "timers", "signals", "sent", "journal", "begun")
-    more = ("memo", "reports", "state", "ended", "outbox", "counter")
+    more = ("memo", "reports", "state", "ended", "outcomes", "counter")
     return {table: len(store.keys(table)) for table in (*tables, *more)}
 
 

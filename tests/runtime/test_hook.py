@@ -15,7 +15,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.outbox import AT_ONCE
+from keyrun.runtime.delivery import AT_ONCE
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk
@@ -120,7 +120,7 @@ async def test_whenever_the_process_dies_the_hook_is_told_of_the_end_that_lasts(
             store.crash()
         store.crash_at = None
     assert {outcome.result for outcome in hook.outcomes} == {result}
-    assert store.keys("outbox") == []
+    assert store.keys("outcomes") == []
 
 
 async def test_an_end_whose_commit_fails_is_not_told(
@@ -274,8 +274,9 @@ async def test_leaving_the_block_does_not_wait_for_what_waits_to_be_told_again(
     assert trio.current_time() < 1
 
 
-async def test_an_end_that_is_damaged_holds_up_nobody(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damaged", [{"status"}, {"outcomes"}, {"status", "outcomes"}], ids=str)
+async def test_an_end_that_is_damaged_in_both_places_holds_up_no_other_end(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, damaged: set[str]
 ) -> None:
     store = FragileStore()
     hook = RecordingHook()
@@ -283,14 +284,16 @@ async def test_an_end_that_is_damaged_holds_up_nobody(
     async with open_test_runtime(store, workflows=[doubling], on_terminal=broken) as rt:
         for name in "ab":
             await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
-        store.damage("status", store.keys("status")[0])
+        for table in damaged:
+            store.damage(table, store.keys(table)[0])
         await trio.sleep(100)
     assert broken.calls > 1
     async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
         pass
-    assert [outcome.run_id for outcome in hook.outcomes] == ["b"]
-    assert "the end of run number 1 cannot be told" in caplog.text
-    assert len(store.keys("outbox")) == 1
+    lost = len(damaged) == 2
+    assert [outcome.run_id for outcome in hook.outcomes] == (["b"] if lost else ["a", "b"])
+    assert ("cannot be delivered to on_terminal" in caplog.text) is lost
+    assert len(store.keys("outcomes")) == lost
 
 
 async def test_a_hook_that_raised_is_told_again_after_a_restart(

@@ -73,14 +73,14 @@ def replay() -> None:
 
 
 def hook() -> None:
-    """Some ends are not told."""
-    add = Outbox.add
+    """Some ends do not reach the outbox."""
+    put = Outbox.put
 
-    def lossy(self: Outbox, key: str, number: int, generation: int) -> None:
-        if number % 5:
-            add(self, key, number, generation)
+    def lossy(self: Outbox, group: Group, submission: Submission, standing: Any) -> None:
+        if submission.number % 5:
+            put(self, group, submission, standing)
 
-    replace(Outbox, "add", lossy)
+    replace(Outbox, "put", lossy)
 
 
 def cancel() -> None:

@@ -82,6 +82,6 @@ class Peek:
 
     def unfinished(self) -> dict[str, int]:
         """How many records there are in tables that are empty when all has ended."""
-        tables = ("queue", "begun", "delayed", "outbox")
+        tables = ("queue", "begun", "delayed", "outcomes")
         counts = {table: len(self._scan(table, self.ledger.prefix)) for table in tables}
         return {table: count for table, count in counts.items() if count}

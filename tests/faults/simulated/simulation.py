@@ -50,7 +50,9 @@ SMALL = {
     "keyrun.runtime.order.entrance.SLACK": (0, 1, 64),
     "keyrun.runtime.order.entrance.AT_HAND": (0, 1, 10_000),
     "keyrun.actors.pool.PASS": (1, 2, 256),
-    "keyrun.runtime.outbox.AT_ONCE": (1, 2, 16),
+    "keyrun.runtime.delivery.AT_ONCE": (1, 2, 16),
+    "keyrun.runtime.delivery.WINDOW": (1, 2, 256),
+    "keyrun.runtime.delivery.MAX_BACKING_OFF": (0, 1, 10_000),
 }
 """Sizes that are too large to matter in a small world, and what they are there instead."""
 

@@ -279,7 +279,7 @@ async def test_a_damaged_record_sets_only_its_own_run_aside(
     assert [outcome.run_id for outcome in hook.outcomes].count("damaged") == 1
 
 
-@pytest.mark.parametrize("table", ["queue", "begun", "outbox", "delayed", "held", "ids"])
+@pytest.mark.parametrize("table", ["queue", "begun", "outcomes", "delayed", "held", "ids"])
 async def test_damage_to_an_index_stops_nobody(
     autojump_clock: trio.testing.MockClock, log: Log, table: str
 ) -> None:
