@@ -274,9 +274,9 @@ async def test_leaving_the_block_does_not_wait_for_what_waits_to_be_told_again(
     assert trio.current_time() < 1
 
 
-@pytest.mark.parametrize("damaged", [{"status"}, {"outcomes"}, {"status", "outcomes"}], ids=str)
+@pytest.mark.parametrize("damaged", [["status"], ["outcomes"], ["status", "outcomes"]], ids=str)
 async def test_an_end_that_is_damaged_in_both_places_holds_up_no_other_end(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, damaged: set[str]
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, damaged: list[str]
 ) -> None:
     store = FragileStore()
     hook = RecordingHook()
