@@ -10,7 +10,7 @@ Whatever the hook raises is a failed call, also `SystemExit`, `GeneratorExit` an
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -59,10 +59,11 @@ class TerminalHook:
         return None
 
     async def _run(self, outcome: RunOutcome) -> None:
-        # `Any`: whether there is something to await is only known when the call has returned.
-        returned: Any
         if self.in_thread:
-            returned = await trio.to_thread.run_sync(self._function, outcome, limiter=self._threads)
+            # In a tuple, because Trio refuses an awaitable that comes out of a thread.
+            (returned,) = await trio.to_thread.run_sync(
+                lambda: (self._function(outcome),), limiter=self._threads
+            )
         else:
             returned = self._function(outcome)
         if inspect.isawaitable(returned):

@@ -1,5 +1,9 @@
 """The terminal hook: told of every end, after its commit, at least once."""
 
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +20,8 @@ from keyrun.runtime import (
     workflow,
 )
 from keyrun.runtime.delivery import AT_ONCE
+from keyrun.runtime.hook import Hook
+from keyrun.runtime.user_errors import has
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk
@@ -418,4 +424,218 @@ async def test_hooks_that_hang_hold_up_the_others_for_their_timeout_only(
 async def test_a_hook_timeout_must_be_positive(autojump_clock: trio.testing.MockClock) -> None:
     with pytest.raises(ValueError, match="hook_timeout must be positive, got 0"):
         async with open_test_runtime(hook_timeout=0):
+            pass
+
+
+class Odd(BaseException):
+    """An exception that is no `Exception`."""
+
+
+ERRORS = [
+    ValueError("no"),
+    Odd("no"),
+    SystemExit(2),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    BaseExceptionGroup("several", [SystemExit(2), ValueError("no")]),
+]
+FOREVER = 1e9
+"""Virtual seconds. Virtual time does not wait for threads, so a short limit is over at once."""
+SHAPES = ["async", "sync", "partial of sync", "awaitable", "object", "partial of object"]
+
+
+def hook_of(shape: str, body: Callable[[RunOutcome], None]) -> Hook:
+    """A hook that does what `body` does."""
+
+    async def in_trio(outcome: RunOutcome) -> None:
+        await trio.lowlevel.checkpoint()
+        body(outcome)
+
+    def with_prefix(prefix: str, outcome: RunOutcome) -> None:
+        assert prefix == "prefix"
+        body(outcome)
+
+    class Receiver:
+        async def __call__(self, outcome: RunOutcome) -> None:
+            await in_trio(outcome)
+
+    shapes: dict[str, Hook] = {
+        "async": in_trio,
+        "sync": body,
+        "partial of sync": functools.partial(with_prefix, "prefix"),
+        "awaitable": lambda outcome: in_trio(outcome),
+        "object": Receiver(),
+        "partial of object": functools.partial(Receiver()),
+    }
+    return shapes[shape]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in a thread."""
+    with trio.fail_after(1_000_000):
+        while not condition():
+            await trio.sleep(1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_whatever_the_hook_raises_it_is_called_again_and_the_runtime_goes_on(
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    shape: str,
+) -> None:
+    seen: list[str] = []
+
+    def body(outcome: RunOutcome) -> None:
+        seen.append(outcome.run_id)
+        if seen.count("a") < 3:
+            raise error
+
+    async with open_test_runtime(
+        workflows=[doubling], on_terminal=hook_of(shape, body), hook_timeout=FOREVER
+    ) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="a")).result()
+        await until(lambda: len(seen) == 3)
+        assert await (await rt.submit(doubling, 2, key="k", run_id="b")).result() == 4
+        await until(lambda: rt.statistics().waiting_outcomes == 0)
+    assert seen == ["a", "a", "a", "b"]
+    failed = [each for each in caplog.records if each.__dict__["event"] == "hook_failed"]
+    assert len(failed) == 2
+    assert type(error).__name__ in failed[0].getMessage()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_keyboard_interrupt_of_the_hook_ends_the_runtime(
+    autojump_clock: trio.testing.MockClock, shape: str
+) -> None:
+    store = MemoryStore()
+
+    def interrupt(outcome: RunOutcome) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 (a nursery may have wrapped it)
+        async with open_test_runtime(
+            store,
+            workflows=[doubling],
+            on_terminal=hook_of(shape, interrupt),
+            hook_timeout=FOREVER,
+        ) as rt:
+            await rt.submit(doubling, 1, key="k", run_id="r")
+            await trio.sleep_forever()
+    assert has(raised.value, KeyboardInterrupt)
+    hook = RecordingHook()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        pass
+    assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
+
+
+async def test_a_sync_hook_runs_in_a_thread_and_does_not_block_the_loop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    threads: set[int] = set()
+    going_on = threading.Event()
+
+    def hook(outcome: RunOutcome) -> None:
+        threads.add(threading.get_ident())
+        # Only the loop can set it.
+        assert going_on.wait(10)
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook) as rt:
+        await (await rt.submit(doubling, 1, key="k")).result()
+        await until(lambda: bool(threads))
+        going_on.set()
+        await (await rt.submit(doubling, 1, key="k")).result()
+        await until(lambda: rt.statistics().waiting_outcomes == 0)
+    assert threading.get_ident() not in threads
+
+
+async def test_a_sync_hook_that_overruns_its_time_is_reported_and_has_received_the_end(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    release, seen = threading.Event(), list[str]()
+
+    def hook(outcome: RunOutcome) -> None:
+        assert release.wait(10)
+        seen.append(outcome.run_id)
+
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook, hook_timeout=5) as rt:
+        for name in "ab":
+            await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
+        await trio.sleep(100)
+        (said,) = [each for each in caplog.records if each.__dict__["event"] == "hook_overrun"]
+        assert "on_terminal for run a (key k) has not returned within its" in said.getMessage()
+        release.set()
+        await until(lambda: rt.statistics().waiting_outcomes == 0)
+    assert seen == ["a", "b"]
+
+
+@pytest.mark.parametrize("shape", ["sync", "shielded"])
+async def test_a_drain_waits_for_a_hook_that_cannot_be_stopped_and_names_it(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, shape: str
+) -> None:
+    store, release, seen = MemoryStore(), threading.Event(), list[str]()
+
+    def sync(outcome: RunOutcome) -> None:
+        assert release.wait(10)
+        seen.append(outcome.run_id)
+
+    async def shielded(outcome: RunOutcome) -> None:
+        with trio.CancelScope(shield=True):
+            while not release.is_set():
+                await trio.sleep(1)
+        seen.append(outcome.run_id)
+
+    async def release_later() -> None:
+        await trio.sleep(45)
+        release.set()
+
+    hook: Hook = sync if shape == "sync" else shielded
+    async with trio.open_nursery() as nursery:
+        async with open_test_runtime(
+            store, workflows=[doubling], on_terminal=hook, drain_timeout=7
+        ) as rt:
+            await (await rt.submit(doubling, 1, key="k", run_id="r")).result()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(release_later)
+    waits = [each for each in caplog.messages if "waits for code that cannot be stopped" in each]
+    assert len(waits) >= 3
+    assert waits[0].endswith("on_terminal for run r (key k)")
+    assert seen == ["r"]
+    again = RecordingHook()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=again):
+        pass
+    # Keyrun waited for the call, so it knows that the hook has returned.
+    assert again.calls == 0
+
+
+async def test_an_error_of_a_hook_that_the_drain_cancels_does_not_leave_the_block(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = MemoryStore()
+
+    async def raising_beside(outcome: RunOutcome) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("while it is cancelled")
+
+    async with open_test_runtime(
+        store, workflows=[doubling], on_terminal=raising_beside, drain_timeout=1
+    ) as rt:
+        await (await rt.submit(doubling, 1, key="k", run_id="r")).result()
+    hook = RecordingHook()
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=hook):
+        pass
+    assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
+
+
+@pytest.mark.parametrize("hook", [1, "print", [print]])
+async def test_a_hook_that_is_no_function_is_refused(
+    autojump_clock: trio.testing.MockClock, hook: Any
+) -> None:
+    with pytest.raises(TypeError, match="on_terminal must be a function of one RunOutcome, got"):
+        async with open_test_runtime(on_terminal=hook):
             pass

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -151,7 +152,7 @@ async def test_opening_reads_only_the_first_keys_of_the_outbox(autojump_clock: M
     async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=broken()) as rt:
         async with trio.open_nursery() as nursery:
             for n in range(2000):
-                nursery.start_soon(lambda n=n: rt.submit(echo, n, key=f"k{n % 1000}"))
+                nursery.start_soon(partial(rt.submit, echo, n, key=f"k{n % 1000}"))
         await trio.sleep(1)
     store.rows = 0
     async with open_test_runtime(store, workflows=WORKFLOWS):
@@ -280,7 +281,7 @@ async def test_the_count_is_right_when_calls_return_while_ends_are_discarded(
     async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
         async with trio.open_nursery() as nursery:
             for n in range(200):
-                nursery.start_soon(lambda n=n: rt.submit(echo, n, key=f"k{n % 7}"))
+                nursery.start_soon(partial(rt.submit, echo, n, key=f"k{n % 7}"))
             for _ in range(20):
                 await trio.sleep(0.004)
                 nursery.start_soon(rt.discard_outcomes)
