@@ -109,7 +109,7 @@ async def test_new_ends_do_not_starve_those_that_were_left_behind(
     async with open_test_runtime(store, workflows=[echo], on_terminal=hook) as rt:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood, partial(rt.submit, echo, 0))
-            await trio.sleep(10)
+            await trio.sleep(1)
             assert all(hook.of(key) == [f"{key}-0", f"{key}-1"] for key in range(20))
             nursery.cancel_scope.cancel()
         await trio.sleep(100)
