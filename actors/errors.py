@@ -28,7 +28,7 @@ def shown(value: object, form: Callable[[object], str] = repr) -> str:
     try:
         return form(value)
     except BaseException as error:
-        if not is_crash(error):
+        if isinstance(error, KeyboardInterrupt):
             raise
         return f"<{type(value).__name__} whose {form.__name__} raised {type(error).__name__}>"
 

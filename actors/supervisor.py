@@ -6,7 +6,6 @@ neither a worker nor a task.
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -142,5 +141,9 @@ class Supervisor:
 
 def _log(level: int, error: BaseException, message: str, *args: Any) -> None:
     """Whatever the error, or a handler, makes of being logged: it is no reason not to go on."""
-    with suppress(Exception):
+    try:
         logger.log(level, message, *args, exc_info=logged(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return

@@ -95,7 +95,9 @@ class Worker:
                     is_clean = context == clean and (
                         not values or all(map(is_, context.values(), values))
                     )
-                except Exception:
+                except BaseException as error:
+                    if isinstance(error, KeyboardInterrupt):
+                        raise
                     # Only values that were replaced are compared; the user's may refuse it.
                     is_clean = False
                 if task in borrowed and not self._pool.take_back(task):

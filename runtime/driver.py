@@ -6,7 +6,6 @@ from typing import Any
 
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.context import Context
 from keyrun.runtime.continuing import go_on, input_of, what_keeps
 from keyrun.runtime.errors import (
@@ -23,6 +22,7 @@ from keyrun.runtime.run import NOT_DRIVEN, Run
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.steps.undoing import decide, undo
 from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_cancellation, is_fatal, is_user_error, without
 from keyrun.runtime.values import Failure, FailureKind, QuarantineCause, State
 from keyrun.runtime.verdict import CancelVerdict, Continuation, workflow_error
 from keyrun.runtime.views import telling
@@ -44,7 +44,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
     try:
         input_ = run.engine.codec.decode(input_of(run), run.workflow.input_type)
     except BaseException as error:  # classes of the user may raise anything
-        if not is_crash(error):
+        if is_fatal(error):
             raise
         return _hold_for_input(run, error)
     instances = run.engine.instances
@@ -116,6 +116,10 @@ async def one_pass(
             if failed or is_bug(error) or is_store_failure(error):
                 raise
             failure = workflow_error(error)
+        except BaseException as error:
+            if scope.cancel_called or not is_user_error(error):
+                raise
+            failure = _failure_in(run, error, cancelled=False)
         while conclude is None and run.held:
             # Its last step was running when it was paused, or a time limit brought it here: what is
             # paused does not end.
@@ -124,12 +128,6 @@ async def one_pass(
         pass
     except StoreError:
         raise
-    except SystemExit as error:
-        # It would end the process, and again each time the run goes on.
-        failure = workflow_error(error)
-    except trio.Cancelled:
-        if not scope.cancel_called:
-            raise
     except BaseException as error:
         failure = _failure_in(run, error, cancelled=scope.cancel_called)
     finally:
@@ -143,17 +141,18 @@ async def one_pass(
 
 
 def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
-    """What is left of an error that is no Exception when that is taken away which ends the pass: a
-    nursery of the workflow wraps it."""
-    ours = is_bug(error) or is_store_failure(error)
-    if ours or not is_crash(error, trio.Cancelled if cancelled else ()):
+    """Return the failure that an error outside of `Exception` is, without the parts that only end
+    the pass: a nursery of the workflow wraps them. Raise the error if it is not the workflow's.
+    `cancelled` says whether the scope of the pass was cancelled."""
+    if is_fatal(error) or is_bug(error) or is_store_failure(error):
+        raise error
+    if not cancelled and is_cancellation(error):
+        # All of the runtime ends.
         raise error
     if not run.rehearsed:
         # Nothing in between has looked at it, so a step may have left without giving this back.
         run.line.holder = None
-    rest: BaseException | None = error
-    if isinstance(error, BaseExceptionGroup):
-        rest = error.split((Halt, trio.Cancelled) if cancelled else Halt)[1]
+    rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)
     return None if rest is None else workflow_error(rest)
 
 
@@ -245,7 +244,7 @@ def _succeed(run: Run, result: Any) -> bool | None:
     try:
         payload = run.engine.codec.encode(result, run.workflow.result_type)
     except BaseException as error:
-        if not is_crash(error):
+        if is_fatal(error):
             raise
         return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
     settle(run, _SUCCEEDED, result=payload)

@@ -1,7 +1,6 @@
 """Logging: what happened, with the run, key, step, attempt and event as fields."""
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyrun.actors.errors import logged
@@ -11,7 +10,27 @@ if TYPE_CHECKING:
     from keyrun.runtime.run import Run
     from keyrun.runtime.steps.current import CurrentStep
 
-logger = logging.getLogger("keyrun.runtime")
+
+class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose handlers may raise anything. That is no reason to leave what is being done
+    half done."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log as `logging.Logger` does, and drop what a handler raises."""
+        try:
+            # The caller's place in the code, not this one.
+            super().log(level, msg, *args, stacklevel=2, **kwargs)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Leave the fields of each line as they are."""
+        return msg, kwargs
+
+
+logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})
 
 
 def log(
@@ -53,8 +72,5 @@ def log_key(
 def _say(
     level: int, message: str, fields: dict[str, Any], error: BaseException | None = None
 ) -> None:
-    # A handler that raises is no reason to leave what is being done half done.
-    with suppress(Exception):
-        logger.log(
-            level, "%s", message, extra=fields, exc_info=None if error is None else logged(error)
-        )
+    exc_info = None if error is None else logged(error)
+    logger.log(level, "%s", message, extra=fields, exc_info=exc_info)

@@ -5,9 +5,9 @@ record: Unicode without the lone surrogates that, for instance, undecodable file
 """
 
 import traceback
-from collections.abc import Iterator
 
-from keyrun.actors.errors import is_crash, shown
+from keyrun.actors.errors import shown
+from keyrun.runtime.user_errors import leaves
 
 MENTIONED = 3
 """Errors of a group that are named in a reason."""
@@ -43,7 +43,7 @@ def named(error: BaseException) -> str:
     it."""
     said = f"{type(error).__name__}: {shown(error, str)}"
     if issubclass(type(error), BaseExceptionGroup):
-        inside = list(_leaves(error))
+        inside = list(leaves(error))
         more = ", ..." if len(inside) > MENTIONED else ""
         said += f" [{'; '.join(named(one) for one in inside[:MENTIONED])}{more}]"
     return clean(said)
@@ -52,16 +52,6 @@ def named(error: BaseException) -> str:
 def unreadable_outcome(ident: str, error: BaseException) -> str:
     """What to say of a journaled outcome for which the type of its call raised `error`."""
     return f"the journal has an outcome of {ident!r} that its type does not read: {named(error)}"
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """What is in a group, and in the groups in it."""
-    if not issubclass(type(error), BaseExceptionGroup):
-        yield error
-        return
-    assert isinstance(error, BaseExceptionGroup)
-    for inner in error.exceptions:
-        yield from _leaves(inner)
 
 
 def type_of(error: BaseException) -> str:
@@ -74,7 +64,7 @@ def traceback_of(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as other:
-        if not is_crash(other):
+        if isinstance(other, KeyboardInterrupt):
             raise
         text = f"<a traceback that could not be formatted: {type(other).__name__}>"
     return clean(text[-TRACEBACK_LIMIT:])

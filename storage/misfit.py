@@ -73,6 +73,16 @@ class Unsupported(Misfit):
     """A declared type that no value could be stored as."""
 
 
+def said_by(error: BaseException) -> str:
+    """What an error says, also if it refuses to say it."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as other:
+        return f"<{type(error).__name__} whose str raised {type(other).__name__}>"
+
+
 def at_key(key: Any) -> str:
     """How the place behind a key is written."""
     text = json.dumps(key) if isinstance(key, str) else repr(key)

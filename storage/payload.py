@@ -17,6 +17,7 @@ from keyrun.storage.misfit import (
     Unsupported,
     a,
     name_of,
+    said_by,
 )
 from keyrun.storage.native import UNREADABLE, explain, pack, pack_flat, pack_scalar, unpack, vet
 from keyrun.storage.typed import Plans
@@ -138,7 +139,9 @@ class PayloadCodec:
             if vet(lowered, self._max_depth, self._room) > self._room:
                 raise TooLarge
             data = pack(_sorted(lowered) if canonical else lowered)
-        except Exception as error:  # hooks run code of the user's classes
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # hooks run code of the user's classes
             self._refuse(value, declared, error)
         if len(data) > self._max_size:
             raise PayloadError(f"value: {self._too_large(len(data))}")
@@ -149,18 +152,22 @@ class PayloadCodec:
             return self._plans.plan(declared).lift(value)
         except Unsupported as misfit:
             raise PayloadTypeError(str(misfit)) from misfit.__cause__
-        except Exception as error:  # defaults of fields are the user's code
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # defaults of fields are the user's code
             raise PayloadMismatch(
                 f"what is stored does not fit {name_of(declared)} as it is declared today: "
-                f"{error}; change the code so that it can read what older code wrote"
+                f"{said_by(error)}; change the code so that it can read what older code wrote"
             ) from (error.__cause__ if isinstance(error, Misfit) else error)
 
-    def _refuse(self, value: Any, declared: Any, error: Exception) -> NoReturn:
+    def _refuse(self, value: Any, declared: Any, error: BaseException) -> NoReturn:
         """Raise what says where and why a value cannot be stored, after a second, slower look."""
         if not isinstance(error, TooLarge):
             try:
                 Plans(self._inspect).plan(declared).lower(value)
-            except Exception as better:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as better:
                 error = better
         if isinstance(error, TooLarge):
             few = self._max_items < self._max_size
@@ -174,9 +181,8 @@ class PayloadCodec:
             ) from None
         if isinstance(error, Misfit):
             raise error.error(str(error)) from error.__cause__
-        raise PayloadTypeError(
-            f"value: cannot be stored as {name_of(declared)}: {type(error).__name__}: {error}"
-        ) from error
+        said = f"{type(error).__name__}: {said_by(error)}"
+        raise PayloadTypeError(f"value: cannot be stored as {name_of(declared)}: {said}") from error
 
     def _inspect(self, value: Any) -> Any:
         explain(value, self._max_depth)
@@ -199,8 +205,11 @@ class PayloadCodec:
 def _wrap(transform: Transform, data: bytes) -> bytes:
     try:
         wrapped = transform.wrap(data)
-    except Exception as error:
-        raise PayloadError(f"wrap of {transform!r} failed: {error}; nothing was stored") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        said = said_by(error)
+        raise PayloadError(f"wrap of {transform!r} failed: {said}; nothing was stored") from error
     if type(wrapped) is not bytes:
         raise PayloadTypeError(f"wrap of {transform!r} must return bytes, got {a(type(wrapped))}")
     return wrapped
@@ -209,10 +218,12 @@ def _wrap(transform: Transform, data: bytes) -> bytes:
 def _unwrap(transform: Transform, data: bytes) -> bytes:
     try:
         plain = transform.unwrap(data)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PayloadError(
-            f"unwrap of {transform!r} failed: {error}; the payload is damaged, or was wrapped "
-            "with another key"
+            f"unwrap of {transform!r} failed: {said_by(error)}; the payload is damaged, or was "
+            "wrapped with another key"
         ) from error
     if type(plain) is not bytes:
         raise PayloadTypeError(f"unwrap of {transform!r} must return bytes, got {a(type(plain))}")

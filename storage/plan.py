@@ -54,7 +54,9 @@ def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
     def lift(plain: Any) -> Any:
         try:
             member = declared(plain)
-        except Exception as error:  # _missing_ may be anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # _missing_ may raise anything
             raise Misfit(f"no member of {name_of(declared)} has the stored value") from error
         if type(member._value_) is not type(plain):
             raise Misfit(f"no member of {name_of(declared)} has the stored value")

@@ -24,6 +24,8 @@ from keyrun.runtime.records import read_failure
 from keyrun.runtime.recovery.bugs import is_bug
 from keyrun.runtime.steps.stepping import read_outcome
 from keyrun.runtime.steps.trying import ready
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
 from keyrun.runtime.verdict import workflow_error
 from keyrun.runtime.waiting.receiving import receive
@@ -99,7 +101,9 @@ async def inside(
         raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
     except (StepFailed, ChildFailed, ChildCancelled) as error:
         raise _error(run, ident, workflow.name, State.FAILED, None, error.failure) from error
-    except Exception as error:
+    except BaseException as error:
+        if has(error, Halt) or not is_user_error(error):
+            raise
         if is_bug(error) or (isinstance(error, StoreError) and run.engine.failure is not None):
             raise
         own = workflow_error(error)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import trio
 from outcome import Error
 
-from keyrun.actors.errors import is_crash, shown
+from keyrun.actors.errors import shown
 from keyrun.runtime.entities.entity import Kind, Method
 from keyrun.runtime.entities.requests import Request
 from keyrun.runtime.entities.states import State
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
 from keyrun.runtime.steps.current import Draft
+from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
@@ -273,11 +274,16 @@ async def perform(call: Call, state: State) -> None:
 
 def _is_answer(call: Call, raised: BaseException) -> bool:
     """Whether what a method raised is its answer. If not, the caller has it already."""
-    if isinstance(raised, SystemExit):
-        # It would end the process.
-        call.refuse(RuntimeError(f"{call.name} called sys.exit({shown(raised.code)})"))
-    elif not is_crash(raised):
+    if not is_user_error(raised):
         raise raised
+    if not issubclass(type(raised), Exception):
+        # Raised in the task of the caller, it would end more than the call.
+        did = f"raised {named(raised)}"
+        if isinstance(raised, SystemExit):
+            did = f"called sys.exit({shown(raised.code)})"
+        error = RuntimeError(f"{call.name} {did}")
+        error.__cause__ = raised
+        call.refuse(error)
     elif isinstance(raised, _NOT_STORED):
         call.refuse(raised)
     else:
@@ -295,7 +301,7 @@ def _after_waiting(call: Call, raised: BaseException | None) -> BaseException | 
     if scope.cancel_called:
         engine.actors.renew_scope()
         if raised is not None:
-            if not is_crash(raised, trio.Cancelled):
+            if is_fatal(raised):
                 return raised
             if not late:
                 return left(call)

@@ -17,7 +17,7 @@ class End(NamedTuple):
     port: str | None = None
     output: Any = None
     failure: Failure | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     broken: bool = False
     """Skipped since something before it failed and nobody took care of that."""
     otherwise: "End | None" = None

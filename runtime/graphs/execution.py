@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.context import Context
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.allowance import Allowance
@@ -29,6 +28,7 @@ from keyrun.runtime.logs import log
 from keyrun.runtime.records import write_failure
 from keyrun.runtime.steps.stepping import contradiction, halt
 from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.views import telling
 
@@ -98,9 +98,12 @@ class Execution:
             while await self._take(seat):
                 pass
         except BaseException as error:
-            if not is_crash(error):
+            if is_fatal(error):
                 raise
-            if self._raised is None:
+            if is_cancellation(error):
+                if not self._stopped:
+                    raise
+            elif self._raised is None:
                 self._raised = error
                 self._stop()
         finally:

@@ -16,6 +16,8 @@ from keyrun.runtime.journal.journal import Memory
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.steps.stepping import halt, replayed
 from keyrun.runtime.steps.trying import attempts
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.wording import named, traceback_of, type_of
 
@@ -130,7 +132,9 @@ class Performer:
             end = self._left(activation, await node.target(context, NodeInput.of(activation.given)))
         except StepFailed as error:
             self._fail(activation, error.failure, error)
-        except Exception as error:
+        except BaseException as error:
+            if has(error, Halt) or not is_user_error(error):
+                raise
             self._fail(activation, _failure(activation, error), error)
         else:
             if run.begun_steps == before:
@@ -159,7 +163,7 @@ class Performer:
         port, output = read(activation.station.node, value)
         self._end(activation, End(On.COMPLETE, port, output))
 
-    def _fail(self, activation: Activation, failure: Failure, error: Exception) -> None:
+    def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:
         refused = failure.kind is FailureKind.CIRCUIT_OPEN
         if refused and activation.station.node.fallback is not None:
             self._end(activation, End(On.OPEN, None, failure.numbers, failure, error))
@@ -167,7 +171,7 @@ class Performer:
             self._end(activation, End(On.FAIL, None, None, failure, error))
 
 
-def _failure(activation: Activation, error: Exception) -> Failure:
+def _failure(activation: Activation, error: BaseException) -> Failure:
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,
         reason=f"the node {activation.ident!r} raised {named(error)}",

@@ -14,10 +14,11 @@ import trio
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.policies.turnstile import Pass
-from keyrun.runtime.steps.attempt import Overrun, Raised, Returned, only_cancelled
+from keyrun.runtime.steps.attempt import Overrun, Raised, Returned
 from keyrun.runtime.steps.clock import start_clock
 from keyrun.runtime.steps.current import CurrentStep, enter, leave
 from keyrun.runtime.steps.outcome import note_attempted, note_undoable, stage_value
+from keyrun.runtime.user_errors import has
 from keyrun.runtime.views import telling
 
 if TYPE_CHECKING:
@@ -70,9 +71,7 @@ class Seat:
         """Whether an attempt ended like this since its time was up."""
         if not self.scope.cancel_called or not self._run.going:
             return False
-        return isinstance(error, trio.Cancelled) or (
-            isinstance(error, BaseExceptionGroup) and only_cancelled(error)
-        )
+        return has(error, trio.Cancelled) and not has(error, KeyboardInterrupt)
 
 
 @attrs.frozen

@@ -9,13 +9,13 @@ from typing import Any
 
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.journal import Call, Entry
 from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.steps.stepping import halt
 from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
 Start = Callable[[Any, Branch], Awaitable[Any]]
 
@@ -48,7 +48,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
                 raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
         except BaseException as error:
-            if not is_crash(error):
+            if is_fatal(error) or (not failed and is_cancellation(error)):
                 raise
             while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
                 await child.rest()

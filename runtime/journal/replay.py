@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.continuing import input_of
 from keyrun.runtime.driver import one_pass, unasked
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
@@ -19,6 +18,7 @@ from keyrun.runtime.journal.rehearsal import Rehearsal
 from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run
 from keyrun.runtime.unwinding import Unwind
+from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.runtime.verdict import CancelVerdict, Continuation, workflow_error
 from keyrun.runtime.views.history import History
@@ -155,7 +155,7 @@ def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
         try:
             canonical = run.engine.codec.canonical(result, run.workflow.result_type)
         except BaseException as unfit:
-            if not is_crash(unfit):
+            if is_fatal(unfit):
                 raise
             failure = workflow_error(unfit)
         else:

@@ -1,9 +1,9 @@
 """Serving: the actor of a key, which drives the runs of the key's line one after the other."""
 
 from keyrun.actors import Actor
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.driver import drive
 from keyrun.runtime.order.line import Line
+from keyrun.runtime.user_errors import is_user_error
 from keyrun.runtime.values import State
 
 _QUARANTINED = State.QUARANTINED  # to look it up takes as long as a call
@@ -56,11 +56,14 @@ class LineActor(Actor["Line", None]):
                     again = True
                     return
         except BaseException as error:
-            if not is_crash(error):
+            if not is_user_error(error):
                 raise
             crashed = await engine.crashes.crashed(line, error)
-            if crashed:
+            if crashed and isinstance(error, Exception):
                 raise
+            if crashed:
+                # Supervision would take some of these for the end of the runtime.
+                raise RuntimeError("serving a key failed") from error
         finally:
             # After a crash its actor still has what woke it, and needs no further call.
             if crashed:

@@ -49,8 +49,8 @@ class Retry:
     `max_attempts` counts executions. `jitter` spreads each delay by up to that share either way,
     from a generator that is seeded with the run id, the step and the attempt, so the same run
     always waits the same; `max_delay` caps the result. Only errors in `retry_on` are tried again,
-    all by default, and never those in `never_retry_on` nor a `PermanentError`. Of a group, as
-    nurseries raise it, what is in it counts.
+    all by default (also those that are no `Exception`), and never those in `never_retry_on` nor a
+    `PermanentError`. Of a group, as nurseries raise it, what is in it counts.
     """
 
     shape: Shape
@@ -60,7 +60,7 @@ class Retry:
     max_delay: float = attrs.field(default=60.0, validator=_check)
     jitter: float = attrs.field(default=0.25, validator=_check)
     retry_on: ErrorTypes = attrs.field(
-        default=(Exception,), converter=_error_types, validator=_check_types
+        default=(BaseException,), converter=_error_types, validator=_check_types
     )
     never_retry_on: ErrorTypes = attrs.field(
         default=(), converter=_error_types, validator=_check_types
@@ -97,16 +97,21 @@ class Retry:
 
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may follow `error`, attempts permitting."""
-        if isinstance(error, BaseExceptionGroup):
-            # What a nursery raises is what was raised in it, and one that is final is enough.
-            # (Python 3.11 takes functions here, and no methods.)
-            if error.subgroup(lambda each: self._is_final(each)) is not None:
-                return False
-            return isinstance(error, self.retry_on) or all(map(self.retries, error.exceptions))
-        return isinstance(error, self.retry_on) and not self._is_final(error)
+        return not self._is_final(error) and self._is_listed(error)
+
+    # What a nursery raises is what was raised in it. `issubclass(type(...))`, because an error may
+    # refuse to tell its `__class__`.
 
     def _is_final(self, error: BaseException) -> bool:
-        return isinstance(error, (PermanentError, self.never_retry_on))
+        if issubclass(type(error), (PermanentError, *self.never_retry_on)):
+            return True
+        return any(map(self._is_final, _inside(error)))
+
+    def _is_listed(self, error: BaseException) -> bool:
+        if issubclass(type(error), self.retry_on):
+            return True
+        inside = _inside(error)
+        return bool(inside) and all(map(self._is_listed, inside))
 
     def delay_for(self, run_id: str, step: str, attempt: int) -> float:
         """Seconds to wait after `attempt` (from 1) failed."""
@@ -124,6 +129,14 @@ class Retry:
                     delay = _AGES if self.base else 0.0
         spread = Random(f"{run_id}\0{step}\0{attempt}").uniform(-self.jitter, self.jitter)
         return min(delay * (1 + spread), self.max_delay)
+
+
+def _inside(error: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of a group; none if `error` is no group."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        return ()
+    assert isinstance(error, BaseExceptionGroup)
+    return error.exceptions
 
 
 DEFAULT_RETRY = Retry.exponential()

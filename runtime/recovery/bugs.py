@@ -89,6 +89,9 @@ def _frames(error: BaseException) -> list[TracebackType]:
     while frame is not None:
         frames.append(frame)
         frame = frame.tb_next
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        # Python makes a RuntimeError of it where it leaves a coroutine.
+        frames += _frames(error.__cause__)
     return frames
 
 

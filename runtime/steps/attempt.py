@@ -62,12 +62,6 @@ def _in_time(current: CurrentStep, value: Any) -> Any:
     return value
 
 
-def only_cancelled(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Whether it is the cancellation of the step, with whatever errors that led to inside it."""
-    cancelled, rest = group.split(trio.Cancelled)
-    return cancelled is not None and (rest is None or isinstance(rest, ExceptionGroup))
-
-
 async def attempt(
     branch: "Branch",
     step: StepFunction[..., Any],

@@ -86,7 +86,7 @@ def failed(
     step: StepFunction[..., Any],
     memory: Memory,
     current: CurrentStep,
-    error: Exception,
+    error: BaseException,
 ) -> StepFailed | None:
     """Stage a failed attempt: None if another follows, else what the workflow gets."""
     ident, number = current.step, current.attempt
@@ -98,7 +98,7 @@ def failed(
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
     policy = step.set.retry or run.workflow.retry or run.engine.retry
     failure, again = _judge(run, step, current, error, policy)
-    feed, timed_out = run.engine.feed, isinstance(error, Overrun)
+    feed, timed_out = run.engine.feed, issubclass(type(error), Overrun)
     if not again:
         final = gave_up(run, ident, memory, failure, current.begun)
         if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
@@ -109,8 +109,9 @@ def failed(
     if step.set.compensate is not None:
         note_attempted(run, step, ident)
     delay = policy.delay_for(run.run_id, ident, number)
-    if isinstance(error, TransientError) and error.retry_after is not None:
-        delay = max(delay, error.retry_after)
+    if issubclass(type(error), TransientError):
+        assert isinstance(error, TransientError)
+        delay = max(delay, error.retry_after or 0.0)
     memory.failure = run.journal.last_failure = failure
     memory.retry = (run.engine.steady() + delay, delay)
     run.journal.retries += 1
@@ -182,7 +183,7 @@ def _judge(
     run: Run,
     step: StepFunction[..., Any],
     current: CurrentStep,
-    error: Exception,
+    error: BaseException,
     policy: Retry,
 ) -> tuple[Failure, bool]:
     """What a failed attempt is, and whether another may follow."""
@@ -190,13 +191,13 @@ def _judge(
     elapsed = current.elapsed()
     kind = FailureKind.STEP_FAILED
     what = named(error)
-    if isinstance(error, Overrun):
+    if issubclass(type(error), Overrun):
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"
         error = TimeoutError(what)
     # A value that cannot be stored, or a bug like that, will not be any better the next time.
-    hopeless = PayloadError | PayloadTypeError | WrongTask
-    again = policy.retries(error) and not isinstance(error, hopeless)
+    hopeless = (PayloadError, PayloadTypeError, WrongTask)
+    again = policy.retries(error) and not issubclass(type(error), hopeless)
     if not again:
         kind = FailureKind.PERMANENT_ERROR
     limits = run.submission.limits

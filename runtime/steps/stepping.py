@@ -15,7 +15,6 @@ from zlib import crc32
 
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal.journal import Call, Entry, Memory
 from keyrun.runtime.run import Run
@@ -25,6 +24,7 @@ from keyrun.runtime.steps.outcome import stage_value, step_failed
 from keyrun.runtime.steps.step import StepFunction
 from keyrun.runtime.steps.trying import announce, attempts
 from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
 from keyrun.runtime.wording import unreadable_outcome
 
@@ -195,7 +195,7 @@ def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> A
     try:
         return run.engine.codec.decode(payload, declared)
     except BaseException as error:  # classes of the user may raise anything
-        if not is_crash(error):
+        if is_fatal(error):
             raise
         unreadable = NonDeterminism(
             unreadable_outcome(ident, error),

@@ -4,26 +4,19 @@ Before it the gate, the hold, the slot and, for a suspect, the time alone; after
 down, and whether another follows.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import trio
 
 from keyrun.runtime.journal.journal import Memory
 from keyrun.runtime.recovery.bugs import is_bug_in_step
 from keyrun.runtime.run import Run
-from keyrun.runtime.steps.attempt import (
-    Exited,
-    Overrun,
-    Raised,
-    Returned,
-    attempt,
-    finish,
-    only_cancelled,
-)
+from keyrun.runtime.steps.attempt import Exited, Overrun, Raised, Returned, attempt, finish
 from keyrun.runtime.steps.current import CurrentStep
 from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
 from keyrun.runtime.steps.step import StepFunction
 from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.views import telling
 from keyrun.runtime.waiting.wait import BACKOFF, Wait
 
@@ -198,7 +191,12 @@ async def _attempt(
             succeeded(run, step, memory, current, value)
         else:
             step.complete(run, memory, current, value)
-    except Exception as error:
+    except BaseException as error:
+        if is_fatal(error):
+            raise
+        # No scope around a shielded step reaches it, and its own timeout raises `Overrun`.
+        if not current.shielded and (branch.closed or is_cancellation(error)):
+            return await _cancelled(branch, step, memory, current, error)
         if run.unwinding is not None and not current.shielded:
             # It was told to stop, and this is how it did: that is nobody's failure.
             current.store_memo()
@@ -214,20 +212,29 @@ async def _attempt(
         if final is not None:
             raise final from error
         return _RETRY
-    except (trio.Cancelled, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and not only_cancelled(error):
-            raise
-        if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
-            failed(run, step, memory, current, Overrun())
-        elif run.unwinding is None and (branch.closed or branch.notice()):
-            branch.note_cancelled(current)
-        elif run.unwinding is not None:
-            telling.step_cancelled(run, current)
-        if isinstance(error, trio.Cancelled):
-            raise
-        await trio.lowlevel.checkpoint_if_cancelled()
-        raise Halt from error
     return value
+
+
+async def _cancelled(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    error: BaseException,
+) -> NoReturn:
+    """Record that an attempt was cancelled, and pass the cancellation on. Another error that the
+    attempt raised then is only how it stopped."""
+    run = branch.run
+    if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
+        failed(run, step, memory, current, Overrun())
+    elif run.unwinding is None and (branch.closed or branch.notice()):
+        branch.note_cancelled(current)
+    elif run.unwinding is not None:
+        telling.step_cancelled(run, current)
+    if issubclass(type(error), trio.Cancelled):
+        raise error
+    await trio.lowlevel.checkpoint_if_cancelled()
+    raise Halt from error
 
 
 def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:

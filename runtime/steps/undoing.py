@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import trio
 
-from keyrun.actors.errors import is_crash
 from keyrun.runtime.continuing import input_of
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.journal.branch import Branch
@@ -34,6 +33,7 @@ from keyrun.runtime.settlement import settle
 from keyrun.runtime.steps.step import StepFunction, as_step
 from keyrun.runtime.steps.trying import attempts
 from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, QuarantineCause, State
 from keyrun.runtime.wording import unreadable_outcome
 
@@ -94,7 +94,7 @@ async def undo(run: Run) -> bool:
     try:
         run_input = engine.codec.decode(input_of(run), run.workflow.input_type)
     except BaseException as error:  # classes of the user may raise anything
-        if not is_crash(error):
+        if is_fatal(error):
             raise
         quarantine_input(run, error)
         return False
@@ -119,7 +119,7 @@ async def undo(run: Run) -> bool:
             try:
                 output = _output(run, step, journal.memories.get(ident))
             except BaseException as error:  # classes of the user may raise anything
-                if not is_crash(error):
+                if is_fatal(error):
                     raise
                 quarantine(run, QuarantineCause.OUTCOME, unreadable_outcome(ident, error))
                 return False
