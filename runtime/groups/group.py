@@ -248,11 +248,10 @@ async def read_status(reading: "Reading", group_id: str) -> GroupStatus | None:
             for entry in page:
                 state = entry.gone
                 if state is None:
-                    run = await reading.status(entry.number, result=False)
-                    if run is None:
+                    state = await reading.state(entry.number)
+                    if state is None:
                         # Forgotten just now: it comes again among the former ones.
                         continue
-                    state = run.state
                 counts[state] = counts.get(state, 0) + 1
     return GroupStatus(
         group_id=group_id,

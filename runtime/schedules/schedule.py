@@ -252,8 +252,7 @@ def split_due(ledger: "Ledger", key: bytes) -> tuple[float, str]:
 async def show(reading: "Reading", schedule: Schedule) -> ScheduleStatus:
     """The public form, with the state of the run that was fired last."""
     number = schedule.last_number
-    run = None if number is None else await reading.status(number, result=False)
-    return ScheduleStatus.of(schedule, None if run is None else run.state)
+    return ScheduleStatus.of(schedule, None if number is None else await reading.state(number))
 
 
 async def page(

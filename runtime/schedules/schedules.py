@@ -327,5 +327,5 @@ class Schedules:
         if engine.runs.live(number) or engine.runs.changing(number) is Change.REDRIVE:
             return True
         # A damaged one is quarantined, and has not ended.
-        status = await engine.reading.status(number, result=False)
-        return status is not None and not status.state.terminal
+        state = await engine.reading.state(number)
+        return state is not None and not state.terminal

@@ -178,7 +178,7 @@ class Listing:
                     continue
                 status = await self._reading.stands(submission, self._reading.tolerant, seen)
                 if wanted.states is None or status.state in wanted.states:
-                    taken[number] = status
+                    taken[number] = await self._reading.with_quarantined(status, number, seen)
             if len(taken) == room:
                 break
         return taken

@@ -124,18 +124,28 @@ class Reading:
 
     async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
         """How a run stands; its result is None if it is not asked for."""
+        show = self.status_of if result else self.without_result
+        return await self._status(number, show, named=True)
+
+    async def state(self, number: int) -> State | None:
+        """Where a run stands; None if there is no such run."""
+        status = await self._status(number, self.without_result, named=False)
+        return None if status is None else status.state
+
+    async def _status(self, number: int, show: Show, *, named: bool) -> RunStatus | None:
+        """How a run stands; if `named`, with the quarantined run that it waits for."""
+        ledger, key, seen = self.ledger, self.ledger.number(number), Seen()
         driven = self._driven(number)
         if driven is not None:
-            return await self._with_children(driven, number)
-        ledger, key = self.ledger, self.ledger.number(number)
+            return await self.with_quarantined(driven, number, seen) if named else driven
         with ledger.store.view():
             raw = await ledger.store.get("runs", key)
             if raw is None:
                 return None
             read = self.read(key, raw)
             if not isinstance(read, StoreError):
-                show = self.status_of if result else self.without_result
-                return await self.stands(read, show, Seen())
+                status = await self.stands(read, show, seen)
+                return await self.with_quarantined(status, number, seen) if named else status
         return (await self.damaged({number: read}))[number]
 
     def _driven(self, number: int) -> RunStatus | None:
@@ -158,7 +168,7 @@ class Reading:
         number = submission.number
         driven = self._driven(number)
         if driven is not None:
-            return await self._with_children(driven, number)
+            return driven
         try:
             standing = await self.ledger.standing(number)
         except DAMAGE as error:
@@ -176,13 +186,6 @@ class Reading:
                 waiting_until=None,
                 quarantine_cause=QuarantineCause.KEY,
             )
-        delayed = submission.delay if standing is None else standing.place is None
-        if status.state is State.WAITING:
-            status = await self._with_children(status, number)
-        elif not delayed:
-            behind = await self._holder(status.key, number, seen)
-            if behind is not None:
-                status = attrs.evolve(status, waiting_on=behind)
         if status.state is State.CANCELLING or not (
             status.state is State.PAUSED or await self.held(status.key, seen) == number
         ):
@@ -190,6 +193,30 @@ class Reading:
         # A step that runs is let finish.
         begun = await self.ledger.store.scan("begun", prefix=self.ledger.number(number), limit=1)
         return attrs.evolve(status, state=State.RUNNING if begun else State.PAUSED)
+
+    async def with_quarantined(self, status: RunStatus, number: int, seen: "Seen") -> RunStatus:
+        """The status of a run with the quarantined run or key that it waits behind, or with the
+        quarantined children that it waits for."""
+        if status.state.terminal or status.state is State.QUARANTINED:
+            return status
+        if status.waiting_on is not None:
+            return await self._with_children(status, number)
+        if self.live(number) is not None:
+            return status
+        behind = await self._holder(status.key, number, seen)
+        if behind is None or await self._is_delayed(number):
+            return status
+        return attrs.evolve(status, waiting_on=behind)
+
+    async def _is_delayed(self, number: int) -> bool:
+        """Whether a run that has not started has no place in the order yet."""
+        with suppress(*DAMAGE):
+            standing = await self.ledger.standing(number)
+            if standing is not None:
+                return standing.place is None
+            submission = await self.ledger.submission(number)
+            return submission is not None and bool(submission.delay)
+        return False
 
     async def _holder(self, key: str, number: int, seen: "Seen") -> str | None:
         """The quarantined run or key that a run of this key waits behind, as its status puts it."""
