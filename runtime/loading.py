@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from keyrun.runtime.journal.entry import started_at
 from keyrun.runtime.records import Standing
 from keyrun.runtime.run import Run
 from keyrun.runtime.values import State
@@ -106,8 +107,13 @@ def take_in(run: Run, journal: Rows, memos: Rows) -> None:
     fold = run.journal.fold
     for key, raw in journal:
         fold(int.from_bytes(key[-4:], "big"), unseal("journal", key, raw))
-    # The status is not stored with every step.
-    run.standing.steps_done = run.journal.steps_done()
+    # The status is not stored with every step, nor when the run starts.
+    standing = run.standing
+    standing.steps_done = run.journal.steps_done()
+    if standing.started_at is None and journal and run.submission.limits.run_timeout is None:
+        standing.started_at = started_at(unseal("journal", key, raw) for key, raw in journal)
+        if standing.started_at is not None and standing.state is State.PENDING:
+            standing.state = State.RUNNING
     for key, raw in memos:
         step, payload = unseal("memo", key, raw)
         run.memos[step] = payload

@@ -1,6 +1,7 @@
 """Entries of a journal: what kinds there are, and what they make known of a call. An entry is a
 list of fields that starts with its kind, what it is about, and when it was made."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -54,6 +55,37 @@ class Call(IntEnum):
     APPROVAL = 7
     CHILD = 8
     GRAPH = 16
+
+
+def began_at(fields: list[Any]) -> float:
+    """When the call began that an entry is about: when the entry was made, if it does not say."""
+    kind, _, at, *rest = fields
+    begun = None
+    if kind == Entry.DONE:
+        begun = rest[3]
+    elif kind in (Entry.FAILED, Entry.GAVE_UP):
+        begun = rest[2]
+    elif kind == Entry.INTERRUPTED:
+        begun = rest[2] if len(rest) > 2 else None
+    return float(at if begun is None else begun)
+
+
+def is_driven(kind: int) -> bool:
+    """Whether an entry of this kind shows that the run was driven."""
+    return kind not in (Entry.NOTE, Entry.REDRIVEN, Entry.CONTINUED)
+
+
+def started_at(entries: Iterable[list[Any]]) -> float | None:
+    """When the first call of the present generation began; None if there is none. The status record
+    is not written when a run starts, so after a crash only the journal may know."""
+    first: float | None = None
+    for fields in entries:
+        if fields[0] == Entry.REDRIVEN:
+            first = None
+        elif is_driven(fields[0]):
+            began = began_at(fields)
+            first = began if first is None else min(first, began)
+    return first
 
 
 class Ending(IntEnum):

@@ -298,7 +298,11 @@ class Line(Places):
         engine.runs.take(run)
         self.head = run
         run.staged = self.group
-        woken, run.standing.berth = run.standing.berth is not None, None
+        standing = run.standing
+        woken, standing.berth = standing.berth is not None, None
+        if standing.state is State.WAITING:
+            # It is driven now. If it has to wait again, it says so.
+            standing.state, standing.waiting_on = State.RUNNING, None
         # Only the first run can have been driven when the process was killed, if it was.
         run.careful = self._untouched and engine.unclean
         if woken and not self._untouched and engine.feed is not None:

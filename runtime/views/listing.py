@@ -104,6 +104,14 @@ class Wanted:
             lost.append(self.key)
         return None if any(asked is not None for asked in lost) else True
 
+    def may_be(self, state: State) -> bool:
+        """May a run fit that the status record shows in this state? It may be out of date where it
+        says that the run waits."""
+        states = self.states
+        if states is None or state in states:
+            return True
+        return state is State.WAITING and State.RUNNING in states
+
     def stored_states(self) -> frozenset[State]:
         """What may be stored of a run that is shown in one of the states: a run that is paused or
         being cancelled is stored as what it is besides."""
@@ -177,7 +185,7 @@ class Listing:
                 if submission is None or not wanted.fits(submission):
                     continue
                 status = await self._reading.stands(submission, self._reading.tolerant, seen)
-                if wanted.states is None or status.state in wanted.states:
+                if wanted.may_be(status.state):
                     taken[number] = await self._reading.with_quarantined(status, number, seen)
             if len(taken) == room:
                 break
@@ -201,7 +209,9 @@ class Listing:
         shown: list[RunStatus] = []
         for number, read in taken.items():
             if not isinstance(read, StoreError):
-                shown.append(read)
+                status = await self._reading.up_to_date(number, read)
+                if wanted.states is None or status.state in wanted.states:
+                    shown.append(status)
                 continue
             fits = wanted.fits_damaged(damaged[number])
             if fits:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.runtime.journal.entry import began_at, is_driven
 from keyrun.runtime.journal.journal import Call, Entry, Journal, Memory
 from keyrun.runtime.records import Standing, Submission, Summary
 from keyrun.runtime.values import Failure, State
@@ -21,9 +22,6 @@ from keyrun.runtime.views.experience import Experience
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import NodeState
     from keyrun.runtime.run import Run
-
-_OWN_WAITS = ("timer", "backoff")
-"""What the journal tells when it is over; the status is not always written again then."""
 
 
 @attrs.frozen(kw_only=True)
@@ -142,7 +140,7 @@ class Tally:
                     fields = [*fields[:7], None]  # its output is not needed
             elif kind == Entry.REDRIVEN:
                 self.first, self.stirred = None, False
-            elif kind != Entry.NOTE and kind != Entry.CONTINUED:
+            elif is_driven(kind):
                 begun = began_at(fields)
                 if self.first is None or begun < self.first:
                     self.first = begun
@@ -153,20 +151,6 @@ class Tally:
 
 
 _DONE, _STEP = int(Entry.DONE), int(Call.STEP)
-
-
-def began_at(fields: list[Any]) -> float:
-    """When the call began that a journal entry is about: when the entry was made, if it does not
-    say."""
-    kind, _, at, *rest = fields
-    begun = None
-    if kind == Entry.DONE:
-        begun = rest[3]
-    elif kind in (Entry.FAILED, Entry.GAVE_UP):
-        begun = rest[2]
-    elif kind == Entry.INTERRUPTED:
-        begun = rest[2] if len(rest) > 2 else None
-    return float(at if begun is None else begun)
 
 
 @attrs.frozen(kw_only=True)
@@ -452,6 +436,7 @@ def _state(records: Records, counts: StepCounts, *, stirred: bool) -> State:
     if state is State.PENDING and stirred:
         state = State.RUNNING
     over = not counts.retrying and not counts.waiting
-    if state is State.WAITING and standing.waiting_on in _OWN_WAITS and over:
+    # The journal has every wait, and the status is not always written again when one is over.
+    if state is State.WAITING and over:
         state = State.RUNNING
     return state

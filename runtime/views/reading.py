@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.runtime.journal.entry import Entry, is_driven
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.records import DAMAGED, Standing, Submission
 from keyrun.runtime.recovery.damage import DAMAGE, stand_in, traces
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """Quarantined children that the status of their parent names."""
+
+_DERIVED = (State.PENDING, State.WAITING)
+"""What the status record says that the journal may know better."""
+_NOTES = 16
+"""Journal entries to look at for one that is not a note."""
 
 Show = Callable[[Submission, Standing | None], RunStatus]
 """Makes of records what a user sees."""
@@ -145,8 +151,11 @@ class Reading:
             read = self.read(key, raw)
             if not isinstance(read, StoreError):
                 status = await self.stands(read, show, seen)
-                return await self.with_quarantined(status, number, seen) if named else status
-        return (await self.damaged({number: read}))[number]
+                if named:
+                    status = await self.with_quarantined(status, number, seen)
+        if isinstance(read, StoreError):
+            return (await self.damaged({number: read}))[number]
+        return await self.up_to_date(number, status)
 
     def _driven(self, number: int) -> RunStatus | None:
         """How a run stands that is in memory. An end that is only staged has not happened yet."""
@@ -171,6 +180,9 @@ class Reading:
             return driven
         try:
             standing = await self.ledger.standing(number)
+            untouched = standing is None or standing.state is State.PENDING
+            if untouched and await self._was_driven(number):
+                standing = attrs.evolve(standing or Standing(), state=State.RUNNING)
         except DAMAGE as error:
             standing = Standing.damaged(error)
         status = show(submission, standing)
@@ -271,6 +283,41 @@ class Reading:
         if len(quarantined) > _NAMED:
             named.append(f"{len(quarantined) - _NAMED} more (quarantined)")
         return attrs.evolve(status, waiting_on=", ".join(named + others))
+
+    async def _was_driven(self, number: int) -> bool:
+        """Whether the journal shows that a run was driven in its present generation."""
+        rows = await self.ledger.store.scan(
+            "journal", prefix=self.ledger.number(number), limit=_NOTES, reverse=True
+        )
+        kinds = (unseal("journal", key, raw)[0] for key, raw in rows)
+        return is_driven(next((kind for kind in kinds if kind != Entry.NOTE), Entry.NOTE))
+
+    async def up_to_date(self, number: int, status: RunStatus) -> RunStatus:
+        """The status of a run with what the journal knows and the status record does not. The
+        record is written when a run waits, not with every step, so it may be older. Reading the
+        journal takes its time: this must not be called in a view."""
+        if status.state.terminal or status.state is State.QUARANTINED:
+            return status
+        if self.live(number) is not None:
+            return status
+        from keyrun.runtime.views.progress import stored
+        from keyrun.runtime.views.stored_run import StoredRun, knows_journal
+
+        try:
+            with self.ledger.store.view():
+                if await knows_journal(self.ledger, number):
+                    return status
+            run = StoredRun(self, None, number)
+            records = await run.refresh()
+        except DAMAGE:
+            return status
+        if records is None or records.standing.state.terminal:
+            return status
+        found = stored(records, run.tally)
+        status = attrs.evolve(status, steps_done=found.steps.done, started_at=found.started_at)
+        if status.state in _DERIVED and found.state is State.RUNNING:
+            return attrs.evolve(status, state=State.RUNNING, waiting_on=None, waiting_until=None)
+        return status
 
     async def held(self, key: str, seen: "Seen") -> int | None:
         """The run whose turn it is, if its key is paused, or all are. Those behind it just wait."""

@@ -7,6 +7,7 @@ import attrs
 import trio
 
 from keyrun.runtime.graphs.errors import MissingExtra
+from keyrun.runtime.journal.entry import Entry
 from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.records import Standing
 from keyrun.runtime.views.journal_follower import SLICE, JournalFollower, Rows
@@ -19,11 +20,17 @@ if TYPE_CHECKING:
     from keyrun.runtime.views.drawings import Drawings
 
 
-async def journal_next(ledger: Ledger, number: int) -> int:
-    """The sequence number of the next journal entry of a run."""
-    prefix = ledger.number(number)
-    rows = await ledger.store.scan("journal", prefix=prefix, limit=1, reverse=True)
-    return int.from_bytes(rows[0][0][-4:], "big") + 1 if rows else 1
+async def knows_journal(ledger: Ledger, number: int) -> bool:
+    """Whether the status record of a run knows all that is in its journal. A machine replaces its
+    entries, so nobody can tell."""
+    rows = await ledger.store.scan("journal", prefix=ledger.number(number), limit=1, reverse=True)
+    standing = await ledger.standing(number)
+    if not rows or standing is None:
+        return not rows
+    if standing.journal_next != int.from_bytes(rows[0][0][-4:], "big") + 1:
+        return False
+    first = await ledger.get("journal", ledger.entry(number, 0))
+    return first is None or first[0] != Entry.TURN or standing.state.terminal
 
 
 async def last_entry(ledger: Ledger, number: int) -> float | None:
@@ -38,9 +45,9 @@ async def last_entry(ledger: Ledger, number: int) -> float | None:
 
 class StoredRun:
     """The records of a run as of the last `refresh`. A second refresh reads only the journal
-    entries that came since the first."""
+    entries that came since the first. Without `drawings` its nodes are not traced."""
 
-    def __init__(self, reading: Reading, drawings: "Drawings", number: int) -> None:
+    def __init__(self, reading: Reading, drawings: "Drawings | None", number: int) -> None:
         self._reading = reading
         self._drawings = drawings
         self._ledger = reading.ledger
@@ -54,7 +61,7 @@ class StoredRun:
     async def refresh(self) -> Records | None:
         """Read what is new. Return the records besides the journal, or None if there is no such
         run."""
-        if not self._known:
+        if not self._known and self._drawings is not None:
             submission = await self._ledger.submission(self._number)
             if submission is None:
                 return None
@@ -82,7 +89,7 @@ class StoredRun:
             standing = await ledger.standing(number)
             if standing is None or not (standing.state.terminal or standing.summary):
                 return None
-            if await journal_next(ledger, number) != standing.journal_next:
+            if not await knows_journal(ledger, number):
                 return None
             records = await self._rest()
             if records is None:
