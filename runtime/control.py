@@ -51,12 +51,12 @@ class Control:
         if run.standing.state.terminal:
             # It was staged first, so it wins; but it has not ended before it is durable.
             await run.gate()
-            return False
+            return self._unchanged(run)
         decided = run.journal.undoing
         quarantined = run.standing.state is State.QUARANTINED
         if decided is not None and decided[0] != State.CANCELLED and not quarantined:
             # It has failed, and only what it did is being undone.
-            return False
+            return self._unchanged(run)
         run.standing.cancel_requested = True
         # Nobody knows what the code of a quarantined run would compensate.
         undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
@@ -93,7 +93,10 @@ class Control:
         """End a run that nobody drives as failed; if somebody does, leave it alone."""
         engine = self._engine
         run = await self._find(run_id)
-        if run is None or run.standing.state.terminal or engine.runs.live(run.number):
+        if run is None:
+            return
+        if run.standing.state.terminal or engine.runs.live(run.number):
+            self._unchanged(run)
             return
         run.line.remove(run.number)
         settle(run, State.FAILED, failure=failure)
@@ -186,8 +189,10 @@ class Control:
         """Hold a run, or let it go on. Says whether there was anything to change."""
         engine = self._engine
         run = await self._find(run_id)
-        if run is None or run.standing.state.terminal or run.standing.paused == paused:
+        if run is None:
             return False
+        if run.standing.state.terminal or run.standing.paused == paused:
+            return self._unchanged(run)
         live = engine.runs.live(run.number) is not None
         if not paused and run.standing.berth is not None and not live:
             # In one commit with the request: what sleeps and is not paused any more may have
@@ -195,8 +200,10 @@ class Control:
             berth, place = run.standing.berth, run.standing.place
             await engine.parking.wake(run.number, run.key, place, berth.due)
             run = await self._find(run_id)
-            if run is None or run.standing.state.terminal or not run.standing.paused:
+            if run is None:
                 return False
+            if run.standing.state.terminal or not run.standing.paused:
+                return self._unchanged(run)
         run.standing.paused = paused
         run.write(Entry.NOTE, "", "paused" if paused else "resumed")
         run.store_standing()
@@ -212,6 +219,14 @@ class Control:
         if not paused:
             await self._wake(run)
         return True
+
+    def _unchanged(self, run: Run) -> bool:
+        """Answer that there is nothing to change. A key queue that was made to find that out is
+        dropped when its actor finds nothing to do."""
+        line = self._engine.lines.get(run.key)
+        if line is not None:
+            line.wake()
+        return False
 
     def _resume(self, run: Run) -> None:
         """Have a run look whether it may go on. While it was held it could not let others go ahead,

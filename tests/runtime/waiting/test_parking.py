@@ -747,3 +747,22 @@ async def test_a_run_that_went_ahead_goes_on_after_a_restart_before_the_one_that
         *("polite begins", "working first", "working second", "working third", "polite ends"),
         *("pending first", "pending second", "pending third"),
     ]
+
+
+@pytest.mark.parametrize("operation", ["resume", "pause twice", "cancel after the end"])
+async def test_an_operation_that_changes_nothing_leaves_no_key_in_memory(
+    autojump_clock: MockClock, operation: str
+) -> None:
+    async with open_test_runtime(workflows=[napping], evict_after=0.1) as rt:
+        await rt.submit(napping, 1000, key="k", run_id="r")
+        await trio.sleep(5)
+        if operation == "pause twice":
+            await rt.pause("r")
+            await trio.sleep(5)
+        elif operation == "cancel after the end":
+            await rt.cancel("r")
+        assert rt.statistics().keys == 0
+        ask = {"resume": rt.resume, "pause twice": rt.pause}.get(operation, rt.cancel)
+        assert await ask("r") is False
+        await trio.sleep(5)
+        assert rt.statistics().keys == 0
