@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.handle import RunHandle
     from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
     from keyrun.runtime.opening import open_runtime
+    from keyrun.runtime.outbox import OutboxStatus
     from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
     from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
     from keyrun.runtime.policies.rate import RateLimit
@@ -190,6 +191,7 @@ __all__ = [
     "NodeView",
     "NonDeterminism",
     "Once",
+    "OutboxStatus",
     "OutputTooLarge",
     "PermanentError",
     "Port",
@@ -267,6 +269,7 @@ _LATER = {
     "handle": ("RunHandle",),
     "machines": ("Cancel", "Continue", "Fail", "Succeed", "Turn", "TurnSignal", "machine"),
     "opening": ("open_runtime",),
+    "outbox": ("OutboxStatus",),
     "policies.breaker": ("CircuitBreaker", "CircuitState", "CircuitStatus"),
     "policies.cadence": ("EverySeconds", "EverySteps", "Manual"),
     "policies.rate": ("RateLimit",),

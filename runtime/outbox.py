@@ -12,6 +12,7 @@ Rules:
   the conversion of entries that an older Keyrun wrote.
 """
 
+import os
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -25,7 +26,7 @@ from keyrun.runtime.ledger import NUMBER, Ledger, wrong_content
 from keyrun.runtime.logs import logger
 from keyrun.runtime.records import GENERATION, Standing, Submission
 from keyrun.runtime.recovery.damage import DAMAGE
-from keyrun.storage import StoreCorrupt
+from keyrun.storage import LmdbStore, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 from keyrun.storage.store import upper_bound
 
@@ -313,6 +314,16 @@ def _decode(number: int, entry: Entry) -> StoredOutcome:
 def _sequence(record: bytes) -> int:
     sequence: int = NUMBER.unpack_from(record, len(record) - NUMBER.size - _RUN.size)[0]
     return sequence
+
+
+async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> int:
+    """Drop the waiting ends of a store that no runtime has open, and stop the collecting. Returns
+    the number of ends."""
+    store = LmdbStore(path)
+    async with store, store.claim(namespace):
+        outbox = Outbox(Ledger(store.namespace(namespace)))
+        await outbox.open(hook=False)
+        return await outbox.discard(collecting=False)
 
 
 async def outbox_status(ledger: Ledger) -> OutboxStatus:

@@ -24,6 +24,7 @@ COMMANDS = {
     "graph": ("keyrun.cli.graph:command", "Draw a run of a graph"),
     "keys": ("keyrun.cli.keys:command", "List keys with unfinished runs"),
     "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed for good"),
+    "outbox": ("keyrun.cli.outbox:command", "Count ends that wait for the hook"),
     "schedules": ("keyrun.cli.schedules:command", "List schedules and when they fire"),
     "verify": ("keyrun.cli.verify:command", "Look for damaged records"),
     "compact": ("keyrun.cli.compact:command", "Give back unused space"),

@@ -119,6 +119,8 @@ def blows(store: MemoryStore) -> list[Blow]:
             run_id = key = None
             if table in ("runs", "status", "journal", "begun", "memo", "reports", "dead", "outbox"):
                 run_id = numbers[peek.ledger.split_number(record)[0]]
+            elif table == "outcomes":
+                run_id = numbers[int.from_bytes(record[-12:-4], "big")]
             elif table in ("delayed", "ended", "timers"):
                 run_id = numbers[peek.ledger.split_timed(record)[1]]
             elif table == "queue":
@@ -164,7 +166,10 @@ def filled() -> MemoryStore:
     store = MemoryStore()
 
     async def main() -> None:
-        async with open_test_runtime(store, workflows=[sums, doomed]) as runtime:
+        broken = RecordingHook(failures=1_000_000)
+        async with open_test_runtime(
+            store, workflows=[sums, doomed], on_terminal=broken
+        ) as runtime:
             await fill(runtime)
             store.crash()
             await trio.sleep_forever()
