@@ -106,6 +106,9 @@ def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path) -> None:
         assert json.loads(lines("status", store, run_id, "--json")[0]) == runs[run_id]
         assert any("is damaged" in line for line in lines("status", store, run_id))
         assert any("is damaged" in line for line in lines("history", store, run_id))
+    for run_id in ("r4", "r5"):
+        assert runs[run_id]["quarantine_cause"] == "damaged"
+        assert any("quarantined (damaged)" in line for line in lines("status", store, run_id))
     found = [json.loads(run) for run in lines("runs", store, "--json", "--state", "quarantined")]
     assert {run["run_id"] for run in found} == {"r4", "r5"}
 

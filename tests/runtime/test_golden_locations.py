@@ -9,7 +9,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import GateNotWaiting, RunEnded, RunStatus, Runtime, State
+from keyrun.runtime import (
+    GateNotWaiting,
+    QuarantineCause,
+    RunEnded,
+    RunStatus,
+    Runtime,
+    State,
+    open_reader,
+)
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.testing import CrashingMemoryStore, RecordingHook, open_test_runtime, virtual_wall
 from tests.runtime.golden import locations
@@ -135,9 +143,6 @@ async def finish(rt: Runtime) -> None:
     for run_id in ("paused", "delayed-paused"):
         await rt.resume(run_id)
     await rt.resume_key("paused-key")
-    for run_id in ("unregistered", "contradicted", "remembers", "uncompensated"):
-        with suppress(RunEnded):  # a later Keyrun tries some of these again by itself
-            await rt.redrive(run_id)
     for run_id in ("dead", "misfit"):
         if (await status_of(rt, run_id)).generation == 1:
             await rt.redrive(run_id)
@@ -314,6 +319,26 @@ async def test_every_run_of_an_earlier_keyrun_finishes_after_another_crash(
         crashes += 1
     assert crashes == 1
     check_hook(hook)
+
+
+@FILE
+async def test_why_runs_of_an_earlier_keyrun_are_quarantined_is_recognised(
+    autojump_clock: MockClock, file: Path
+) -> None:
+    """It has stored the text of the reason only."""
+    store = MemoryStore()
+    await locations.read(file, store)
+    async with open_reader(store) as reader:
+        runs = await reader.runs(state=State.QUARANTINED, limit=1000)
+        causes = {run.run_id: run.quarantine_cause for run in runs}
+    assert causes == {
+        "unregistered": QuarantineCause.UNREGISTERED,
+        "contradicted": QuarantineCause.CONTRADICTION,
+        "uncompensated": QuarantineCause.CONTRADICTION,
+        "remembers": QuarantineCause.OUTCOME,
+        "damaged-run": QuarantineCause.DAMAGED,
+        "damaged-journal": QuarantineCause.DAMAGED,
+    }
 
 
 @FILE

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -36,7 +37,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.storage import MemoryStore, PayloadTypeError
+from keyrun.storage import MemoryStore, PayloadTypeError, StoreCrashed
 from keyrun.storage.record import seal, unseal
 from keyrun.testing import CrashingMemoryStore, RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -184,6 +185,33 @@ async def test_a_run_whose_code_does_not_fit_is_tried_again_by_itself_at_every_o
 
 
 @EACH_MISFIT
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "kept"])
+@pytest.mark.parametrize("commit", range(1, 7))
+async def test_a_crash_while_a_run_is_quarantined_or_tried_again_costs_nothing(
+    autojump_clock: MockClock,
+    cause: QuarantineCause,
+    misfit: Workflow[Any, Any],
+    commit: int,
+    applied: bool,
+) -> None:
+    store, hook = CrashingMemoryStore(), RecordingHook()
+    await begun(store)
+    for workflows in ([misfit], [misfit], [shop]):
+        store.crash_at(commit, applied=applied)
+        with suppress(StoreCrashed):  # at the first commit the runtime is not open yet
+            async with open_test_runtime(store, workflows=workflows, on_terminal=hook):
+                await trio.sleep(20)
+        store.crash_at(10**9, applied=False)
+    async with open_test_runtime(store, workflows=[shop], on_terminal=hook) as rt:
+        entries = [e.event for e in await rt.history("first")].count("quarantined")
+        assert entries <= 1
+        for run_id, item in (("first", "a book"), ("second", "a pen")):
+            run = await rt.submit(shop, Order(item), key="k", run_id=run_id)
+            assert await run.result() == f"{item} shipped"
+    assert list(dict.fromkeys(outcome.run_id for outcome in hook.outcomes)) == ["first", "second"]
+
+
+@EACH_MISFIT
 async def test_the_result_of_a_quarantined_run_raises_at_the_call_and_while_it_waits(
     autojump_clock: MockClock, cause: QuarantineCause, misfit: Workflow[Any, Any]
 ) -> None:
@@ -314,6 +342,21 @@ async def test_a_quarantined_run_can_be_redriven_released_cancelled_and_forgotte
         for name in ("redriven", "released"):
             run = await rt.submit(shop, Order("a book"), key=name, run_id=name)
             assert await run.result() == "a book shipped"
+
+
+async def test_a_delayed_run_does_not_wait_behind_a_quarantined_one_before_it_is_due(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    await begun(store)
+    async with open_test_runtime(store, workflows=[other]) as rt:
+        await rt.submit(other, key="k", run_id="late", delay=100)
+        await trio.sleep(20)
+        assert (await stands(rt, "second")).waiting_on == "run first (quarantined)"
+        assert (await stands(rt, "late")).waiting_on is None
+        await trio.sleep(100)
+        assert (await stands(rt, "late")).waiting_on == "run first (quarantined)"
+        assert (await stands(rt, "late")).state is State.PENDING
 
 
 async def test_a_quarantined_run_waits_for_nothing_else(autojump_clock: MockClock) -> None:

@@ -226,6 +226,27 @@ async def test_the_result_of_the_run_whose_key_is_quarantined_raises_and_those_b
         assert [await run.result() for run in runs] == ["r0", "r1", "r2"]
 
 
+async def test_a_parent_waits_for_a_child_whose_key_is_quarantined_and_names_it(
+    autojump_clock: MockClock, fault: Fault
+) -> None:
+    @workflow
+    async def parent(ctx: Context) -> str:
+        return await ctx.child(job, key="bad")
+
+    async with open_test_runtime(workflows=[job, parent]) as rt:
+        run = await rt.submit(parent, key="good")
+        with trio.move_on_after(100) as waited:
+            await run.result()
+        assert waited.cancelled_caught
+        (child,) = await rt.runs(key="bad")
+        status = await run.status()
+        assert status is not None
+        assert status.waiting_on == f"child {child.run_id} (quarantined)"
+        fault.mend()
+        await rt.release_key("bad")
+        assert await run.result() == child.run_id
+
+
 async def test_those_behind_the_run_of_a_quarantined_key_wait_also_when_it_is_cancelled(
     autojump_clock: MockClock, fault: Fault
 ) -> None:
