@@ -28,6 +28,7 @@ from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.policies.instances import Instances
 from keyrun.runtime.policies.retry import DEFAULT_RETRY
 from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.recovery.crashes import Crashes
 from keyrun.runtime.retention import Retention, Sweeper
 from keyrun.runtime.run import Run
@@ -338,9 +339,9 @@ class Engine:
             self.delivery.add(run.key)
 
     def fail(self, error: Exception) -> None:
-        """Nothing can go on: the store failed, or Keyrun has a bug."""
+        """Stop everything: the store failed, or Keyrun has a bug. The first error counts."""
         if self.failure is None:
-            self.failure = error
+            self.failure = store_failure(error) or error
             self.stopped = True
             self.scope.cancel()
             self.block.cancel()

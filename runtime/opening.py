@@ -152,6 +152,9 @@ async def open_runtime(
 async def _run_work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
     try:
         await _work(engine, task_status)
+    except* StoreError as group:
+        # A nursery of a workflow wraps the failure of the store together with what it cancelled.
+        engine.fail(group)
     finally:
         engine.finished.set()
 

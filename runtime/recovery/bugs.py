@@ -10,7 +10,7 @@ from types import TracebackType
 
 from keyrun.errors import KeyrunError
 from keyrun.runtime.recovery.damage import DAMAGE
-from keyrun.storage import StoreError
+from keyrun.storage import StoreCorrupt, StoreError
 
 _OURS = ("keyrun.runtime.", "keyrun.storage.", "keyrun.actors.")
 _INNER = frozenset(
@@ -65,6 +65,16 @@ def is_store_failure(error: BaseException) -> bool:
     modules = [_module(frame) for frame in _frames(error)][1:]
     ours = [name for name in modules if name.startswith("keyrun.runtime.")]
     return bool(ours) and ours[0] not in _DOORS
+
+
+def store_failure(error: BaseException) -> StoreError | None:
+    """The error that says that the store failed, and not only one record of it: the error itself,
+    or one in a group, as nurseries raise them. None if there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(store_failure, error.exceptions)), None)
+    if isinstance(error, StoreCorrupt):
+        return error if error.key is None else None
+    return error if isinstance(error, StoreError) else None
 
 
 def is_bug_in_step(error: BaseException) -> bool:

@@ -15,13 +15,14 @@ import trio
 from keyrun.actors import Supervision
 from keyrun.runtime.logs import log_key
 from keyrun.runtime.records import Quarantine, Standing
+from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.runs import Location
 from keyrun.runtime.settlement import settle
 from keyrun.runtime.values import QuarantineCause, State
 from keyrun.runtime.views import telling
 from keyrun.runtime.views.events import EventKind
 from keyrun.runtime.wording import named
-from keyrun.storage import StoreCorrupt, StoreError
+from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -60,16 +61,18 @@ class Crashes:
         engine = self._engine
         if engine.actors.scope().cancel_called:
             engine.actors.renew_scope()
+        failure = store_failure(error)
+        if failure is not None:
+            engine.fail(failure)
+            return False
         try:
-            if _is_fatal(error):
-                raise error
             self._log_crash(line, error)
             # What the run was driven in may be cancelled.
             with trio.CancelScope(shield=True):
                 await _restore(line)
                 self._last = line.key, await engine.ledger.head(line.key)
         except Exception as other:
-            if _is_fatal(other):
+            if store_failure(other) is not None:
                 engine.fail(other)
             else:
                 said = f"the key {line.key!r} could not be put in order"
@@ -109,13 +112,6 @@ class Crashes:
         self._tell(EventKind.KEY_RELEASED, key)
         log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
         return self._engine.actors.release(key)
-
-
-def _is_fatal(error: BaseException) -> bool:
-    """Whether it is the store that failed, and not only one record of it."""
-    if isinstance(error, StoreCorrupt):
-        return error.key is None
-    return isinstance(error, StoreError)
 
 
 async def _restore(line: "Line") -> None:

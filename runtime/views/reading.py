@@ -155,7 +155,7 @@ class Reading:
                     status = await self.with_quarantined(status, number, seen)
         if isinstance(read, StoreError):
             return (await self.damaged({number: read}))[number]
-        return await self.up_to_date(number, status)
+        return await self.up_to_date(number, status) if named else status
 
     def _driven(self, number: int) -> RunStatus | None:
         """How a run stands that is in memory. An end that is only staged has not happened yet."""
