@@ -223,7 +223,6 @@ class Admission:
         engine.unfinished.admitted(submission)
         if submission.delay:
             engine.delays.stage(group, submission)
-            group.when_durable(engine.delays.admit, submission)
         else:
             line = engine.lines.get(submission.key)
             place = line.place(number) if line else ledger.place(submission.key, number)

@@ -33,14 +33,17 @@ async def stored_counter(ledger: Ledger) -> int:
     return 1 if fields is None else int(fields[0])
 
 
-async def stored_clock(ledger: Ledger) -> float:
-    """How late it was at least when runs last left memory; 0 where nobody knows."""
+async def stored_clock(ledger: Ledger) -> tuple[float, float]:
+    """Return how late it was, at least, when an earlier process last stored the time, and how far
+    the wall clock was behind that; zeros where nobody knows."""
     try:
         fields = await ledger.get("counter", ledger.name("clock"))
-        return 0.0 if fields is None else float(fields[0])
+        # Earlier versions did not store the second field.
+        time, behind = (*(fields or ()), 0.0, 0.0)[:2]
+        return float(time), float(behind)
     except DAMAGE as error:
         logger.error("how late it was last cannot be read, and is left to the clock: %s", error)
-        return 0.0
+        return 0.0, 0.0
 
 
 async def _highest(ledger: Ledger) -> int:

@@ -262,7 +262,8 @@ def unasked(ident: str) -> str:
 def _out_of_time(run: Run) -> Failure:
     standing = run.standing
     limit = run.submission.limits.run_timeout
-    elapsed = run.engine.wall() - (standing.started_at or 0.0)
+    # By the clock that is never set back.
+    elapsed = run.engine.steady() - (standing.deadline or 0.0) + (limit or 0.0)
     last = run.journal.last_failure
     step, attempt = standing.step, standing.attempt or None
     if step is None and last is not None:

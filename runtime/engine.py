@@ -42,7 +42,7 @@ from keyrun.runtime.views.reading import Reading
 from keyrun.runtime.waiting.parking import Parking
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
-from keyrun.runtime.waiting.wallclock import SteadyClock
+from keyrun.runtime.waiting.wallclock import TOLERANCE, SteadyClock
 from keyrun.runtime.workflow import Registry
 from keyrun.storage import Store, StoreClosed
 from keyrun.storage.payload import PayloadCodec
@@ -183,6 +183,9 @@ class Engine:
         """Set when all runs that were there before are counted and their lines are awake."""
         self.recovered = False
         """Whether that is so."""
+        self.set_back = 0.0
+        """Seconds by which the wall clock was set back since an earlier process had the store, as
+        far as is known."""
         self.next_number = 1
         self.opened_at = 1
         """The first number that was not taken before."""
@@ -228,13 +231,22 @@ class Engine:
     async def read_counter(self) -> None:
         """Go on where the last owner of the store stopped."""
         self.next_number = self.opened_at = await stored_counter(self.ledger)
-        self.steady.at_least(await stored_clock(self.ledger))
+        time, behind = await stored_clock(self.ledger)
+        self.steady.at_least(time)
+        self.set_back = max(0.0, self.steady() - self.wall() - behind)
 
     def keep_time(self) -> None:
         """Have it stored how late it is, with what is staged."""
         key = self.ledger.name("clock")
         group = self.commits.open_group()
-        group.put("counter", key, sealed("counter", key, self.steady()))
+        steady = self.steady()
+        group.put("counter", key, sealed("counter", key, steady, steady - self.wall()))
+
+    def keep_time_if_set_back(self) -> None:
+        """Have it stored how late it really is if the wall clock is behind: the next process has to
+        know."""
+        if self.steady() - self.wall() > TOLERANCE:
+            self.keep_time()
 
     def line(self, key: str) -> Line:
         """The line of a key, made if there is none."""

@@ -1,5 +1,10 @@
-"""Delays: runs that were submitted for later and get their place in line when they are due."""
+"""Delays: runs that were submitted for later and get their place in the queue when they are due.
 
+When a run is due is a time of the steady clock. A wall clock that is set forward is followed, and
+one that is set back makes no delay longer, also over a restart.
+"""
+
+from contextlib import suppress
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -8,7 +13,9 @@ import trio
 from keyrun.runtime.ledger import placed, sealed
 from keyrun.runtime.records import Standing, Submission
 from keyrun.runtime.recovery.salvage import set_aside
+from keyrun.runtime.waiting.timers import LOOK
 from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
@@ -21,12 +28,16 @@ class Delays:
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._heap: list[tuple[float, int]] = []
+        """When each run is due, and its number."""
         self._changed = trio.Event()
 
     def stage(self, group: "Group", submission: Submission) -> None:
-        """Write down when a run is due."""
-        key = self._record(submission)
-        group.put("delayed", key, sealed("delayed", key))
+        """Write down when a run is due, counted from when it was submitted."""
+        engine, key = self._engine, self._record(submission)
+        due = submission.submitted_at + engine.steady() - engine.wall() + submission.delay
+        group.put("delayed", key, sealed("delayed", key, due))
+        engine.keep_time()
+        group.when_durable(self._admit, submission, due)
 
     def remove(self, group: "Group", submission: Submission) -> None:
         """A run will never get a place."""
@@ -37,19 +48,19 @@ class Delays:
         due = submission.submitted_at + submission.delay
         return self._engine.ledger.timed(due, submission.number)
 
-    def admit(self, submission: Submission) -> None:
-        """A delayed run is durable; its time is counted from when it was submitted."""
-        due = submission.submitted_at + submission.delay
-        rest = min(due - self._engine.wall(), submission.delay)
+    def _admit(self, submission: Submission, due: float) -> None:
         self._engine.runs.begin_delay(submission)
-        heappush(self._heap, (trio.current_time() + rest, submission.number))
+        heappush(self._heap, (due, submission.number))
         self._changed.set()
 
     async def recover(self) -> None:
         """Take up what an earlier process left."""
-        ledger = self._engine.ledger
-        for key, _ in await self._engine.store.scan("delayed", prefix=ledger.prefix):
-            number = ledger.split_timed(key)[1]
+        ledger, steady = self._engine.ledger, self._engine.steady
+        for key, raw in await self._engine.store.scan("delayed", prefix=ledger.prefix):
+            due, number = ledger.split_timed(key)
+            with suppress(StoreCorrupt):
+                # Earlier versions stored nothing here.
+                due = next(iter(unseal("delayed", key, raw)), due)
             try:
                 submission = await ledger.submission(number)
             except StoreCorrupt as error:
@@ -57,7 +68,9 @@ class Delays:
                 continue
             if submission is not None:
                 self._engine.enter(submission.key)
-                self.admit(submission)
+                # It was at least as late when the run was submitted, whatever the clock says today.
+                steady.at_least(due - submission.delay)
+                self._admit(submission, due)
 
     async def run(self) -> None:
         """Give each run its place when it is due."""
@@ -66,9 +79,11 @@ class Delays:
             if not self._heap:
                 await self._changed.wait()
                 continue
-            due = self._heap[0][0]
-            if due > trio.current_time():
-                with trio.move_on_at(due):
+            rest = self._heap[0][0] - self._engine.steady()
+            # What is less than the clock can tell is no time.
+            if rest > 1e-5:
+                self._engine.keep_time_if_set_back()
+                with trio.move_on_after(min(rest, max(LOOK, rest / 100))):
                     await self._changed.wait()
                 continue
             number = heappop(self._heap)[1]

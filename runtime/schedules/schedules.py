@@ -20,7 +20,7 @@ from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.runs import Change
 from keyrun.runtime.schedules.schedule import NEVER, Plan, Schedule, due_key, split_due
 from keyrun.runtime.schedules.timetable import Every, Once
-from keyrun.runtime.waiting.wallclock import WallClock
+from keyrun.runtime.waiting.wallclock import TOLERANCE, WallClock
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import unseal
 
@@ -159,6 +159,8 @@ class Schedules:
             group.put("schedules", record, sealed("schedules", record, *new.fields()))
             if (key := self._key(new)) is not None:
                 group.put("firings", key, sealed("firings", key, new.counted))
+        # Which clock the due times are of must be known to the next process.
+        self._engine.keep_time()
         self._changes += 1
         self._staged[schedule_id] = new
         group.when_durable(self._durable, schedule_id, new)
@@ -208,10 +210,13 @@ class Schedules:
 
     async def _opened(self, now: float) -> None:
         """What could not start its run may find its workflow by now, and the clock may have been
-        set back."""
+        set back since: those that count seconds are as far away as they were."""
+        set_back = self._engine.set_back
         async for due, counted, schedule in self._indexed():
             if counted or due >= NEVER:
                 placed = self._placed(schedule, now)
+                if counted and due < NEVER and set_back > TOLERANCE and placed.due is not None:
+                    placed = attrs.evolve(placed, due=min(placed.due, due - set_back))
                 if placed.due is not None and placed.due < due:
                     self._stage(schedule, placed)
 

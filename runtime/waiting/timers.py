@@ -14,7 +14,6 @@ import trio
 
 from keyrun.runtime.logs import logger
 from keyrun.runtime.recovery.damage import trace
-from keyrun.runtime.waiting.wallclock import TOLERANCE
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
@@ -81,8 +80,7 @@ class Timers:
         """Now, on Trio's clock. If the wall clock was set forward, all are due sooner; if it was
         set back, how late it really is must be known to the next process, too."""
         now, wall = trio.current_time(), self._engine.steady()
-        if wall - self._engine.wall() > TOLERANCE:
-            self._engine.keep_time()
+        self._engine.keep_time_if_set_back()
         jump = wall - now - self._ahead
         if jump > 0.001:
             self._ahead += jump

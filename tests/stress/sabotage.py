@@ -108,14 +108,14 @@ def state() -> None:
 
 def delay() -> None:
     """Runs that are to begin later begin at once."""
-    admit = Delays.admit
+    admit = Delays._admit
 
-    def hasty(self: Delays, submission: Submission) -> None:
-        admit(self, submission)
+    def hasty(self: Delays, submission: Submission, due: float) -> None:
+        admit(self, submission, due)
         self._heap[:] = [(0.0, number) for _, number in self._heap]
         self._changed.set()
 
-    replace(Delays, "admit", hasty)
+    replace(Delays, "_admit", hasty)
 
 
 def once() -> None:

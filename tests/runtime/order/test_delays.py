@@ -145,9 +145,9 @@ async def test_a_clock_that_jumps_back_does_not_make_the_delay_longer(
         assert log.names == ["a"]
         store.crash()
     async with open_test_runtime(store, workflows=[log.job], wall=wall) as rt:
-        reopened = trio.current_time()
         await (await rt.submit(log.job, "b", key="b", run_id="b")).result()
-    assert log.begun["b"] == pytest.approx(reopened + 50, abs=0.1)
+    # The clock was last stored up to 10 s before the crash.
+    assert 50 <= log.begun["b"] <= 60
 
 
 async def test_a_delayed_run_is_the_same_run_when_it_is_submitted_again(

@@ -402,7 +402,7 @@ async def test_a_clock_set_back_while_nobody_was_there_holds_up_no_interval(
     clock.off = -86_400.0
     async with open_test_runtime(store, workflows=[log.job], wall=clock) as rt:
         await trio.sleep(250)
-    assert log.begun == pytest.approx([100, 250, 350], abs=0.2)
+    assert log.begun[:3] == pytest.approx([100, 200, 300], abs=0.2)
 
 
 @pytest.mark.parametrize("misfire", ["fire_once", "skip"])
