@@ -5,6 +5,7 @@ asks for anything else.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio
 from keyrun.runtime import Backpressure, Priority, RunEnded, Runtime, UnknownRun
 from keyrun.storage import StoreError
 from tests.faults.evidence import NEVER, Call, Evidence
-from tests.faults.plan import Life, living, make_up
+from tests.faults.plan import SIGNAL, Life, living, make_up
 
 
 class Clients:
@@ -55,6 +56,8 @@ class Clients:
         life = call.life
         if life is None or isinstance(answer, Exception):
             return
+        if answer is not False:
+            self.evidence.known.add(str(life))
         match call.what:
             case "submit":
                 self.evidence.submitted(life)
@@ -80,6 +83,8 @@ class Clients:
             match call.what:
                 case "submit" if status is not None:
                     answer = status
+                case "submit" if life is not None and self.evidence.is_lost(life):
+                    self.evidence.complain(f"{life} was known before a restart, and is lost")
                 case "forget" if status is None:
                     answer = None
                 case "redrive" if status is not None and life is not None:
@@ -96,13 +101,14 @@ class Clients:
                     self._submit,
                     self._repeat,
                     self._cancel,
+                    self._signal,
                     self._hold,
                     self._let_go,
                     self._redrive,
                     self._forget,
                     self._read,
                 ],
-                [8, 1, 2, 2, 3, 3, 2, 1],
+                [8, 1, 2, 2, 2, 3, 3, 2, 1],
             )[0](runtime)
             await trio.sleep(random.choice([0, 0, 0.01, 0.3, 2]))
 
@@ -117,7 +123,31 @@ class Clients:
         delay = random.choice([0, 0, 0, 0.001, 2, 15])
         if delay:
             self.watchers.start_soon(self._watch_delay, life, delay)
-        await self._offer(runtime, life, delay)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._offer, runtime, life, delay)
+            if random.random() < 0.4:
+                await trio.sleep(random.choice([0, 0.0005, 0.001, 0.03, 0.05]))
+                await self._act_on(runtime, life)
+
+    async def _act_on(self, runtime: Runtime, life: Life) -> None:
+        """Ask for something that may come before the submit of the run has returned."""
+        run_id = life.run_id
+        number = len(self.evidence.calls)
+        about = str(life)
+        match self.random.choice(["cancel", "pause", "signal", "redrive", "forget", "status"]):
+            case "cancel":
+                await self.ask("cancel", about, lambda: runtime.cancel(run_id), life)
+            case "pause":
+                await self.ask("pause", f"run {about}", lambda: runtime.pause(run_id), life)
+            case "signal":
+                send = partial(runtime.signal, run_id, SIGNAL, number)
+                await self.ask("signal", about, send, life)
+            case "redrive":
+                await self.ask("redrive", about, lambda: runtime.redrive(run_id), life)
+            case "forget":
+                await self.ask("forget", about, lambda: runtime.forget(run_id), life)
+            case "status":
+                await self.ask("status", about, lambda: self._seen(runtime, life), life)
 
     async def _offer(self, runtime: Runtime, life: Life, delay: float) -> None:
         self.evidence.expect(life, delayed=bool(delay))
@@ -151,19 +181,36 @@ class Clients:
                 return
 
     async def _repeat(self, runtime: Runtime) -> None:
-        life = self._any(lambda status: True)
-        if life is not None and str(life) in self.evidence.sittings:
+        """Submit again what was submitted. After a forget that would be a run of its own."""
+        evidence = self.evidence
+        life = self._any(lambda life: not evidence.asked("forget", life))
+        if life is not None and (evidence.is_there(life) or not evidence.is_delayed(life)):
             await self._offer(runtime, life, 0)
 
-    def _any(self, wanted: Callable[[Life], bool]) -> Life | None:
-        there = [
-            life for life in self.lives.values() if self.evidence.is_there(life) and wanted(life)
+    def _any(self, wanted: Callable[[Life], bool] = lambda life: True) -> Life | None:
+        """A run that is there, or one whose submit has not returned."""
+        evidence, lives = self.evidence, list(self.lives.values())
+        early = [
+            life
+            for life in lives
+            if not evidence.is_there(life) and evidence.asked("submit", life) and wanted(life)
         ]
+        if early and self.random.random() < 0.5:
+            return self.random.choice(early)
+        there = [life for life in lives if evidence.is_there(life) and wanted(life)]
         return self.random.choice(there[-12:]) if there else None
 
     async def _cancel(self, runtime: Runtime) -> None:
-        if life := self._any(lambda life: True):
+        if life := self._any():
             await self.ask("cancel", str(life), lambda: runtime.cancel(life.run_id), life)
+
+    async def _signal(self, runtime: Runtime) -> None:
+        """Send a number that tells which call it was sent by."""
+        if life := self._any():
+            number = len(self.evidence.calls)
+            await self.ask(
+                "signal", str(life), lambda: runtime.signal(life.run_id, SIGNAL, number), life
+            )
 
     async def _hold(self, runtime: Runtime) -> None:
         random = self.random
@@ -174,21 +221,29 @@ class Clients:
             await self.ask("resume", "all", runtime.resume_all)
         elif lot < 0.5:
             await self.ask("pause", f"key {key}", lambda: runtime.pause_key(key))
-        elif life := self._any(lambda life: True):
-            await self.ask("pause", f"run {life}", lambda: runtime.pause(life.run_id))
+        elif life := self._any():
+            await self.ask("pause", f"run {life}", lambda: runtime.pause(life.run_id), life)
 
     async def _let_go(self, runtime: Runtime) -> None:
         key = self.random.choice(self.keys)
         await self.ask("resume", f"key {key}", lambda: runtime.resume_key(key))
-        if life := self._any(lambda life: True):
+        if life := self._any():
             await self.ask("resume", f"run {life}", lambda: runtime.resume(life.run_id))
 
     async def _redrive(self, runtime: Runtime) -> None:
-        if life := self._any(self.evidence.has_failed):
+        evidence = self.evidence
+        if life := self._any(lambda life: not evidence.is_there(life) or evidence.has_failed(life)):
             await self.ask("redrive", str(life), lambda: runtime.redrive(life.run_id), life)
 
     async def _forget(self, runtime: Runtime) -> None:
-        if life := self._any(self.evidence.has_ended):
+        evidence = self.evidence
+        # A submit that is repeated meanwhile could make a run of its own.
+        if life := self._any(
+            lambda life: (
+                not evidence.is_there(life)
+                or (evidence.has_ended(life) and not evidence.asked("submit", life))
+            )
+        ):
             await self.ask("forget", str(life), lambda: runtime.forget(life.run_id), life)
 
     async def _read(self, runtime: Runtime) -> None:
@@ -197,3 +252,10 @@ class Clients:
         await runtime.dead_letters()
         for life in list(self.lives.values())[-2:]:
             await runtime.history(life.run_id)
+        if chosen := self._any():
+            await self.ask("status", str(chosen), partial(self._seen, runtime, chosen), chosen)
+
+    async def _seen(self, runtime: Runtime, life: Life) -> bool:
+        """Whether the status of a run says that it is there."""
+        status = await runtime.status(life.run_id)
+        return status is not None and status.headers["life"] == str(life.number)

@@ -70,9 +70,13 @@ class Evidence:
         self.executions: dict[tuple[str, str], list[Execution]] = defaultdict(list)
         self.calls: list[Call] = []
         self.forgotten: set[str] = set()
+        self.known: set[str] = set()
+        """The lives of which a call said that they are there."""
         self._accepted: set[str] = set()
         self._delayed: set[str] = set()
         self.notes: dict[str, list[str]] = {}
+        self.heard: dict[str, dict[str, tuple[int | None, str]]] = defaultdict(dict)
+        """By life and step: the call that sent the signal, and the step before the wait for it."""
         self._held: dict[str, float] = {}
         self._running: dict[str, list[Execution]] = defaultdict(list)
         self._seen: dict[str, list[Sitting]] = defaultdict(list)
@@ -116,6 +120,21 @@ class Evidence:
     def is_there(self, life: "Life") -> bool:
         """Whether a run was accepted and not forgotten."""
         return str(life) in self._accepted and str(life) not in self.forgotten
+
+    def is_delayed(self, life: "Life") -> bool:
+        """Whether a run was submitted with a delay."""
+        return str(life) in self._delayed
+
+    def is_lost(self, life: "Life") -> bool:
+        """Whether a run that is not there was there before."""
+        return str(life) in self.known and str(life) not in self.forgotten
+
+    def asked(self, what: str, life: "Life") -> bool:
+        """Whether a call has been made about a run and not been answered."""
+        return any(
+            call.answered == NEVER and (call.what, call.about) == (what, str(life))
+            for call in self.calls
+        )
 
     def has_ended(self, life: "Life") -> bool:
         """Whether the hook was told of its latest generation."""
@@ -176,7 +195,9 @@ class Evidence:
             if self._held.get(held, 0):
                 self.complain(f"{step} of {sitting} began while {held} was paused")
         for call in self.cancels(sitting):
-            if call.answer is True and call.called > sitting.admitted_before:
+            # What is accepted before the submit has returned counts, too.
+            early = sitting.generation == 1
+            if call.answer is True and (early or call.called > sitting.admitted_before):
                 self.complain(f"{step} of {sitting} began after it was cancelled")
         if sitting.told:
             self.complain(f"{step} of {sitting} began after its end was told")
@@ -191,6 +212,12 @@ class Evidence:
         one.sitting.last = ending
         if one in self._running[life.key]:
             self._running[life.key].remove(one)
+
+    def hear(self, life: "Life", step: str, said: int | None, before: str) -> None:
+        """A wait for a signal has returned with what this call sent, or timed out."""
+        heard = self.heard[str(life)]
+        if heard.setdefault(step, (said, before))[0] != said:
+            self.complain(f"{step} of {life} heard {heard[step][0]}, and then {said}")
 
     def crashed(self, *, killed: bool) -> None:
         """Nothing of before goes on."""

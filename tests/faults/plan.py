@@ -9,6 +9,7 @@ from keyrun.runtime import (
     Context,
     PermanentError,
     Retry,
+    SignalTimeout,
     TransientError,
     current_step,
     step,
@@ -17,7 +18,8 @@ from keyrun.runtime import (
 from tests.faults.evidence import Evidence
 
 MAX_ATTEMPTS = 3
-KINDS = ("quick", "quick", "slow", "slow", "noted", "once", "sleep", "pair", "limited")
+SIGNAL = "news"
+KINDS = ("quick", "quick", "slow", "slow", "noted", "once", "sleep", "pair", "limited", "listen")
 
 
 @attrs.frozen
@@ -104,6 +106,13 @@ async def once(life: Life, seconds: float) -> str:
     return await _act(life, seconds)
 
 
+@step
+async def hear(life: Life, said: int | None, before: str) -> str:
+    """Tell which signal a wait returned, and which step was done before the wait began."""
+    Told.evidence.hear(life, current_step().step, said, before)
+    return await _act(life, 0)
+
+
 @workflow(retry=Retry.exponential(max_attempts=MAX_ATTEMPTS, base=0.5, max_delay=2.0))
 async def living(ctx: Context, life: Life) -> list[str]:
     """Go through the phases, and say which executions of steps it was given the values of."""
@@ -123,6 +132,13 @@ async def living(ctx: Context, life: Life) -> list[str]:
                 await ctx.sleep(seconds)
             case "pair":
                 given += await ctx.gather(ctx.step(slow, life, seconds), ctx.step(quick, life))
+            case "listen":
+                given.append(await ctx.step(quick, life))
+                try:
+                    said = await ctx.wait_signal(SIGNAL, timeout=seconds)
+                except SignalTimeout:
+                    said = None
+                given.append(await ctx.step(hear, life, said, given[-1]))
             case "limited":
                 with ctx.move_on_after(seconds):
                     given.append(await ctx.step(slow, life, seconds / 2))

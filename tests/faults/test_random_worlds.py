@@ -16,6 +16,8 @@ from keyrun.runtime import Priority, State
 from keyrun.runtime.order.line import Line
 from keyrun.runtime.outbox import Outbox
 from keyrun.runtime.run import Run
+from keyrun.storage import MemoryStore
+from keyrun.storage.batch import Tables
 from tests.faults.simulated.simulation import seeded
 from tests.faults.world import World
 
@@ -75,7 +77,16 @@ def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.Monkey
         for sittings in evidence.sittings.values():
             seen.update(str(one.told[0].state) for one in sittings if one.told)
             seen["redriven"] += len(sittings) - 1
-    calls = ("submit", "cancel", "pause", "resume", "redrive", "forget", "redriven")
+        seen["heard"] += sum(map(len, evidence.heard.values()))
+        seen["early"] += sum(
+            call.called < evidence.sittings[str(call.life)][0].admitted_before
+            for call in evidence.calls
+            if call.life is not None and call.what != "submit"
+        )
+    calls = (
+        *("submit", "cancel", "signal", "pause", "resume", "redrive", "forget", "status"),
+        *("redriven", "heard", "early"),
+    )
     ends = [str(state) for state in State if state.terminal]
     assert all(seen[name] > 2 for name in (*calls, *ends)), seen
 
@@ -90,6 +101,12 @@ def _late(line: Line, place: int, number: int, priority: Priority) -> None:
     line.window.insert(0, (place, number, None))
 
 
+async def _show_early(store: MemoryStore, tables: Tables) -> None:
+    """As `MemoryStore._commit`, but a batch can be read before its commit has returned."""
+    store._publish(tables)
+    await trio.sleep(store.latency)
+
+
 async def _lose(outbox: Outbox, cursor: bytes) -> None:
     """Like `Outbox.next_key`, but finds no end that an earlier process did not deliver."""
 
@@ -100,6 +117,7 @@ async def _lose(outbox: Outbox, cursor: bytes) -> None:
         ("keyrun.runtime.run.Run.stopped", property(_deaf), "was paused"),
         ("keyrun.runtime.order.line.Line.found", _late, "began before"),
         ("keyrun.runtime.outbox.Outbox.next_key", _lose, "was never told"),
+        ("keyrun.storage.MemoryStore._commit", _show_early, "began after it was cancelled"),
     ],
 )
 def test_a_broken_engine_is_found_out(
@@ -108,5 +126,5 @@ def test_a_broken_engine_is_found_out(
     monkeypatch.setattr(broken, by)
     monkeypatch.setattr("tests.faults.world.LONG", 500.0)
     assert any(
-        said in wrong for seed in range(20) for wrong in played(seed, monkeypatch).evidence.wrong
+        said in wrong for seed in range(60) for wrong in played(seed, monkeypatch).evidence.wrong
     )

@@ -1,6 +1,6 @@
 """The verdict: what of all that was seen of a random world breaks a promise, when it is over."""
 
-from keyrun.runtime import FailureKind, RunOutcome, State
+from keyrun.runtime import Delivery, FailureKind, RunOutcome, State
 from tests.faults.evidence import NEVER, Call, Evidence, Sitting
 
 
@@ -8,6 +8,8 @@ def judge(evidence: Evidence) -> list[str]:
     """Everything that is wrong."""
     for sitting in evidence.accepted():
         _judge_end(evidence, sitting)
+    for life in evidence.heard:
+        _judge_signals(evidence, life)
     for key, notes in evidence.notes.items():
         _judge_notes(evidence, key, notes)
     for key in evidence.notes:
@@ -40,7 +42,9 @@ def _whole(evidence: Evidence, sitting: Sitting, call: Call) -> bool:
     """Whether a call was made and answered while there was no other generation."""
     following = evidence.sittings[str(sitting.life)][sitting.generation :]
     end = following[0].admitted_after if following else NEVER
-    return sitting.admitted_before < call.called and call.answered < end
+    return (sitting.generation == 1 or sitting.admitted_before < call.called) and (
+        call.answered < end
+    )
 
 
 def _judge_failure(evidence: Evidence, sitting: Sitting, outcome: RunOutcome) -> None:
@@ -61,6 +65,37 @@ def _judge_result(evidence: Evidence, sitting: Sitting, outcome: RunOutcome) -> 
             evidence.complain(f"{sitting} has the value of {given}, and ran {step} {len(known)} x")
         elif known[-1].ending != "done":
             evidence.complain(f"{sitting} has the value of {given}, which ended {known[-1].ending}")
+
+
+def _judge_signals(evidence: Evidence, life: str) -> None:
+    """Signals that were acknowledged are heard once each, first in, first out. What a generation
+    does not take is gone with it, so only the first one is judged."""
+    if len(evidence.sittings[life]) > 1:
+        return
+    heard = list(evidence.heard[life].values())
+    taken = [evidence.calls[said] for said, _ in heard if said is not None]
+    if len(set(map(id, taken))) < len(taken):
+        evidence.complain(f"{life} heard a signal twice: {heard}")
+    for place, call in enumerate(taken):
+        if (call.what, call.about) != ("signal", life):
+            evidence.complain(f"{life} heard {call}")
+        if any(later.answered < call.called for later in taken[place:]):
+            evidence.complain(f"{life} heard signals out of order: {heard}")
+    kept = [
+        call
+        for call in evidence.calls
+        if (call.what, call.about) == ("signal", life) and isinstance(call.answer, Delivery)
+    ]
+    for call in kept:
+        if call not in taken and any(call.answered < later.called for later in taken):
+            evidence.complain(f"{life} did not hear {call}, and later ones: {heard}")
+    for place, (said, before) in enumerate(heard):
+        if said is None:
+            step, _, execution = before.rpartition(":")
+            began = evidence.executions[life, step][int(execution) - 1].began
+            sooner = [evidence.calls[number] for number, _ in heard[:place] if number is not None]
+            if lost := [call for call in kept if call.answered < began and call not in sooner]:
+                evidence.complain(f"{life} waited in vain, and was sent {lost}")
 
 
 def _judge_notes(evidence: Evidence, key: str, notes: list[str]) -> None:

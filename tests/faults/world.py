@@ -30,7 +30,10 @@ class World(Clients):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         Told.evidence = self.evidence
-        self.store = CrashingMemoryStore(latency=self.random.choice([0, 0, 0.001, 0.05]))
+        self.store = CrashingMemoryStore(
+            latency=self.random.choice([0, 0, 0.001, 0.05]),
+            apply_first=self.random.random() < 0.5,
+        )
         self._reliable = False
 
     async def play(self) -> Evidence:

@@ -232,7 +232,7 @@ class Simulation:
         assert role.cancel_at is not None
         await trio.sleep_until(role.cancel_at)
         known = self.world.runs.get(role.run_id)
-        if known is None or not known.acknowledged or known.cancelled:
+        if known is None or known.cancelled:
             return
         self.asked.add(role.run_id)
         self.world.note(f"cancel {role.run_id}")
@@ -271,7 +271,7 @@ class Simulation:
             async with self._hands[role.key]:
                 world.held_keys.discard(role.key)
                 await runtime.resume_key(role.key)
-        elif run_id in world.runs and world.runs[run_id].acknowledged:
+        elif run_id in world.runs:
             if await runtime.pause(run_id):
                 world.note(f"paused {run_id}")
                 world.runs[run_id].held = True

@@ -22,7 +22,8 @@ class Seam(StrEnum):
 
 
 class WitnessedStore(CrashingMemoryStore):
-    """A store in memory whose commits the world sees. With `chance` each takes its own time."""
+    """A store in memory whose commits the world sees. With `chance` each takes its own time, and
+    some are applied first and answered later."""
 
     world: World
 
@@ -33,6 +34,7 @@ class WitnessedStore(CrashingMemoryStore):
     async def _commit(self, tables: Tables) -> None:
         if self._chance is not None:
             self.latency = self._chance.choice((0.0, 0.0, 0.001, 0.02, 0.2))
+            self.apply_first = self._chance.random() < 0.5
         await super()._commit(tables)
 
     def _apply(self, tables: Tables) -> None:
