@@ -28,7 +28,7 @@ SMALL = {
     "keyrun.runtime.order.entrance.AT_HAND": (0, 2),
     "keyrun.runtime.order.places.WINDOW": (1, 3),
     "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
-    "keyrun.runtime.views.survey.PAGE": (1, 4),
+    "keyrun.runtime.views.journal_follower._FIRST": (1, 4),
     "keyrun.runtime.recovery.recovery.MARKS": (1, 4),
 }
 """What keeps little in memory, and reads little at once: as if there were very much."""
