@@ -3,6 +3,7 @@ as text."""
 
 import json
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -12,17 +13,17 @@ from uuid import UUID
 import attrs
 
 
-def dumps(value: Any, *, indent: int | None = None) -> str:
+def dumps(value: Any) -> str:
     """`value` as JSON."""
-    separators = (",", ":") if indent is None else None
     return json.dumps(
-        value,
-        ensure_ascii=False,
-        allow_nan=False,
-        indent=indent,
-        separators=separators,
-        default=as_text,
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=as_text
     )
+
+
+def pieces(value: Any, *, indent: int) -> Iterator[str]:
+    """Yield `value` as indented JSON, piece by piece."""
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=indent, default=as_text)
+    return encoder.iterencode(value)
 
 
 def loads(text: str | bytes) -> Any:

@@ -1,40 +1,55 @@
-"""The meter of a template: how much work it may take to fill it in.
+"""The meter of a template: limits the work that filling it in may take.
 
-While a template is filled in, nothing else in the process moves, and what comes in from outside
-says how long its loops are. So turns are counted, and so is, at a rate, what filters, methods,
-comparisons and texts look at or make. What is too much is an error, always at the same point.
+While a template is filled in, the event loop stands still, and data from outside decides how long
+its loops are. So everything that a template does is charged before it is done: turns of loops,
+items and letters that are looked at or made, and arguments. Beyond the limit the template fails,
+always at the same point.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from functools import wraps
+from decimal import Decimal
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 
 MOST = 1_000_000
-"""Turns, of about a microsecond each."""
+"""Turns that one template may take, of about a microsecond each."""
+TOGETHER = 2 * MOST
+"""Turns that all templates in one value may take."""
 LARGEST = 1024 * 1024
 """Letters or items that a part of a template may make."""
+BITS = 4096
+"""Bits of a whole number. Larger ones take long to multiply, divide and print."""
 
-_LOOKED_AT = 16
-"""So many items or letters are looked at in the time of a turn."""
+_LETTERS = 16
+"""Letters that are looked at in the time of a turn."""
+_ITEMS = 4
+"""Items that are looked at in the time of a turn."""
+_NODES = 16
+"""Parts of an expression that are evaluated in the time of a turn."""
 
 _left: "ContextVar[list[int] | None]" = ContextVar("keyrun.flows.meter", default=None)
 
 
-def metered(fill: Callable[[], Any]) -> Any:
-    """What `fill` gives, with a meter of its own running."""
-    token = _left.set([MOST])
+def metered(fill: Callable[[], Any], most: int = MOST) -> Any:
+    """Return the result of `fill`, which may take `most` turns, and no more than are left to the
+    value around it."""
+    around = _left.get()
+    allowed = most if around is None else min(most, around[0])
+    left = [allowed]
+    token = _left.set(left)
     try:
         return fill()
     finally:
         _left.reset(token)
+        if around is not None:
+            around[0] -= allowed - left[0]
 
 
 def charge(turns: int) -> None:
-    """Count so many turns."""
+    """Count these turns."""
     left = _left.get()
     if left is not None:
         left[0] -= turns
@@ -42,66 +57,127 @@ def charge(turns: int) -> None:
             raise SecurityError(f"it would take more than {MOST:,} turns to fill it in")
 
 
+def refuse(why: str) -> Any:
+    """Fail the template."""
+    raise SecurityError(why)
+
+
 def look(value: Any) -> Any:
-    """Count that a value is looked at; gives it back."""
-    if isinstance(value, str | list | tuple | dict | range):
-        charge(len(value) // _LOOKED_AT)
+    """Charge for looking at a text or at the items of a container, and return it."""
+    if isinstance(value, str | bytes):
+        charge(len(value) // _LETTERS)
+    elif isinstance(value, list | tuple | dict | range):
+        charge(len(value) // _ITEMS)
     return value
 
 
 def make(value: Any) -> Any:
-    """Count that a text or a list was made, and refuse what is too large; gives it back."""
-    if isinstance(value, str | list | tuple) and len(value) > LARGEST:
-        raise SecurityError(f"a part of it has more than {LARGEST:,} letters or items")
+    """Charge for a value that was made, and refuse one that is too large. Returns it."""
+    if isinstance(value, str | bytes | list | tuple | range) and len(value) > LARGEST:
+        refuse(f"a part of it has more than {LARGEST:,} letters or items")
+    return look(value)
+
+
+def weigh(value: Any) -> int:
+    """Charge for all that is in a value, however deep, and return the turns. A container that
+    stands in several places counts in each of them."""
+    total = 0
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str | bytes):
+            turns = len(each) // _LETTERS
+        elif isinstance(each, list | tuple | dict):
+            turns = 1 + len(each) // _ITEMS
+        else:
+            continue
+        if turns:
+            total += turns
+            charge(turns)
+        if isinstance(each, list | tuple | dict):
+            left.extend(each)
+            left.extend(each.values() if isinstance(each, dict) else ())
+    return total
+
+
+def number(value: Any) -> Any:
+    """Refuse a number that takes long to compute with. Returns the value."""
+    if isinstance(value, int):
+        if value.bit_length() > BITS:
+            refuse(f"a whole number in it has more than {BITS:,} bits")
+    elif isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) > BITS // 4:
+        refuse(f"a number in it has more than {BITS // 4:,} digits")
+    return value
+
+
+def key(value: Any) -> Any:
+    """Refuse what cannot be the name of an item: hashing or showing it could take long. Returns
+    the value."""
+    if isinstance(value, tuple | list | dict):
+        refuse("the name of an item is a text or a number")
     return look(value)
 
 
 def turns(items: Iterable[Any], each: int) -> Iterator[Any]:
-    """The items of a loop, whose turns count `each`."""
+    """Yield the items of a loop, and charge `each` for a turn."""
     for item in items:
         charge(each)
         yield item
 
 
-INNER: dict[str, Callable[..., Any]] = {"look()": look, "make()": make, "turns()": turns}
-"""Filters that only `install` can name."""
-
-
-def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that counts what it looks at; what it does with an item is like a turn."""
-    # What Jinja2 marks so gets the environment, or the like, before its value.
-    at = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        value = args[at] if len(args) > at else None
-        if isinstance(value, list | tuple | dict | range):
-            charge(len(value))
-        else:
-            look(value)
-        return function(*args, **kwargs)
-
-    return call
-
-
 def install(tree: nodes.Template) -> nodes.Template:
-    """The same template, counting."""
+    """Return the same template with charges. `keyrun.flows.filters` has the filters with `()` in
+    their names, which no template can name itself."""
     for loop in list(tree.find_all(nodes.For)):
+        parts = sum(1 for _ in loop.find_all(nodes.Node))
         letters = sum(len(text.data) for text in loop.find_all(nodes.TemplateData))
-        each = nodes.Const(1 + letters // _LOOKED_AT, lineno=loop.lineno)
+        each = nodes.Const(1 + parts // _NODES + letters // _LETTERS, lineno=loop.lineno)
         loop.iter = _through("turns()", loop.iter, loop.lineno, each)
-    for comparison in list(tree.find_all(nodes.Compare)):
-        for operand in comparison.ops:
-            operand.expr = _through("look()", operand.expr, comparison.lineno)
-    for parent in list(tree.find_all(nodes.Node)):
-        for name, value in list(parent.iter_fields()):
-            if isinstance(value, nodes.Concat):
-                setattr(parent, name, _through("make()", value, value.lineno))
     for block in list(tree.find_all(nodes.AssignBlock)):
         block.filter = _through("make()", block.filter, block.lineno)
+    _replace(tree)
     if tree.environment is not None:
         tree.set_environment(tree.environment)
     return tree
+
+
+def _replace(parent: nodes.Node) -> None:
+    """Put our own functions in the place of what Jinja2 leaves to Python, inner ones first."""
+    for name, value in list(parent.iter_fields()):
+        if isinstance(value, list):
+            for at, item in enumerate(value):
+                if isinstance(item, nodes.Node):
+                    _replace(item)
+                    value[at] = _ours(item)
+        elif isinstance(value, nodes.Node):
+            _replace(value)
+            setattr(parent, name, _ours(value))
+
+
+def _ours(node: nodes.Node) -> nodes.Node:
+    match node:
+        case nodes.Compare():
+            return _compared(node)
+        case nodes.Concat():
+            return _through("concat()", nodes.List(node.nodes, lineno=node.lineno), node.lineno)
+        case nodes.Getitem(arg=nodes.Slice()):
+            node.node = _through("look()", node.node, node.lineno)
+        case nodes.Dict():
+            for pair in node.items:
+                pair.key = _through("key()", pair.key, node.lineno)
+    return node
+
+
+def _compared(node: nodes.Compare) -> nodes.Expr:
+    """A chain of comparisons as one comparison after the other."""
+    chain: nodes.Expr | None = None
+    left = node.expr
+    for operand in node.ops:
+        sign = nodes.Const(operand.op, lineno=node.lineno)
+        one = _through("compare()", left, node.lineno, sign, operand.expr)
+        chain = one if chain is None else nodes.And(chain, one, lineno=node.lineno)
+        left = operand.expr
+    return node.expr if chain is None else chain
 
 
 def _through(name: str, value: Any, line: int, *args: nodes.Expr) -> nodes.Filter:

@@ -16,7 +16,21 @@ from keyrun.flows.extras import need
 LONGEST = 1024 * 1024
 """Letters of text that a template may make."""
 _MARKS = ("{{", "{%", "{#")
-_NOT_HERE = ("Extends", "Include", "Import", "FromImport", "Block", "Macro", "CallBlock")
+TOKENS = 10_000
+"""Words and signs inside the tags of a template. To compile one takes about 0.1 ms for each."""
+_SAID = 500
+"""Letters of an error that are repeated."""
+_NOT_HERE = (
+    "Extends",
+    "Include",
+    "Import",
+    "FromImport",
+    "Block",
+    "Macro",
+    "CallBlock",
+    "EvalContextModifier",
+    "ScopedEvalContextModifier",
+)
 
 
 class Fillable(Protocol):
@@ -45,7 +59,8 @@ class Items:
 
     def fill(self, names: Mapping[str, Any]) -> list[Any]:
         """The list."""
-        return [item.fill(names) for item in self.items]
+        filled: list[Any] = _together(lambda: [item.fill(names) for item in self.items])
+        return filled
 
 
 @attrs.frozen
@@ -56,7 +71,10 @@ class Fields:
 
     def fill(self, names: Mapping[str, Any]) -> dict[str, Any]:
         """The mapping."""
-        return {name: field.fill(names) for name, field in self.fields.items()}
+        filled: dict[str, Any] = _together(
+            lambda: {name: field.fill(names) for name, field in self.fields.items()}
+        )
+        return filled
 
 
 class Template:
@@ -121,15 +139,22 @@ def _metered(fill: Any) -> Any:
     return lambda names: metered(lambda: fill(names))
 
 
+def _together(fill: Any) -> Any:
+    """Fill in all templates of one value: together they may take no more than two may."""
+    from keyrun.flows.meter import TOGETHER, metered
+
+    return metered(fill, TOGETHER)
+
+
 def _compiled(source: str, where: str) -> Any:
     sandbox = _sandbox()
     from jinja2 import nodes
     from jinja2.environment import TemplateExpression
-    from jinja2.exceptions import TemplateError
 
     from keyrun.flows.meter import install
 
     try:
+        _check_length(sandbox, source, where)
         tree = sandbox.parse(source)
         for kind in _NOT_HERE:
             for node in tree.find_all(getattr(nodes, kind)):
@@ -143,10 +168,23 @@ def _compiled(source: str, where: str) -> Any:
         compiled = sandbox.from_string(install(nodes.Template([result], lineno=1)))
         evaluate = TemplateExpression(compiled, undefined_to_none=False)
         return _metered(lambda names: _value(evaluate, names, where, expression.lineno))
-    except TemplateError as error:
-        raise _failed(where, error) from error
-    except RecursionError as error:
+    except (RecursionError, MemoryError) as error:
         raise TemplateFailed(f"the template {where} is nested too deep") from error
+    except SyntaxError as error:
+        # It is of the Python that Jinja2 makes of the template: loops in loops in loops.
+        raise TemplateFailed(f"the template {where} is nested too deep: {error.msg}") from error
+    except Exception as error:
+        raise _failed(where, error) from error
+
+
+def _check_length(sandbox: Any, source: str, where: str) -> None:
+    count = 0
+    for _, kind, _ in sandbox.lex(source):
+        count += kind not in ("data", "whitespace")
+        if count > TOKENS:
+            raise TemplateFailed(
+                f"the template {where} has more than {TOKENS:,} words and signs in its tags"
+            )
 
 
 def _only_expression(tree: Any) -> Any:
@@ -159,7 +197,7 @@ def _only_expression(tree: Any) -> Any:
 
 
 def _value(evaluate: Any, names: Mapping[str, Any], where: str, line: int) -> Any:
-    from keyrun.flows.sandbox import as_value
+    from keyrun.flows.filters import as_value
 
     try:
         value = as_value(evaluate(dict(names)))
@@ -184,6 +222,7 @@ def _failed(where: str, error: Exception, line: int | None = None) -> TemplateFa
     line = line or getattr(error, "lineno", None) or _line_of(error)
     place = f", line {line}" if line else ""
     said = getattr(error, "message", None) or str(error) or type(error).__name__
+    said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
     return TemplateFailed(f"the template {where}{place}: {said}")
 
 

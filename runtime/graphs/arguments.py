@@ -24,15 +24,15 @@ def rendering(
         # Templates come with flows, which stand above: only who has written one needs them.
         fillable = import_module("keyrun.flows.templates").fillable
         scope = import_module("keyrun.flows.scope").scope
-        parts = {name: fillable(value, f"args.{name}") for name, value in args.items()}
+        ready = fillable(dict(args), "args")
     except ImportError as error:
         raise MissingExtra(
             f'templates in args need Jinja2 ({error}): pip install "keyrun[flows]"'
         ) from error
 
     def render(given: "Told") -> dict[str, Any]:
-        names = scope(given)
-        return {name: part.fill(names) for name, part in parts.items()}
+        filled: dict[str, Any] = ready.fill(scope(given))
+        return filled
 
     return render
 

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from keyrun.actors.errors import shown
-from keyrun.runtime.graphs.effort import MOST, effort, items
+from keyrun.runtime.graphs.effort import MOST, effort, size_of
 from keyrun.runtime.graphs.errors import ConditionError, MissingExtra
 from keyrun.runtime.graphs.shortcut import shortcut
 from keyrun.runtime.values import Failure
@@ -23,12 +23,15 @@ NAMES = ("output", "input", "outputs", "error")
 """What a condition can be about."""
 
 LONGEST = 1000
-"""Letters of an expression. What reads it goes as deep as it is long, and ends the process where
+"""Letters of an expression."""
+DEEPEST = 24
+"""Brackets in brackets. CEL's parser takes about 6 kB of stack for each, and ends the process where
 the stack ends, which in threads can be at half a megabyte."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)")
 _EXPECTING = re.compile(r" expecting \{.*\}")
 _TEXTS = re.compile(r"""'[^'\\\n]*'|"[^"\\\n]*\"""")
+_MATCHES = re.compile(r"\bmatches\s*\(\s*$")
 _ODD_TEXTS = ("\\", "'''", '"""', "//", "`")
 _OUTPUT = re.compile(r"(?<![\w.])output\b(?:\s*\.\s*([A-Za-z_]\w*)\s*(\(?))?")
 _BINDS = re.compile(r"\.(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,")
@@ -70,7 +73,7 @@ class Condition:
         """What it looks at in the output; None if that is the whole of it."""
         self.shortcut = shortcut(source)
         """Answers it in Python, if it is of the usual kind."""
-        self._effort = effort(_without_texts(source))
+        self._effort = effort(_without_texts(source, patterns=True))
 
     @classmethod
     def compile(cls, source: str) -> "Condition":
@@ -84,9 +87,14 @@ class Condition:
             ) from None
         if len(source) > LONGEST:
             raise Unreadable([Fault(f"it has {len(source):,} letters, and may have {LONGEST:,}")])
+        deep = _depth(_without_texts(source))
+        if deep > DEEPEST:
+            said = f"its brackets are nested {deep} deep, and may be nested {DEEPEST} deep"
+            raise Unreadable([Fault(said)])
         try:
             program = cel.compile(source)
         except ValueError as error:
+            # A lone surrogate, which CEL cannot encode, is a ValueError, too.
             raise Unreadable(_faults(str(error))) from None
         names = set(program.variables())
         strange = names.difference(NAMES, _BINDS.findall(source))
@@ -104,15 +112,16 @@ class Condition:
 
     def weigh(self, values: Mapping[str, Any]) -> None:
         """Raise if its loops would take too long with these values."""
-        if self._effort.power < 2:
+        if self._effort.slight:
             return
         about = {**values, "output": narrowed(values["output"], self.fields)}
-        longest = items(self.source, [about[name] for name in self.names])
-        turns = self._effort.over(longest)
+        size = size_of(self.source, [about[name] for name in self.names])
+        turns = self._effort.over(size)
         if turns > MOST:
             raise ConditionError(
-                f"{self.source!r} would take up to {turns:,.0f} turns for lists of {longest:,} "
-                f"items, and may take {MOST:,}; work it out in a node, which may take its time"
+                f"{self.source!r} would take up to {turns:,.0f} turns for lists of "
+                f"{size.longest:,} items, with {size.items:,.0f} items in all, and may take "
+                f"{MOST:,}; work it out in a node, which may take its time"
             )
 
     def judge(self, made: Any, values: Mapping[str, Any]) -> bool:
@@ -152,11 +161,29 @@ def _fields_of_output(source: str) -> frozenset[str] | None:
     return frozenset(fields)
 
 
-def _without_texts(source: str) -> str:
-    """An expression with its texts emptied, where it can be told what is text."""
+def _without_texts(source: str, *, patterns: bool = False) -> str:
+    """Return an expression with its texts emptied, if it is clear which parts are text. With
+    `patterns`, those of `matches` stay."""
     if any(mark in source for mark in _ODD_TEXTS):
         return source
-    return _TEXTS.sub("''", source)
+
+    def emptied(found: re.Match[str]) -> str:
+        keep = patterns and _MATCHES.search(source[: found.start()])
+        return found[0] if keep and "(" not in found[0] and ")" not in found[0] else "''"
+
+    return _TEXTS.sub(emptied, source)
+
+
+def _depth(source: str) -> int:
+    """Return how deep the brackets of an expression are nested."""
+    depth = deepest = 0
+    for letter in source:
+        if letter in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in ")]}":
+            depth = max(0, depth - 1)
+    return deepest
 
 
 def narrowed(output: Any, fields: frozenset[str] | None) -> Any:

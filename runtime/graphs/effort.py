@@ -1,13 +1,18 @@
-"""The effort of a condition: how long its loops may take, told before it is asked.
+"""The effort of a condition: how long it may take, estimated before CEL evaluates it.
 
-CEL answers in one go, and meanwhile nothing else in the process moves. A loop over a list takes as
-long as the list is, a loop in a loop the square of that, so what comes in from outside could stop
-everything. `map` and `filter` copy what they have so far at every turn, which is a loop of its own.
+CEL answers in one go, and meanwhile nothing else in the process runs. What comes in from outside
+decides how long that takes:
+
+- A loop over a list takes as long as the list, and a loop in a loop the square of that.
+- `map` and `filter` copy the list that they have so far at every turn.
+- Every mention of `output`, `input`, `outputs` or `error` copies the data, and `+` copies both
+  sides.
+- `matches` compiles its pattern each time.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -17,40 +22,95 @@ MOST = 3_000_000
 _LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|map|filter)\s*\(")
 _COPYING = ("map", "filter")
 _COPY = 1 / 8
-"""What it takes to copy an item, in turns."""
+"""Turns for copying an item of a list that `map` or `filter` makes."""
 _DATA = re.compile(r"\b(?:output|input|outputs|error)\b")
+_MENTION = 1 / 3
+"""Turns for copying an item of the data."""
+_LETTERS = 300
+"""Letters that take as long to copy as an item."""
 _SEARCH = re.compile(r"\bin\b|[\w\])]\s*[=!]=\s*(?:output|input|outputs|error)\b")
 _SEARCHED = 1 / 5
-"""What it takes to look at an item in a search, in turns."""
+"""Turns for looking at an item in a search."""
+_MATCHES = re.compile(r"\bmatches\s*\(\s*(?:[rR]?(?:'([^'\\\n]*)'|\"([^\"\\\n]*)\")\s*\))?")
+_MATCH, _CLASS, _PATTERN, _LETTER = 150, 300, 300_000, 5
+"""Turns for a simple pattern, for each class of letters in it, for a pattern that can be of any
+kind, and for each letter of one that comes from the data."""
 
 
-@attrs.frozen(order=True)
+class Size(NamedTuple):
+    """How large the data of a condition is: the items of its longest list, all its items, and the
+    letters of its longest text. Texts count as items, too: 300 letters as one."""
+
+    longest: int
+    items: float
+    letters: int
+
+
+@attrs.frozen
 class Effort:
-    """A loop over n items takes `weight` times n to the power of `power` turns."""
+    """The effort of an expression, or of the body of a loop."""
 
-    power: int
-    weight: float = 1.0
+    mentions: int
+    """How often it names data."""
+    pluses: int
+    searches: int
+    patterns: tuple[int, ...]
+    """Turns for each `matches`; 0 if its pattern can be of any kind."""
+    loops: "tuple[Loop, ...]"
 
-    def over(self, items: int) -> float:
-        """How many turns that are, for so many items."""
-        return self.weight * float(items) ** self.power
+    @property
+    def slight(self) -> bool:
+        """Whether it takes about as long as to hand the data to CEL."""
+        return not (self.loops or self.pluses or self.patterns or self.mentions > 4)
+
+    def over(self, size: Size) -> float:
+        """Return the turns for data of this size."""
+        turns = self.mentions * size.items * _MENTION * (1 + self.pluses)
+        for pattern in self.patterns:
+            turns += pattern or _PATTERN + size.letters * _LETTER
+        return turns + sum(loop.over(size) for loop in self.loops)
+
+
+@attrs.frozen
+class Loop:
+    """A loop. `copies` if it makes a list."""
+
+    body: Effort
+    copies: bool
+
+    def over(self, size: Size) -> float:
+        """Return the turns of all rounds."""
+        searched = self.body.searches * size.longest * _SEARCHED
+        once = 1 + self.body.over(size) + searched + (size.longest * _COPY if self.copies else 0)
+        # What the rounds look at is all in the data, or in what `+` makes of that.
+        return size.longest * once + size.items * _MENTION * (1 + self.body.pluses)
 
 
 def effort(source: str) -> Effort:
-    """That of the loops in an expression whose texts were taken out."""
-    most, at = Effort(0), 0
+    """Return the effort of an expression whose texts were taken out, except those of patterns."""
+    loops, rest, at = [], [], 0
     while (found := _LOOP.search(source, at)) is not None:
-        at = _closing(source, found.end())
-        body = source[found.end() : at]
-        inner = effort(body)
-        copies = found[1] in _COPYING
-        if found[1] == "map" and _DATA.search(body):
-            inner = max(inner, Effort(1))
-        elif _SEARCH.search(body):
-            inner = max(inner, Effort(1, _SEARCHED))
-        loop = Effort(inner.power + 1 + copies, inner.weight * (_COPY if copies else 1))
-        most = max(most, loop)
-    return most
+        end = _closing(source, found.end())
+        loops.append(Loop(effort(source[found.end() : end]), found[1] in _COPYING))
+        rest.append(source[at : found.start()])
+        at = end
+    rest.append(source[at:])
+    outside = " ".join(rest)
+    return Effort(
+        mentions=len(_DATA.findall(outside)),
+        pluses=outside.count("+"),
+        searches=len(_SEARCH.findall(outside)),
+        patterns=tuple(map(_turns, _MATCHES.finditer(outside))),
+        loops=tuple(loops),
+    )
+
+
+def _turns(found: re.Match[str]) -> int:
+    """Return the turns for compiling a pattern; 0 if it can be of any kind."""
+    pattern = found[1] if found[1] is not None else found[2]
+    if pattern is None or "{" in pattern or "\\" in pattern:
+        return 0
+    return _MATCH + _CLASS * (pattern.count(".") + pattern.count("["))
 
 
 def _closing(source: str, at: int) -> int:
@@ -61,9 +121,10 @@ def _closing(source: str, at: int) -> int:
     return at
 
 
-def items(source: str, values: Iterable[Any]) -> int:
-    """How many items the longest list may have that an expression makes of these values."""
-    longest = source.count(",") + 1
+def size_of(source: str, values: Iterable[Any]) -> Size:
+    """Return the size of the data. A list that an expression makes of it may be longer by as much
+    as the expression has commas and pluses."""
+    longest, items, letters, longest_text = source.count(",") + 1, 0, 0, 0
     left = list(values)
     while left:
         value = left.pop()
@@ -72,6 +133,10 @@ def items(source: str, values: Iterable[Any]) -> int:
         elif isinstance(value, list | tuple | set | frozenset):
             left.extend(value)
         else:
+            if isinstance(value, str | bytes):
+                letters += len(value)
+                longest_text = max(longest_text, len(value))
             continue
+        items += len(value)
         longest = max(longest, len(value))
-    return longest * (1 + source.count("+"))
+    return Size(longest * (1 + source.count("+")), items + letters / _LETTERS, longest_text)

@@ -49,8 +49,12 @@ def shortcut(source: str) -> Shortcut | None:
         return None
     names = {"type": type, "int": int, "float": float, "str": str, "bool": bool, "dict": dict}
     code = f"lambda output, input, outputs: {written}"
-    # Of the source there is nothing in it but numbers, and texts between the quotes of repr.
-    made: Shortcut = eval(code, {"__builtins__": {}, "doubt": doubt, **names})
+    try:
+        # Of the source there is nothing in it but numbers, and texts between the quotes of repr.
+        made: Shortcut = eval(code, {"__builtins__": {}, "doubt": doubt, **names})
+    except (SyntaxError, RecursionError, MemoryError):
+        # It is nested deeper than Python reads.
+        return None
     return made
 
 
@@ -164,6 +168,8 @@ class _Writer:
                 raise Doubt
             path.append(text)
             self._at += 1
+        if len(path) > _DEEPEST:
+            raise Doubt
         return tuple(path)
 
     def _skip(self, sign: str) -> bool:
