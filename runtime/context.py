@@ -14,6 +14,7 @@ from keyrun.runtime.continuing import identity, what_keeps
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.gathering import gather
 from keyrun.runtime.journal.journal import Call, Entry
+from keyrun.runtime.journal.patches import patched
 from keyrun.runtime.journal.scope import FailAfter, MoveOnAfter, watched
 from keyrun.runtime.run import Run
 from keyrun.runtime.steps.step import StepFunction, as_step
@@ -221,11 +222,23 @@ class Context:
         self.branch.check()
         await checkpoint(self._run)
 
+    def patched(self, name: str) -> bool:
+        """Whether a run takes a change of the code: `if ctx.patched("name"):` in front of it.
+
+        The answer is False if the run came past this place with the code before the change: if,
+        when it first asks for this name, its journal has calls that were not replayed yet. It is
+        stored, and holds for this name in the whole run, in every branch, also after a redrive.
+        `continue_as` asks anew. Remove the `if` when `keyrun stats` counts no run that got False.
+        """
+        self.branch.check()
+        return patched(self.branch, name)
+
     def now(self) -> datetime:
         """The time at which this was first reached."""
         branch, run = self.branch, self._run
         branch.check()
         ident = branch.name("now()")
+        branch.ask_at_once(ident)
         memory = run.journal.memory(ident)
         if memory.outcome is None:
             memory.call = Call.NOW
@@ -255,6 +268,7 @@ class Context:
         self.branch.check()
         if self.branch.depth:
             raise child.Verdict(a_reason(reason), cancelled=False)
+        self.branch.check_asked("ctx.fail()")
         raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=a_reason(reason)))
 
     def cancel(self, reason: str) -> NoReturn:
@@ -262,6 +276,7 @@ class Context:
         self.branch.check()
         if self.branch.depth:
             raise child.Verdict(a_reason(reason), cancelled=True)
+        self.branch.check_asked("ctx.cancel()")
         raise halt(self._run, CancelVerdict(a_reason(reason)))
 
     def continue_as(self, input: Any = None) -> NoReturn:  # noqa: A002
@@ -280,6 +295,7 @@ class Context:
         kept = what_keeps(run)
         if kept is not None:
             raise RuntimeError(kept)
+        self.branch.check_asked("ctx.continue_as()")
         raise halt(run, Continuation(run.engine.codec.encode(input, run.workflow.input_type)))
 
     def _seed(self, base: str) -> bytes:

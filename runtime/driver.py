@@ -14,7 +14,7 @@ from keyrun.runtime.errors import (
     NonDeterminism,
     StepFailed,
 )
-from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.journal.branch import Branch, contradicted
 from keyrun.runtime.logs import log
 from keyrun.runtime.quarantine import quarantine, quarantine_input
 from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
@@ -195,7 +195,8 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     decision, standing = run.decision, run.standing
     plain = decision is None and failure is None and run.unwinding is None
     alone = run.deadline == inf and not standing.cancel_requested
-    if plain and alone and (not run.journal.past or run.journal.unread() is None):
+    expected = run.journal.expected
+    if plain and alone and (not run.journal.past or run.journal.unread() is None) and not expected:
         # What most runs come to: nobody else had a say in it.
         return _succeed(run, result)
     if isinstance(decision, CancelVerdict):
@@ -218,8 +219,11 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()
+    if unread is None and decision is None and expected is not None:
+        unread = expected.next()
     if unread is not None:
-        quarantine(run, QuarantineCause.CONTRADICTION, unasked(unread))
+        said = contradicted(run.journal, unread, None)
+        quarantine(run, QuarantineCause.CONTRADICTION, said)
         return False
     if isinstance(decision, Failure):
         return _end(run, State.FAILED, failure=decision)
@@ -249,14 +253,6 @@ def _succeed(run: Run, result: Any) -> bool | None:
         return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
     settle(run, _SUCCEEDED, result=payload)
     return True
-
-
-def unasked(ident: str) -> str:
-    """What to say of an outcome that the workflow ended without asking for."""
-    return (
-        f"the journal has an outcome of {ident!r}, and the workflow ended without asking for it; "
-        "what is between steps must decide the same way each time it runs"
-    )
 
 
 def _out_of_time(run: Run) -> Failure:

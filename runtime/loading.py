@@ -107,6 +107,8 @@ def take_in(run: Run, journal: Rows, memos: Rows) -> None:
     fold = run.journal.fold
     for key, raw in journal:
         fold(int.from_bytes(key[-4:], "big"), unseal("journal", key, raw))
+    if run.workflow is not None:
+        run.journal.expect(run.workflow.kind)
     # The status is not stored with every step, nor when the run starts.
     standing = run.standing
     standing.steps_done = run.journal.steps_done()

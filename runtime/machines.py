@@ -189,6 +189,7 @@ def machine(
 async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> Any:
     run = branch.run
     branch.check()
+    branch.check_asked("a turn")
     while True:
         turn = run.journal.turn
         if turn is not None and (turn.timer or turn.channel):

@@ -7,6 +7,7 @@ parent is sent of it.
 """
 
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import trio
 
@@ -19,10 +20,11 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.entry import CHILD, Call
+from keyrun.runtime.journal.expected import INSIDE
 from keyrun.runtime.journal.scope import FailAfter
 from keyrun.runtime.records import read_failure
 from keyrun.runtime.recovery.bugs import is_bug
-from keyrun.runtime.steps.stepping import read_outcome
+from keyrun.runtime.steps.stepping import REMEDY, contradiction, halt, read_outcome
 from keyrun.runtime.steps.trying import ready
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import has, is_user_error
@@ -81,6 +83,7 @@ async def inside(
     run, codec = branch.run, branch.run.engine.codec
     ident = branch.name("child()")
     prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
+    branch.pass_by(ident[len(branch.prefix) :] + INSIDE)
     # It sees what a run of its own would see.
     given = codec.decode(codec.encode(input_, workflow.input_type), workflow.input_type)
     child = branch.part(prefix)
@@ -121,21 +124,30 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     branch.check()
     depth = _check_depth(branch)
     ident = branch.name("child()")
+    is_new = branch.ask(ident)
     memory = run.journal.memory(ident)
+    mark = _mark(run, workflow, input_, key)
+    if None not in (memory.child, mark) and memory.child != mark:
+        said = f"the child {ident!r} is asked for with another workflow, key or input than the "
+        raise halt(run, contradiction(run, f"{said}journal has; {REMEDY}", ident))
     if memory.channel is None and memory.outcome is None:
         if branch.bound:
             await branch.admit()
+        if is_new:
+            await branch.start_new(ident)
         if run.rehearsed:
             return await run.rehearse_wait(f"child {workflow.name}")
         if run.stopped:
             await ready(run)
+        memory.child = mark
         await run.engine.children.admit(run, ident, memory, workflow, input_, key, depth)
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
     if memory.outcome is None and not run.rehearsed:
         await run.engine.children.look_again(run, child_id, key)
     try:
-        sent = await receive(branch, ident, Call.CHILD, channel, f"child {child_id}", None)
+        label = f"child {child_id}"
+        sent = await receive(branch, ident, Call.CHILD, channel, label, None, asked=True)
     except trio.Cancelled:
         if memory.outcome is None and not memory.rank and run.going and not run.rehearsed:
             run.engine.children.orphan(run, child_id)
@@ -147,6 +159,15 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     if state == State.SUCCEEDED:
         return read_outcome(run, ident, result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
+
+
+def _mark(run: "Run", workflow: Workflow[Any, Any], input_: Any, key: str) -> int | None:
+    """A number that tells other children, or None if their input cannot be told."""
+    try:
+        given = run.engine.codec.canonical(input_, workflow.input_type)
+    except (TypeError, ValueError):
+        return None
+    return crc32(f"{workflow.name}\0{key}\0".encode() + given)
 
 
 def _error(

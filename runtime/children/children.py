@@ -76,7 +76,7 @@ class Children:
         group = engine.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
         memory.call = Call.CHILD
-        run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None)
+        run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None, memory.child)
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
         self._unchecked.add(described.number)

@@ -22,11 +22,12 @@ from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
 from keyrun.runtime.graphs.performer import Performer
 from keyrun.runtime.graphs.places import Places
 from keyrun.runtime.graphs.sprint import Seat, Spent, attended
+from keyrun.runtime.journal.expected import Expected
 from keyrun.runtime.journal.journal import Call, Entry, Memory
 from keyrun.runtime.journal.memories import NODE_ENDED
 from keyrun.runtime.logs import log
 from keyrun.runtime.records import write_failure
-from keyrun.runtime.steps.stepping import contradiction, halt
+from keyrun.runtime.steps.stepping import halt
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Failure, FailureKind
@@ -166,6 +167,8 @@ class Execution:
         then what could ask for one."""
         picked = self._frontier.picked
         if not self._journal.replaying:
+            if self._journal.expected is not None:
+                return self._next_expected(self._journal.expected)
             return picked.popleft() if picked else None
         upcoming, memories = self._journal.upcoming(), self._journal.memories
         found = known = None
@@ -187,14 +190,31 @@ class Execution:
             picked.remove(found)
         return found
 
+    def _next_expected(self, expected: Expected) -> Activation | None:
+        """What to begin next while the journal has nodes that have begun: one of those, or workflow
+        code, which may lead there."""
+        picked, frontier = self._frontier.picked, self._frontier
+        for activation in picked:
+            if activation.station.step is None or expected.has("", activation.ident):
+                picked.remove(activation)
+                return activation
+        for ident in expected.nodes:
+            found = frontier.recall(ident)
+            if found is not None:
+                picked.remove(found)
+                return found
+        return None
+
     async def _catch_up(self) -> None:
-        """Return when all outcomes were given back."""
-        missing = await self._journal.turn_of("graph()")
+        """Return when all outcomes were given back, and all that has begun was asked for."""
+        journal = self._journal
+        missing = await journal.turn_of("graph()")
+        if missing is None and journal.expected is not None:
+            missing = await journal.all_asked()
         if missing is not None:
             if not self._run.going:
                 raise Halt
-            said = f"the journal has an outcome of {missing!r} next, and no node asks for it"
-            raise halt(self._run, contradiction(self._run, said, missing))
+            raise self._branch.contradicts(missing, None)
         self._journal.advance()
 
     def _end(self, activation: Activation, end: End) -> None:

@@ -54,6 +54,8 @@ class Performer:
         """Run a node. What it gives back is to be gone on with when the seat has another scope."""
         run, station, ident = self._run, activation.station, activation.ident
         journal, step = run.journal, station.step
+        if journal.expected is not None:
+            self._branch.pass_by(ident)
         if step is None:
             await self._aside(self._durably(activation), seat)
             return None

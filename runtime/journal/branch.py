@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.errors import NonDeterminism, WrongTask
-from keyrun.runtime.journal.journal import Ending, Entry
+from keyrun.runtime.journal.journal import Ending, Entry, Journal
 from keyrun.runtime.run import Run
 from keyrun.runtime.steps.current import running
-from keyrun.runtime.steps.stepping import halt
+from keyrun.runtime.steps.stepping import REMEDY, halt
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.views import telling
 
@@ -106,6 +106,73 @@ class Branch:
         counts[base] = before + 1
         return f"{self.prefix}{base}#{before + 1}"
 
+    def ask(self, ident: str) -> bool:
+        """The code asks for a call. Says whether the journal does not have it: then it is to start
+        when all that the journal has was asked for. Raises if something else comes first."""
+        expected = self.run.journal.expected
+        if expected is None:
+            return False
+        instead = expected.ask(self.prefix, ident[len(self.prefix) :])
+        if instead:
+            if self.open or ident in self.run.journal.memories:
+                raise self.contradicts(instead, ident)
+            # It was cut off before it had begun, and will be again.
+            return True
+        self.run.journal.asked(expected)
+        return instead is None
+
+    def ask_at_once(self, ident: str) -> None:
+        """The code asks for what cannot wait, and has no effect but an entry."""
+        if self.ask(ident):
+            self.check_asked(ident)
+
+    def pass_by(self, label: str) -> None:
+        """The code comes to something that is only known by what is inside of it."""
+        expected = self.run.journal.expected
+        if expected is None:
+            return
+        instead = expected.ask(self.prefix, label)
+        if instead == "":
+            self.run.journal.asked(expected)
+        elif instead and self.open and expected.has(self.prefix, label):
+            raise self.contradicts(instead, self.prefix + label)
+
+    def check_asked(self, then: str) -> None:
+        """Raise if the journal has more, here or around: the code does something else `then`."""
+        expected = self.run.journal.expected
+        if expected is not None and self.open:
+            missing = expected.next_around(self.prefix)
+            if missing is not None:
+                raise self.contradicts(missing, then)
+
+    def check_ended(self) -> None:
+        """The code of this branch has ended: raise if the journal has more in it."""
+        expected = self.run.journal.expected
+        if expected is not None and self.open:
+            missing = expected.next(self.prefix)
+            if missing is not None:
+                raise self.contradicts(missing, None)
+
+    async def start_new(self, ident: str) -> None:
+        """Return when a call may start that the journal does not have."""
+        journal = self.run.journal
+        self.check_asked(ident)
+        if journal.expected is None:
+            return
+        missing = await journal.all_asked()
+        if missing is not None:
+            if not self.run.going:
+                raise Halt
+            raise self.contradicts(missing, ident)
+
+    def contradicts(self, missing: str, asked: str | None) -> Halt:
+        """What to raise where the journal has one call, and the code asks for another, or for
+        nothing more if that is None."""
+        run = self.run
+        said = contradicted(run.journal, missing, asked)
+        about = missing if asked is None else asked
+        return halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key, step=about))
+
     async def rest(self) -> None:
         """Do nothing until what ended this branch, a sibling or a time limit, does so again."""
         run = self.run
@@ -192,6 +259,14 @@ class Branch:
                 run_id=self.run.run_id,
                 key=self.run.key,
             )
+
+
+def contradicted(journal: Journal, missing: str, asked: str | None) -> str:
+    """What to say where the journal has one call next, and the code asks for another, or ends."""
+    outcome = journal.has_outcome(missing)
+    has = f"an outcome of {missing!r}" if outcome else f"{missing!r}, which has begun,"
+    what = "ended without asking for it" if asked is None else f"asks for {asked!r} instead"
+    return f"the journal has {has} next, and the workflow {what}; {REMEDY}"
 
 
 def _cancelled() -> bool:

@@ -137,6 +137,14 @@ class Memory:
     outcome: Entry | None = None
     payload: Any = None
     delivered = False
+    lost = False
+    """Whether the journal says that it was cut off, and nothing of it since."""
+    redriven = False
+    """Whether it is lost because the run had ended without it: a redrive asks for it anew."""
+    last: str | None = None
+    """The call that had begun last when a block ended."""
+    child: int | None = None
+    """What tells one child from another: its workflow, key and input."""
     channel: str | None = None
     """What it waits on, if it can be sent something."""
     rank = 0

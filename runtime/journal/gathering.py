@@ -11,6 +11,7 @@ import trio
 
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.journal.branch import Branch
+from keyrun.runtime.journal.expected import END, INSIDE
 from keyrun.runtime.journal.journal import Call, Entry
 from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.steps.stepping import halt
@@ -30,6 +31,12 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
     scope = f"{branch.prefix}g{branch.count('gather()')}"
     ident = f"{scope}()"
     decision = journal.memories.get(ident)
+    if journal.expected is not None:
+        name = ident[len(branch.prefix) :]
+        branch.pass_by(name + INSIDE)
+        missing = journal.expected and journal.expected.beyond(scope, len(parts))
+        if missing:
+            raise branch.contradicts(missing, None)
     results: list[Any] = [None] * len(parts)
     failed: list[BaseException] = []
     left = len(parts)
@@ -44,6 +51,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             if failed:
                 return
             results[index] = await start(parts[index], child)
+            if journal.expected is not None:
+                child.check_ended()
             if fails:
                 said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
                 raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
@@ -99,6 +108,7 @@ def _decide(branch: Branch, ident: str, index: int) -> None:
     run = branch.run
     memory = run.journal.memory(ident)
     if memory.outcome is not None:
+        branch.pass_by(ident[len(branch.prefix) :] + END)
         run.journal.deliver(memory)
         return
     memory.call = Call.GATHER

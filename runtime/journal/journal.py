@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.journal.entry import GATE, Call, Ending, Entry, Memory, NextTurn
+from keyrun.runtime.journal.expected import Expected, Kind, expected_of
 from keyrun.runtime.journal.memories import Memories
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Journal(Memories):
         "_cursor",
         "_cut",
         "_missing",
+        "expected",
+        "held",
         "resting",
         "scopes",
         "tasks",
@@ -50,6 +53,16 @@ class Journal(Memories):
         """Those that rested until a scope expired, and have not gone on yet."""
         self._missing: str | None = None
         self._cursor = 0
+        self.expected: Expected | None = None
+        """What the code has to ask for before anything new may start; None if that is nothing."""
+        self.held: dict[trio.Event, None] = {}
+        """Calls that the journal does not have, and that wait for that."""
+
+    def expect(self, kind: Kind) -> None:
+        """Begin a pass of a workflow of this kind over what was read from the store."""
+        if self.memories or self.turn is not None:
+            turning = self.turn is not None
+            self.expected = expected_of(self.memories, self._order, kind, turning=turning)
 
     def rewind(self) -> None:
         """Begin another pass: every outcome will be asked for again, in order."""
@@ -61,6 +74,9 @@ class Journal(Memories):
         self._cursor = 0
         self.tasks = 1
         self._missing = None
+        # The same code is called again, and asks for the same.
+        self.expected = None
+        self.held.clear()
         self.waiters.clear()
         self.resting.clear()
         self.scopes.clear()
@@ -102,6 +118,25 @@ class Journal(Memories):
             self.waiters.pop(ident, None)
         return self._missing
 
+    def asked(self, expected: Expected) -> None:
+        """Something was asked for: if that was all, what is new may start."""
+        if not expected.left:
+            self.expected = None
+            while self.held:
+                self.held.popitem()[0].set()
+
+    async def all_asked(self) -> str | None:
+        """Return when all that the journal has was asked for, or with the name of what nobody asks
+        for."""
+        over = trio.Event()
+        self.held[over] = None
+        self.look()
+        try:
+            await over.wait()
+        finally:
+            self.held.pop(over, None)
+        return self._missing
+
     async def rest(self, branch: "Branch") -> str | None:
         """Return when a scope around `branch` expires again, or with the name of the outcome that
         is next if no branch is left that could ask for it."""
@@ -119,7 +154,7 @@ class Journal(Memories):
 
     def waiting(self) -> int:
         """How many branches cannot go on by themselves."""
-        return len(self.waiters) + len(self.resting)
+        return len(self.waiters) + len(self.resting) + len(self.held)
 
     def at_rest(self) -> int:
         """How many branches cannot go on before those that wait for something outside."""
@@ -130,12 +165,18 @@ class Journal(Memories):
         if self.scopes:
             self.advance()
         waiting = self.waiting()
-        if waiting and self.tasks <= waiting and not self.caught_up():
+        if not waiting or self.tasks > waiting:
+            return
+        if not self.caught_up():
             self._missing = self._order[self._cursor]
-            for wake in self.waiters.values():
-                wake()
-            for over in self.resting.values():
-                over.set()
+        elif self.held and self.expected is not None:
+            self._missing = self.expected.next()
+        else:
+            return
+        for wake in self.waiters.values():
+            wake()
+        for over in (*self.resting.values(), *self.held):
+            over.set()
 
     def deliver(self, memory: Memory) -> None:
         """Give an outcome back, and wake the branch whose turn it is then."""
@@ -187,6 +228,12 @@ class Journal(Memories):
         scope.expire_soon()
         return False
 
+    def expect_no_more(self, prefix: str) -> None:
+        """What is in the scopes that begin with `prefix` was cut off."""
+        if self.expected is not None:
+            self.expected.drop(prefix)
+            self.asked(self.expected)
+
     def _wake_next(self) -> None:
         for ident, wake in self.waiters.items():
             if self.may_deliver(ident):
@@ -195,7 +242,8 @@ class Journal(Memories):
                 return
 
     def abandon(self, scope: str) -> None:
-        """Nobody will ask for the outcomes of the branches in `scope` any more."""
+        """Nobody will ask for the calls of the branches in `scope` any more."""
+        self.expect_no_more(scope)
         for ident in self._order:
             if ident.startswith(scope):
                 self.memories[ident].delivered = True

@@ -17,9 +17,11 @@ UNDOABLE = "undoable"
 
 # To look a member up by its number takes as long as the rest of an entry.
 _DONE, _INTERRUPTED = int(Entry.DONE), int(Entry.INTERRUPTED)
+_SCOPE = int(Call.SCOPE)
 _USUAL = (_DONE, _INTERRUPTED)
 """What most entries are that a run is loaded with."""
 _CALLS = {int(call): call for call in Call}
+_GONE = Memory()
 _APART = ("turn-", "undo()/")
 
 
@@ -86,6 +88,17 @@ class Memories:
             known = self.memories[ident] = Memory()
         return known
 
+    def _goes_on(self, ident: str) -> Memory:
+        """What is known of a call that an entry is about. A call that a redrive asks for anew has
+        begun after the redrive."""
+        memory = self.memory(ident)
+        if memory.lost:
+            memory.lost = False
+            if memory.redriven:
+                memory.redriven = False
+                self.memories[ident] = self.memories.pop(ident)
+        return memory
+
     def remember(self, ident: str, fingerprint: int | None) -> Memory:
         """What is known of a step, from now on remembered."""
         memory = self.memory(ident)
@@ -149,12 +162,14 @@ class Memories:
         self.next = sequence + 1
         kind, ident, _at, *rest = fields
         if kind in _USUAL and not ident.startswith(_APART):
-            memory = self.memory(ident)
+            memory = self._goes_on(ident)
             if kind == _INTERRUPTED:
                 memory.interrupted(*rest)
                 return
             call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
             memory.call = _CALLS[call]
+            if call == _SCOPE:
+                memory.last = next(reversed(self.memories))
             self._has(ident, memory, Entry.DONE)
             return
         entry = Entry(kind)
@@ -171,8 +186,10 @@ class Memories:
         if entry is Entry.NOTE:
             if rest[0] == UNDOABLE:
                 self.note_undoable(ident)
-            elif rest[0] == "wait_cancelled":
-                self.memory(ident).rank = 0
+            elif rest[0] in ("wait_cancelled", "step_cancelled"):
+                memory = self.memory(ident)
+                memory.rank = 0
+                memory.lost = True
             elif rest[0] == NODE_ENDED and len(rest) == 4 and rest[2] is not None:
                 self.left_by = {**(self.left_by or {}), ident: rest[2]}
             return
@@ -183,7 +200,7 @@ class Memories:
             self.done_before = self.steps_done()
             self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
             return
-        memory = self.memory(ident)
+        memory = self._goes_on(ident)
         match entry:
             case Entry.DONE:
                 call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
@@ -202,7 +219,8 @@ class Memories:
                 memory.call = Call(*call) if call else Call.TIMER
                 memory.retry = (due, length)
             case Entry.WAIT:
-                call, memory.channel, timer = rest
+                call, memory.channel, timer, *child = rest
+                memory.child = child[0] if child else None
                 memory.call = Call(call)
                 memory.fingerprint = crc32((memory.channel or "").encode())
                 memory.retry = timer and (timer[0], timer[1])
@@ -234,10 +252,19 @@ class Memories:
         them."""
         again = unhandled(self.memories, self._order)
         for ident, memory in list(self.memories.items()):
-            unfinished = memory.outcome is None and memory.call in (Call.STEP, Call.SCOPE)
-            if unfinished or ident in again:
+            unfinished = memory.outcome is None
+            if memory.call is Call.SCOPE and (unfinished or ident in again):
+                # What is done in it stays done, so that it begins where it did.
+                self.memories[ident] = fresh_block = Memory()
+                fresh_block.call = Call.SCOPE
+                fresh_block.lost = True
+            elif ident in again:
                 del self.memories[ident]
-        self._order = [ident for ident in self._order if ident in self.memories]
+            elif unfinished:
+                if memory.call is Call.STEP:
+                    memory = self.memories[ident] = Memory()
+                memory.lost = memory.redriven = True
+        self._order = [ident for ident in self._order if self.memories.get(ident, _GONE).outcome]
         if fresh:
             self.retries = 0
         self.last_failure = None

@@ -71,12 +71,12 @@ class Script(Journal):
             self.advance()
         if self.tasks > self.waiting():
             return
-        if self.timers and self.unread() is not None:
+        if self.timers and (self.unread() is not None or self.expected is not None):
             self.parked -= 1
             self.timers.pop(0).set()
             return
         super().look()
-        if not self.waiters and not self.resting:
+        if not self.waiters and not self.resting and not self.held:
             self.run.unwind(Unwind.LEAVE)
 
 
@@ -100,11 +100,14 @@ class Rehearsal(Run):
         super().__init__(
             cast(Engine, stage), cast("Line", None), records.submission, Standing(), workflow
         )
+        if records.standing is not None and records.standing.patches is not None:
+            self.standing.patches = dict(records.standing.patches)
         self.records = records
         self.given = given
         self.journal: Script = Script(self)
         for sequence, fields in records.entries:
             self.journal.fold(sequence, fields)
+        self.journal.expect(workflow.kind)
         self.known = frozenset(self.journal.memories)
         self.outcomes = self.journal.outcomes()
         self.careful = True

@@ -11,8 +11,9 @@ import attrs
 import trio
 
 from keyrun.runtime.continuing import input_of
-from keyrun.runtime.driver import one_pass, unasked
+from keyrun.runtime.driver import one_pass
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
+from keyrun.runtime.journal.branch import contradicted
 from keyrun.runtime.journal.exported import Records
 from keyrun.runtime.journal.rehearsal import Rehearsal
 from keyrun.runtime.records import Standing
@@ -52,8 +53,9 @@ async def replay(
     for something else than the journal has, or comes to another end than the run did. A run that
     has not ended is replayed to the end of its journal; to ask for more there is fine.
 
-    A step that was put in between is not contradicted when a run goes on, but nobody knows here
-    what it returns: say so with `given={"step": value}`. `transform` is that of the runtime.
+    A step that the code asks for after the end of the journal is not run, so say what it returns:
+    `given={"step": value}`. `ctx.patched` answers as it would if the run resumed with this code.
+    `transform` is that of the runtime.
     """
     records = _replayable(history, workflow)
     rehearsal = Rehearsal(records, workflow, PayloadCodec(transform), given or {})
@@ -109,7 +111,7 @@ def _judge(run: Run, result: Any, failure: Failure | None) -> None:
     try:
         run.came_to = _state(run, result, failure)
     except NonDeterminism as error:
-        if run.new:
+        if run.new and run.journal.expected is None and run.journal.unread() is None:
             error.add_note(
                 f"The journal does not have {_named(run.new)}. If that was put in on purpose, say "
                 f"what it returns: replay(..., given={{{run.new[0]!r}: ...}})"
@@ -123,6 +125,8 @@ def _named(idents: list[str]) -> str:
 
 def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
     decision, unread = run.decision, run.journal.unread()
+    if unread is None and decision is None and run.journal.expected is not None:
+        unread = run.journal.expected.next()
     standing = run.records.standing
     was = None if standing is None else _end_of(run, standing)
     if isinstance(decision, NonDeterminism):
@@ -130,17 +134,17 @@ def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
     if decision is None and run.unwinding is Unwind.LEAVE:
         asks = _named(run.asks)
         if unread is not None:
-            raise run.contradiction(
-                f"the journal has an outcome of {unread!r} next, and the workflow asks for {asks} "
-                "instead"
-            )
+            raise run.contradiction(contradicted(run.journal, unread, asks))
         if was is not None:
             raise run.contradiction(
                 f"the run ended as {was.said}, and today's code asks for {asks} instead"
             )
         return State.RUNNING
     if unread is not None:
-        raise run.contradiction(unasked(unread))
+        error = run.contradiction(contradicted(run.journal, unread, None))
+        if failure is not None and failure.traceback:
+            error.add_note(failure.traceback)
+        raise error
     if isinstance(decision, Continuation):
         if was is not None:
             raise run.contradiction(

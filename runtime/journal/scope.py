@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
+from keyrun.runtime.journal.expected import END
 from keyrun.runtime.journal.journal import Call, Ending, Entry, Memory
 from keyrun.runtime.steps.stepping import halt
 
@@ -127,6 +128,8 @@ class Scope:
         payload = self.memory.payload = [int(ending), length]
         run.write(Entry.DONE, self._ident, int(Call.SCOPE), None, 1, due - length, payload)
         run.journal.settled(self._ident, self.memory, Entry.DONE)
+        if ending is not Ending.FINISHED:
+            run.journal.expect_no_more(self.prefix)
 
     def __enter__(self) -> Self:
         branch = self._branch
@@ -135,6 +138,7 @@ class Scope:
         if self._ident:
             raise RuntimeError(f"a scope is entered once; ask for another: ctx.{self.name}(...)")
         ident = self._ident = branch.name(f"{self.name}()")
+        branch.ask_at_once(ident)
         memory = self.memory = journal.memory(ident)
         if memory.retry is None and memory.outcome is None:
             memory.call = Call.SCOPE
@@ -177,6 +181,7 @@ class Scope:
             if not self.fired and (error is None or isinstance(error, Exception)):
                 raise self._contradiction(f"says that {self._ident!r} expired, and it did not")
         elif error is None:
+            self._branch.ask(self._ident + END)
             self._branch.run.journal.deliver(memory)
 
     def _contradiction(self, said: str) -> BaseException:

@@ -31,6 +31,12 @@ from keyrun.runtime.wording import unreadable_outcome
 if TYPE_CHECKING:
     from keyrun.runtime.journal.branch import Branch
 
+REMEDY = (
+    "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
+    "new version"
+)
+"""What to do about code that contradicts a journal."""
+
 _FOREVER = float("inf")
 current_task = trio.lowlevel.current_task
 
@@ -68,6 +74,7 @@ async def perform(
     mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
     run.begun_steps += 1
     journal = run.journal
+    is_new = journal.expected is not None and branch.ask(ident)
     memory = journal.memories.get(ident)
     if memory is not None:
         _check_against(run, ident, memory, mark)
@@ -78,6 +85,8 @@ async def perform(
             # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
             run.compensated_by(ident, step)
         await branch.admit()
+    if is_new:
+        await branch.start_new(ident)
     limits = run.submission.limits
     most = limits.max_iterations
     if most is not None and run.begun_steps > most:
@@ -149,8 +158,7 @@ def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> No
         return
     else:
         said = (
-            f"the step {ident!r} is asked for with other arguments than the journal has; what is "
-            "between steps must decide the same way each time it runs"
+            f"the step {ident!r} is asked for with other arguments than the journal has; {REMEDY}"
         )
     raise halt(run, contradiction(run, said, ident))
 
@@ -184,7 +192,7 @@ async def given_back(run: Run, ident: str, memory: Memory) -> None:
             raise Halt
         said = (
             f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
-            "instead"
+            f"instead; {REMEDY}"
         )
         raise halt(run, contradiction(run, said, ident))
     run.journal.deliver(memory)

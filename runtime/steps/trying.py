@@ -227,7 +227,7 @@ async def _cancelled(
     run = branch.run
     if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
         failed(run, step, memory, current, Overrun())
-    elif run.unwinding is None and (branch.closed or branch.notice()):
+    elif run.unwinding is None and (branch.closed or branch.notice() or run.going):
         branch.note_cancelled(current)
     elif run.unwinding is not None:
         telling.step_cancelled(run, current)

@@ -205,7 +205,7 @@ async def _collect(
     ledger = run.engine.ledger
     rows = await ledger.scan("journal", run.record)
     entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
-    records = Records(run.submission, None, entries)
+    records = Records(run.submission, run.standing, entries)
     rehearsal = Rehearsal(records, run.workflow, run.engine.codec, {})
     with trio.CancelScope() as scope:
         await one_pass(rehearsal, run_input, scope, lambda *_: None)

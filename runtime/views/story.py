@@ -176,7 +176,7 @@ def _entry(fields: list[Any]) -> Happening:
             event = "timer_set" if len(rest) == 2 else "scope_entered"
             return Happening(at=at, event=event, step=ident, delay=rest[1])
         case Entry.WAIT:
-            call, channel, timer = rest
+            call, channel, timer, *_ = rest
             event = _WANTED[Call(call)]
             said, delay = channel.removeprefix(GATE).removeprefix(CHILD), timer and timer[1]
             return Happening(at=at, event=event, step=ident, delay=delay, detail=said)

@@ -112,10 +112,14 @@ async def receive(
     channel: str,
     label: str,
     timeout: float | None,
+    *,
+    asked: bool = False,
 ) -> list[Any] | None:
-    """Payload, time and id of what the run is sent next on a channel; None if the time is up."""
+    """Payload, time and id of what the run is sent next on a channel; None if the time is up.
+    `asked` says that the journal knows that the code asks for it."""
     run = branch.run
     branch.check()
+    is_new = not asked and branch.ask(ident)
     memory = run.journal.memory(ident)
     mark = crc32(channel.encode())
     if memory.fingerprint is not None and (memory.call, memory.fingerprint) != (call, mark):
@@ -130,6 +134,8 @@ async def receive(
             # Else it came while this waited: that the block is out of time meanwhile, where the
             # run had left memory and had to come back, takes nothing from it.
             await branch.admit()
+        if is_new:
+            await branch.start_new(ident)
         if not memory.rank:
             timer = None if timeout is None else (run.engine.steady() + timeout, timeout)
             memory.call, memory.channel, memory.fingerprint = call, channel, mark

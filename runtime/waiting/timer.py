@@ -17,12 +17,15 @@ async def sleep(branch: Branch, seconds: float) -> None:
     run = branch.run
     branch.check()
     ident = branch.name("sleep()")
+    is_new = branch.ask(ident)
     memory = run.journal.memory(ident)
     if memory.outcome is not None:
         await given_back(run, ident, memory)
         return
     if branch.bound:
         await branch.admit()
+    if is_new:
+        await branch.start_new(ident)
     if memory.retry is None:
         memory.call = Call.TIMER
         memory.retry = (run.engine.steady() + seconds, float(seconds))
