@@ -10,7 +10,7 @@ from collections import Counter
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
-from keyrun.runtime.policies.turnstile import Turnstile
+from keyrun.runtime.policies.turnstile import Held, Turnstile
 from keyrun.runtime.run import Run
 
 
@@ -43,9 +43,16 @@ class Places:
             assert lacking is not None
             self._awaited[lacking] += 1
             try:
-                await lacking.wait_for_place()
+                # One saturation, however often it asks in vain.
+                with lacking.saturation.wait(self._held(activation, lacking)):
+                    while self._lacking(activation) is lacking:
+                        await lacking.wait_for_place()
             finally:
                 self._awaited[lacking] -= 1
+
+    def _held(self, activation: Activation, lacking: Turnstile) -> Held:
+        full = (name for name in activation.station.crowded if self._turnstile(name) is lacking)
+        return Held(self._run, activation.ident, next(full))
 
     def _lacking(self, activation: Activation) -> Turnstile | None:
         """Where there is no room for what a node needs, if it has to wait for that."""

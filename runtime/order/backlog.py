@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from keyrun.runtime.errors import Backpressure
+from keyrun.runtime.policies.saturation import Saturation
 from keyrun.runtime.views import telling
-from keyrun.runtime.views.events import EventKind
 
 if TYPE_CHECKING:
     from keyrun.runtime.entities.calls import Call
@@ -67,9 +67,8 @@ class Backlog:
         """Places that were met before the index of places was counted up to them."""
         self._waiting: dict[Submitter, None] = {}
         """In the order in which they came."""
-        self._since = 0.0
-        self._saturations = self._refused = 0
-        self._seconds = 0.0
+        self._saturation: Saturation[Submission | Call] = Saturation(self._tell)
+        self._refused = 0
 
     def _pending_of(self, key: str) -> int:
         line = self._lines.get(key)
@@ -141,50 +140,34 @@ class Backlog:
 
     async def wait_for_room(self, submission: "Submission | Call") -> None:
         """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
-        key, began = submission.key, trio.current_time()
-        if not self._waiting:
-            self._saturations += 1
-            self._since = began
-            self._tell(EventKind.BACKPRESSURE_BEGAN, submission, 0.0)
-        submitter = Submitter(key)
-        self._waiting[submitter] = None
-        try:
-            with trio.move_on_after(self._timeout):
-                while self.full(key):
-                    submitter.called = trio.Event()
-                    await submitter.called.wait()
-                return
-            raise self.refuse(key)
-        finally:
-            del self._waiting[submitter]
-            # Whoever was called and goes away passes the call on.
-            self._call_next()
-            if not self._waiting:
-                now = trio.current_time()
-                seconds = now - self._since
-                self._seconds += seconds
-                self._tell(EventKind.BACKPRESSURE_ENDED, submission, now - began, seconds)
+        key = submission.key
+        with self._saturation.wait(submission):
+            submitter = Submitter(key)
+            self._waiting[submitter] = None
+            try:
+                with trio.move_on_after(self._timeout):
+                    while self.full(key):
+                        submitter.called = trio.Event()
+                        await submitter.called.wait()
+                    return
+                raise self.refuse(key)
+            finally:
+                del self._waiting[submitter]
+                # Whoever was called and goes away passes the call on.
+                self._call_next()
 
-    def _tell(
-        self,
-        kind: EventKind,
-        submission: "Submission | Call",
-        waited: float,
-        duration: float | None = None,
-    ) -> None:
+    def _tell(self, submission: "Submission | Call", waited: float, over: float | None) -> None:
         feed = self._feed()
         if feed is not None:
-            depth = self.pending
             telling.backpressure(
-                feed, kind, submission, depth=depth, waited=waited, duration=duration
+                feed, submission.about, depth=self.pending, waited=waited, duration=over
             )
 
     def statistics(self) -> BacklogStatistics:
         """A snapshot."""
-        ongoing = trio.current_time() - self._since if self._waiting else 0.0
         return BacklogStatistics(
             pending=self.pending,
-            saturations=self._saturations,
+            saturations=self._saturation.count,
             refused=self._refused,
-            seconds_saturated=self._seconds + ongoing,
+            seconds_saturated=self._saturation.seconds,
         )

@@ -5,7 +5,7 @@ them in a row. Whoever waits here holds no slot, and no attempt has begun.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from keyrun.runtime.logs import log, logger
 from keyrun.runtime.policies.breaker import Circuit, CircuitState, CircuitStatus
 from keyrun.runtime.policies.rate import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
+from keyrun.runtime.policies.saturation import Saturation
 from keyrun.runtime.steps.slots import Slots
 from keyrun.runtime.values import FailureKind, Priority
 from keyrun.runtime.views import telling
@@ -33,13 +34,26 @@ Place = tuple[int, str]
 """The number of a run, and the name of its step."""
 
 
+class Held(NamedTuple):
+    """A node that is held back: its run and name, and the node that has no room for more calls."""
+
+    run: "Run"
+    node: str
+    full: str
+
+
 @attrs.frozen(kw_only=True)
 class TurnstileStatus:
-    """How many calls of a step run, and how many wait to begin."""
+    """How many calls of a step run, and how many wait to begin. `held` counts the nodes that its
+    `max_waiting` holds back now, `saturations` how often that began, and `seconds_saturated` how
+    long it lasted in all."""
 
     step: str
     running: int
     waiting: int
+    held: int = 0
+    saturations: int = 0
+    seconds_saturated: float = 0.0
 
 
 class Pass:
@@ -93,6 +107,8 @@ class Turnstile:
         self._most = options.max_waiting
         self._places: set[Place] = set()
         self._left = trio.Event()
+        self.saturation: Saturation[Held] = Saturation(self._tell)
+        """The times in which `max_waiting` holds nodes back."""
         self.waiting = 0
         self.running = 0
         self.looked_at: float | None = None
@@ -122,6 +138,19 @@ class Turnstile:
         """Have those that wait for a place ask again."""
         self._left.set()
         self._left = trio.Event()
+
+    def _tell(self, held: Held, waited: float, over: float | None) -> None:
+        feed = held.run.engine.feed
+        if feed is not None:
+            telling.backpressure(
+                feed,
+                held.run.submission.about,
+                depth=len(self._places),
+                waited=waited,
+                duration=over,
+                step=held.full,
+                held=held.node,
+            )
 
     async def wait_for_place(self) -> None:
         """Return when it is worth asking for a place again."""
@@ -252,7 +281,15 @@ class Turnstile:
 
     def status(self) -> TurnstileStatus:
         """How many are here."""
-        return TurnstileStatus(step=self.step, running=self.running, waiting=self.waiting)
+        saturation = self.saturation
+        return TurnstileStatus(
+            step=self.step,
+            running=self.running,
+            waiting=self.waiting,
+            held=saturation.waiting,
+            saturations=saturation.count,
+            seconds_saturated=saturation.seconds,
+        )
 
 
 class Turnstiles:

@@ -157,8 +157,9 @@ class LimitEvent(NamedTuple):
 
 
 class BackpressureEvent(NamedTuple):
-    """Submitters have to wait, from the first that does until none does any more; key, workflow and
-    id are those of the submission that had to."""
+    """Submitters have to wait for room, or nodes of graphs because of the `max_waiting` of a node
+    behind them: from the first that waits until none does any more. Key, workflow and id are those
+    of the submission, or of the run with the node, that had to wait."""
 
     kind: EventKind
     at: float
@@ -166,11 +167,15 @@ class BackpressureEvent(NamedTuple):
     key: str
     workflow: str
     depth: int
-    """Runs that wait to be started."""
+    """Runs that wait to be started, or calls that wait for the policies of the node."""
     waited: float
-    """Seconds that this submission has waited."""
+    """Seconds that this submission, or this node, has waited."""
     duration: float | None = None
     """Seconds from the beginning to the end."""
+    step: str | None = None
+    """The node whose `max_waiting` is reached; None where submitters wait."""
+    held: str | None = None
+    """The node that is held back; None where submitters wait."""
 
 
 class CircuitEvent(NamedTuple):

@@ -21,7 +21,6 @@ from keyrun.runtime.views.events import (
 )
 
 if TYPE_CHECKING:
-    from keyrun.runtime.entities.calls import Call
     from keyrun.runtime.policies.breaker import CircuitStatus
     from keyrun.runtime.records import Standing, Submission
     from keyrun.runtime.run import Run
@@ -258,18 +257,20 @@ def clamped(feed: "Feed", run: "Run", current: "CurrentStep", why: str) -> None:
 
 def backpressure(
     feed: "Feed",
-    kind: EventKind,
-    submission: "Submission | Call",
+    about: tuple[str, str, str],
     *,
     depth: int,
     waited: float,
-    duration: float | None = None,
+    duration: float | None,
+    step: str | None = None,
+    held: str | None = None,
 ) -> None:
-    """Submitters have to wait, or no longer: told at once, since no record says so."""
-    run_id, key, workflow = submission.about
-    event = BackpressureEvent(
-        kind, feed.wall(), run_id or None, key, workflow, depth, waited, duration
-    )
+    """Tell that submitters or nodes have to wait, or with a duration that none does any more: at
+    once, because no record says so."""
+    run_id, key, workflow = about
+    kind = EventKind.BACKPRESSURE_BEGAN if duration is None else EventKind.BACKPRESSURE_ENDED
+    at, run = feed.wall(), run_id or None
+    event = BackpressureEvent(kind, at, run, key, workflow, depth, waited, duration, step, held)
     feed.tell(None, event)
 
 
