@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from keyrun.runtime.hook import FailedCall, TerminalHook
-from keyrun.runtime.logs import log_key
+from keyrun.runtime.logs import log_key, title
 from keyrun.runtime.outbox import Entry, Outbox, StoredOutcome
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.recovery.damage import DAMAGE
@@ -61,11 +61,10 @@ class KeyDelivery:
 class Call:
     """A call of the hook that runs."""
 
-    __slots__ = ("began", "key", "reported", "run_id")
+    __slots__ = ("about", "began", "reported")
 
     def __init__(self, outcome: RunOutcome) -> None:
-        self.run_id = outcome.run_id
-        self.key = outcome.key
+        self.about = outcome.run_id, outcome.key, outcome.workflow
         self.began = trio.current_time()
         self.reported = False
 
@@ -276,9 +275,16 @@ class Delivery:
     def _back_off(self, known: KeyDelivery, stored: StoredOutcome, failed: FailedCall) -> None:
         known.attempts += 1
         delay = BACKOFF.delay_for(str(stored.number), "on_terminal", known.attempts)
-        run_id, key = stored.run_id, stored.key
-        said = f"on_terminal {failed.reason} for run {run_id} (key {key}); it is called again in"
-        log_key(key, "hook_failed", f"{said} {delay:.1f} s", run_id=run_id, error=failed.error)
+        run_id, key, workflow = stored.run_id, stored.key, stored.workflow
+        said = f"on_terminal {failed.reason} for {title(run_id, key, workflow)}"
+        log_key(
+            key,
+            "hook_failed",
+            f"{said}; it is called again in {delay:.1f} s",
+            run_id=run_id,
+            workflow=workflow,
+            error=failed.error,
+        )
         if len(self._backing_off) >= MAX_BACKING_OFF and not known.removing:
             del self._keys[key]
             self._dropped = True
@@ -328,11 +334,19 @@ class Delivery:
             if not call.reported and over <= trio.current_time():
                 call.reported = True
                 said = (
-                    f"on_terminal for run {call.run_id} (key {call.key}) has not returned within "
+                    f"on_terminal for {title(*call.about)} has not returned within "
                     f"its hook_timeout of {self._hook.timeout:g} s; its thread cannot be stopped, "
                     "and later ends of the key wait for it"
                 )
-                log_key(call.key, "hook_overrun", said, run_id=call.run_id, level=logging.WARNING)
+                run_id, key, workflow = call.about
+                log_key(
+                    key,
+                    "hook_overrun",
+                    said,
+                    run_id=run_id,
+                    workflow=workflow,
+                    level=logging.WARNING,
+                )
             elif not call.reported:
                 due = min(due, over)
         return due

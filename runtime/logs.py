@@ -1,4 +1,5 @@
-"""Logging: what happened, with the run, key, step, attempt and event as fields."""
+"""Log lines of the engine. Each names the run and its workflow, and its record has the run, key,
+workflow, step, attempt and event as attributes."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,30 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
 logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})
 
 
+def title(run_id: str, key: str, workflow: str) -> str:
+    """How a log line names a run."""
+    return f"{workflow} run {run_id} (key {key})"
+
+
+def fields(
+    event: str,
+    run_id: str | None,
+    key: str | None,
+    workflow: str | None,
+    step: str | None = None,
+    attempt: int | None = None,
+) -> dict[str, Any]:
+    """The fields that every line has as attributes of its record."""
+    return {
+        "run": run_id,
+        "key": key,
+        "workflow": workflow,
+        "step": step,
+        "attempt": attempt,
+        "event": event,
+    }
+
+
 def log(
     run: "Run",
     event: str,
@@ -45,14 +70,10 @@ def log(
     """Log something about a run, and of its step that `failure` or `current` is about."""
     if logger.isEnabledFor(level):
         about = failure or current
-        fields = {
-            "run": run.run_id,
-            "key": run.key,
-            "step": about and about.step,
-            "attempt": about and about.attempt,
-            "event": event,
-        }
-        _say(level, f"run {run.run_id} (key {run.key}): {message}", fields)
+        step, attempt = (None, None) if about is None else (about.step, about.attempt)
+        named = run.submission.about
+        extra = fields(event, *named, step, attempt)
+        logger.log(level, "%s: %s", title(*named), message, extra=extra)
 
 
 def log_key(
@@ -61,16 +82,10 @@ def log_key(
     message: str,
     *,
     run_id: str = "",
+    workflow: str | None = None,
     error: BaseException | None = None,
     level: int = logging.ERROR,
 ) -> None:
     """Log something about a key, at a run of it if that is known."""
-    fields = {"run": run_id, "key": key, "step": None, "attempt": None, "event": event}
-    _say(level, message, fields, error)
-
-
-def _say(
-    level: int, message: str, fields: dict[str, Any], error: BaseException | None = None
-) -> None:
     exc_info = None if error is None else logged(error)
-    logger.log(level, "%s", message, extra=fields, exc_info=exc_info)
+    logger.log(level, "%s", message, extra=fields(event, run_id, key, workflow), exc_info=exc_info)

@@ -14,11 +14,12 @@ from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.hook import Hook
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.logs import logger
+from keyrun.runtime.logs import logger, title
 from keyrun.runtime.recovery import recovery
 from keyrun.runtime.retention import Retention
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.unwinding import Unwind
+from keyrun.runtime.views.transition_log import TransitionLog
 from keyrun.runtime.workflow import Registry, Workflow
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -112,10 +113,13 @@ async def open_runtime(
         )
         store.when_failed(engine.fail)
         engine.commits.on_commit.append(engine.unfinished.stage)
+        transitions = TransitionLog(engine.listeners)
+        engine.commits.on_commit.append(transitions.look_at_level)
         try:
             await _begin(engine, on_unregistered)
         except BaseException:
             engine.commits.on_commit.remove(engine.unfinished.stage)
+            engine.commits.on_commit.remove(transitions.look_at_level)
             raise
         left: BaseException | None = None
         try:
@@ -143,6 +147,7 @@ async def open_runtime(
                 engine.keep_time()
                 engine.unfinished.stage(engine.store.open_group())
             engine.commits.on_commit.remove(engine.unfinished.stage)
+            engine.commits.on_commit.remove(transitions.look_at_level)
         if engine.failure is not None:
             raise engine.failure
         if left is not None:
@@ -334,7 +339,7 @@ async def _report_user_code(engine: Engine) -> None:
 def _user_code(engine: Engine) -> list[str]:
     """Return the steps and entity methods that still run."""
     steps = [
-        f"step {current.step!r} of run {run.run_id} (key {run.key})"
+        f"step {current.step!r} of {title(*run.submission.about)}"
         for run in engine.runs
         for current in run.current.values()
     ]
@@ -347,13 +352,13 @@ def _user_code(engine: Engine) -> list[str]:
 def _hook_calls(engine: Engine) -> list[str]:
     """Return the calls of the terminal hook that still run: in a thread, or shielded."""
     calls = () if engine.delivery is None else engine.delivery.calls
-    return [f"on_terminal for run {call.run_id} (key {call.key})" for call in calls]
+    return [f"on_terminal for {title(*call.about)}" for call in calls]
 
 
 def _workflow_code(engine: Engine) -> list[str]:
     """Return the runs whose code is left: a shield of its own keeps it from being cancelled."""
     live = engine.runs.all_live()
-    return [f"workflow {run.workflow.name!r} of run {run.run_id} (key {run.key})" for run in live]
+    return [f"the workflow of {title(*run.submission.about)}" for run in live]
 
 
 def _report(running: list[str]) -> None:

@@ -1,5 +1,7 @@
 """Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
 
+from logging import ERROR
+
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.logs import log
 from keyrun.runtime.run import Run
@@ -72,7 +74,7 @@ def settle(
     if engine.outbox.collecting:
         engine.outbox.put(group, run.submission, fields)
     if failure is not None:
-        log(run, f"run_{state}", _what_failed(failure, dead=dead), failure)
+        group.when_durable(_log_failure, run, state, failure, dead)
     if engine.feed is not None:
         telling.run_ended(engine.feed, run)
     if engine.instances is not None:
@@ -90,11 +92,29 @@ _NOT_LOGGED = {
     FailureKind.ITERATION_LIMIT,
     FailureKind.CHILD_FAILED,
 }
-"""What nobody has logged when a run ends with it; the others were, where they happened."""
+"""Failures that no other line has when a run ends with them. Others are logged when they happen."""
 
 
-def _what_failed(failure: Failure, *, dead: bool) -> str:
-    """What the log says of a run that failed: why, unless the line before it says so."""
+def _log_failure(run: Run, state: State, failure: Failure, dead: bool) -> None:
+    """Log the end of a run that failed. A dead letter needs a person, so its line has all that is
+    known, whatever other lines say."""
+    event = f"run_{state}"
+    if dead:
+        message = f"the run failed and is a dead letter: {failure.reason}"
+        traceback = _traceback(failure)
+        if traceback is not None:
+            message = f"{message}\n{traceback.rstrip()}"
+        log(run, event, message, failure, level=ERROR)
+        return
     at = "" if failure.step is None else f" at step {failure.step!r}"
     why = failure.reason if failure.kind in _NOT_LOGGED else f"{failure.kind}{at}"
-    return f"the run failed{' and is a dead letter' if dead else ''}: {why}"
+    log(run, event, f"the run failed: {why}", failure)
+
+
+def _traceback(failure: Failure | None) -> str | None:
+    """The traceback of a failure, or of the one that led to it."""
+    while failure is not None:
+        if failure.traceback:
+            return failure.traceback
+        failure = failure.cause
+    return None

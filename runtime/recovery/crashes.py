@@ -80,10 +80,12 @@ class Crashes:
         return engine.failure is None and not engine.draining
 
     def _log_crash(self, line: "Line", error: BaseException) -> None:
-        run_id = "" if line.head is None else line.head.run_id
-        at = f", at run {run_id}" if run_id else ""
+        run_id, workflow, at = "", None, ""
+        if line.head is not None:
+            run_id, _, workflow = line.head.submission.about
+            at = f", at {workflow} run {run_id}"
         said = f"serving the key {line.key!r} failed{at}, and the others go on: {named(error)}"
-        log_key(line.key, "key_crashed", said, run_id=run_id, error=error)
+        log_key(line.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
 
     def quarantine(self, key: str, error: BaseException) -> None:
         """The actor of a key has crashed too often."""

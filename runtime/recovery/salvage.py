@@ -11,7 +11,7 @@ import attrs
 
 from keyrun.runtime.journal.journal import Entry
 from keyrun.runtime.ledger import sealed
-from keyrun.runtime.logs import log_key
+from keyrun.runtime.logs import log_key, title
 from keyrun.runtime.records import DAMAGED, SALVAGED, Standing, Submission
 from keyrun.runtime.recovery.damage import Trace, stand_in, trace
 from keyrun.runtime.values import State
@@ -82,9 +82,9 @@ async def set_aside(
         if engine.feed is not None:
             kind = EventKind.RUN_QUARANTINED
             telling.run_changed(engine.feed, group, kind, submission, aside, str(error))
-        run_id = submission.run_id
-        said = f"run {run_id} (key {submission.key}) is damaged and set aside: {error}"
-        log_key(submission.key, "run_quarantined", said, run_id=run_id)
+        run_id, key, workflow = submission.about
+        said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
+        log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
         await engine.store.durable(group)
 
 

@@ -438,7 +438,7 @@ async def test_a_drain_waits_for_a_shielded_step_and_names_it_every_ten_seconds(
         await rt.submit(job, key="k", run_id="r")
         await trio.sleep(1)
     assert trio.current_time() == pytest.approx(60, abs=0.1)
-    assert waits_for(caplog) == ["step 'pay' of run r (key k)"] * 6
+    assert waits_for(caplog) == ["step 'pay' of job run r (key k)"] * 6
     async with open_test_runtime(store, workflows=[job]) as rt:
         assert await (await rt.submit(job, key="k", run_id="r")).result() == "paid"
     assert done == ["paid"]
@@ -474,7 +474,7 @@ async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
                 await trio.sleep(0.01)
     finally:
         logger.removeHandler(handler)
-    assert set(waits_for(caplog)) == {"step 'export' of run r (key k)"}
+    assert set(waits_for(caplog)) == {"step 'export' of job run r (key k)"}
     async with open_test_runtime(store, workflows=[job]) as rt:
         assert await (await rt.submit(job, key="k", run_id="r")).result() == "exported"
     assert calls == ["export"]
@@ -492,7 +492,7 @@ async def test_a_drain_names_workflow_code_that_shields_itself(
         await rt.submit(stubborn, key="k", run_id="r")
         await trio.sleep(1)
     assert trio.current_time() == pytest.approx(40, abs=0.1)
-    assert set(waits_for(caplog)) == {"workflow 'stubborn' of run r (key k)"}
+    assert set(waits_for(caplog)) == {"the workflow of stubborn run r (key k)"}
 
 
 @pytest.mark.parametrize("drain_timeout", [0, 7])

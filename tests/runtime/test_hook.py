@@ -564,7 +564,10 @@ async def test_a_sync_hook_that_overruns_its_time_is_reported_and_has_received_t
             await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
         await trio.sleep(100)
         (said,) = [each for each in caplog.records if each.__dict__["event"] == "hook_overrun"]
-        assert "on_terminal for run a (key k) has not returned within its" in said.getMessage()
+        assert (
+            "on_terminal for doubling run a (key k) has not returned within its"
+            in said.getMessage()
+        )
         release.set()
         await until(lambda: rt.statistics().waiting_outcomes == 0)
     assert seen == ["a", "b"]
@@ -600,7 +603,7 @@ async def test_a_drain_waits_for_a_hook_that_cannot_be_stopped_and_names_it(
             nursery.start_soon(release_later)
     waits = [each for each in caplog.messages if "waits for code that cannot be stopped" in each]
     assert len(waits) >= 3
-    assert waits[0].endswith("on_terminal for run r (key k)")
+    assert waits[0].endswith("on_terminal for doubling run r (key k)")
     assert seen == ["r"]
     again = RecordingHook()
     async with open_test_runtime(store, workflows=[doubling], on_terminal=again):

@@ -343,7 +343,7 @@ async def test_an_error_can_say_how_long_to_wait_at_least_and_a_crash_does_not_s
     assert second - first == pytest.approx(waited, abs=0.1)
 
 
-async def test_why_a_run_failed_is_logged_once(
+async def test_a_dead_letter_is_an_error_in_the_log_with_its_traceback(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     @step(retry=Retry.none())
@@ -369,7 +369,10 @@ async def test_why_a_run_failed_is_logged_once(
         ("run_failed", "judged"),
     }
     assert "out of stock" in said["step_failed", "refused"]
-    assert said["run_failed", "refused"] == (
-        "run refused (key k): the run failed and is a dead letter: permanent_error at step 'refuse'"
-    )
-    assert said["run_failed", "judged"] == "run judged (key k): the run failed: too dear"
+    dead = said["run_failed", "refused"]
+    assert dead.startswith("refused run refused (key k): the run failed and is a dead letter: step")
+    assert dead.endswith("PermanentError: out of stock")
+    assert "Traceback (most recent call last)" in dead
+    assert said["run_failed", "judged"] == "judged run judged (key k): the run failed: too dear"
+    levels = {each.__dict__["run"]: each.levelname for each in caplog.records}
+    assert levels == {"refused": "ERROR", "judged": "WARNING"}
