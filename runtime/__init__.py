@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.schedules.timetable import Cron, Every, Once
     from keyrun.runtime.steps.current import CurrentStep, current_step
     from keyrun.runtime.steps.undoing import Compensation
+    from keyrun.runtime.views.counts import StoreCounts, UnfinishedCount, UnpatchedCount
     from keyrun.runtime.views.entities import EntityStatus
     from keyrun.runtime.views.events import (
         BackpressureEvent,
@@ -226,17 +227,20 @@ __all__ = [
     "StepFunction",
     "StepProgress",
     "StepTimeout",
+    "StoreCounts",
     "Succeed",
     "TooDeep",
     "TransientError",
     "Turn",
     "TurnSignal",
     "TurnstileStatus",
+    "UnfinishedCount",
     "UnknownEntity",
     "UnknownGroup",
     "UnknownMethod",
     "UnknownRun",
     "UnknownWorkflow",
+    "UnpatchedCount",
     "WaitEvent",
     "Watch",
     "Workflow",
@@ -297,6 +301,7 @@ _LATER = {
     ),
     "views.history": ("Happening", "History"),
     "views.entities": ("EntityStatus",),
+    "views.counts": ("StoreCounts", "UnfinishedCount", "UnpatchedCount"),
     "views.keys": ("KeyStatus",),
     "views.progress": ("Progress", "StepCounts", "StepProgress"),
     "views.reader": ("Reader", "open_reader"),

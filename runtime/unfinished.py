@@ -18,6 +18,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -265,9 +266,9 @@ def by_version(counts: Mapping[Code, int]) -> dict[Version, int]:
 async def stored_counts(ledger: Ledger) -> UnfinishedRuns | None:
     """The counts as of the last commit, for a process that only reads; None if there are none."""
     counts = UnfinishedRuns(ledger)
-    with ledger.store.view():
-        if await ledger.get("counter", ledger.name(_MARK)) is None:
-            return None
-        await counts._runs.load()
-        await counts._unpatched.load()
-    return counts
+    with ledger.store.view(), suppress(*DAMAGE):
+        if await ledger.get("counter", ledger.name(_MARK)) is not None:
+            await counts._runs.load()
+            await counts._unpatched.load()
+            return counts
+    return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Progress,
         RunStatus,
         ScheduleStatus,
+        StoreCounts,
     )
     from keyrun.storage import Damage, Verification
 
@@ -54,6 +55,28 @@ def plain(value: Any) -> Any:
         case Decimal() | UUID():
             return str(value)
     return repr(value)
+
+
+def counts(found: "StoreCounts") -> Document:
+    """What a store counts."""
+    return {
+        "unfinished": [
+            {
+                "workflow": each.workflow,
+                "version": each.version,
+                "runs": each.runs,
+                "by_fingerprint": [
+                    {"fingerprint": code, "runs": runs}
+                    for code, runs in each.by_fingerprint.items()
+                ],
+            }
+            for each in found.unfinished
+        ],
+        "unpatched": [
+            {"workflow": each.workflow, "patch": each.patch, "runs": each.runs}
+            for each in found.unpatched
+        ],
+    }
 
 
 def run(status: "RunStatus") -> Document:

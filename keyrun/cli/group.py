@@ -26,6 +26,7 @@ COMMANDS = {
     "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed for good"),
     "outbox": ("keyrun.cli.outbox:command", "Count ends that wait for the hook"),
     "schedules": ("keyrun.cli.schedules:command", "List schedules and when they fire"),
+    "stats": ("keyrun.cli.stats:command", "Count unfinished runs and patches"),
     "verify": ("keyrun.cli.verify:command", "Look for damaged records"),
     "compact": ("keyrun.cli.compact:command", "Give back unused space"),
 }

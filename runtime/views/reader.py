@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.groups.group import GroupStatus
     from keyrun.runtime.outbox import OutboxStatus
     from keyrun.runtime.schedules.schedule import ScheduleStatus
+    from keyrun.runtime.views.counts import StoreCounts
     from keyrun.runtime.views.entities import EntityStatus
     from keyrun.runtime.views.history import History
     from keyrun.runtime.views.keys import KeyStatus
@@ -175,6 +176,13 @@ class Reader:
         from keyrun.runtime.schedules import schedule
 
         return await schedule.page(self._ledger, self._reading, limit, after)
+
+    async def counts(self) -> "StoreCounts":
+        """What the store counts: unfinished runs by workflow, version and the fingerprint of their
+        code, and runs that got False from `ctx.patched`, by name. Nothing is scanned."""
+        from keyrun.runtime.views.counts import counts_of
+
+        return await counts_of(self._ledger)
 
     async def unfinished(self) -> dict[tuple[str, int], int]:
         """How many runs of which workflow, by name and version, go on when a runtime opens the

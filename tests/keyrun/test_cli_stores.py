@@ -20,6 +20,7 @@ COMMANDS = (
     ["keys"],
     ["dead-letters"],
     ["schedules"],
+    ["stats"],
     ["compact"],
     ["verify"],
 )
