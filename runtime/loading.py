@@ -31,8 +31,7 @@ async def load(line: "Line", place: int, number: int) -> Run | None:
     """A run that is about to be driven, with all that it remembers; None if it has no business
     in the line any more."""
     engine = line.engine
-    while (resting := engine.runs.at_rest(number)) is not None:
-        await resting.gate()
+    await engine.runs.settled(number)
     key, store = engine.ledger.number(number), engine.store
     stored = Stored(
         number=number,

@@ -221,6 +221,20 @@ class RunTable:
                 return number
             await change[1].wait()
 
+    async def settled(self, number: int) -> None:
+        """Return when the store is right about a run that no actor drives."""
+        while True:
+            if (change := self._changes.get(number)) is not None:
+                await change[1].wait()
+            elif (run := self.at_rest(number)) is not None:
+                await run.gate()
+            else:
+                return
+
+    def is_settled(self, number: int) -> bool:
+        """Return whether the store is right about a run."""
+        return number not in self._runs and number not in self._changes
+
     def changing(self, number: int) -> Change | None:
         """Return which change of a run as a whole is being committed."""
         change = self._changes.get(number)

@@ -276,7 +276,9 @@ class Line(Places):
         """Take the first run as it was read, if it still is that: the line was woken, and its actor
         has not begun."""
         place, number, _ = self.window[0]
-        if stored.number != number or self.head is not None or self.engine.runs.find(number):
+        if stored.number != number or self.head is not None:
+            return
+        if not self.engine.runs.is_settled(number):
             return
         kept = stored.state
         state = b"" if kept is None else unseal("state", self._prefix, kept)[0]

@@ -145,8 +145,9 @@ async def _restore(line: "Line") -> None:
     if not run.pending:
         run.pending = True
         engine.backlog.enter(line)
-    if standing is not None and standing.cancel_requested:
-        # Whoever asked for it waits for the end, and nothing of the run is left to be stopped.
+    compensates = run.journal.undoing is not None or run.journal.undoable
+    if standing is not None and standing.cancel_requested and not compensates:
+        # The caller of `cancel` waits for the end, and nothing of the run is left to be stopped.
         run.standing = standing
         settle(run, State.CANCELLED)
         engine.runs.move(run, Location.QUEUED)

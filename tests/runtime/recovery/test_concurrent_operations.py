@@ -1,15 +1,30 @@
 """Operations on a quarantined run that meet while one of them is being committed."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
+from math import inf
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
+import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, RunEnded, Runtime, State, UnknownRun, step, workflow
+from keyrun.runtime import (
+    Compensation,
+    Context,
+    RunEnded,
+    Runtime,
+    State,
+    UnknownRun,
+    current_step,
+    step,
+    workflow,
+)
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
 
@@ -197,3 +212,89 @@ async def test_a_run_that_is_paused_while_quarantined_is_redriven_and_resumed(
         assert status is not None
         assert status.state is State.SUCCEEDED
     assert scene.ran == ["r-b", "r-c"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_redrive_meets_the_actor_that_tries_the_run_again(seed: int) -> None:
+    """The key is woken, and its actor loads the run while the redrive is being committed."""
+
+    async def scene() -> None:
+        store = MemoryStore()
+        async with open_test_runtime(store, workflows=[waiting], evict_after=inf) as rt:
+            await rt.submit(waiting, key="k", run_id="r")
+            await trio.sleep(1)
+        async with open_test_runtime(store, workflows=[], evict_after=inf) as rt:
+            await trio.sleep(1)
+            await rt.pause_all()
+        async with open_test_runtime(store, workflows=[waiting], evict_after=inf) as rt:
+            await rt.resume_all()
+            with suppress(RunEnded):
+                await rt.redrive("r")
+            await trio.sleep(5)
+            await rt.signal("r", "go", 1)
+            await trio.sleep(50)
+            status, left = await rt.status("r"), rt.statistics()
+            assert status is not None
+            assert status.state is State.SUCCEEDED
+            assert (left.live, left.keys, left.backlog.pending) == (0, 0, 0)
+
+    # The order in which Trio runs tasks that are ready at the same time.
+    with patch.object(trio_run, "_r", Random(seed)):
+        trio.run(scene, clock=MockClock(autojump_threshold=0))
+
+
+@step
+async def noting() -> None: ...
+
+
+@workflow
+async def waiting(ctx: Context) -> Any:
+    await ctx.step(noting)
+    return await ctx.wait_signal("go")
+
+
+class Buggy(MemoryStore):
+    """Raises an internal error at the next read of a key's state, if it is told to."""
+
+    bug = False
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        if self.bug and table == "state":
+            self.bug = False
+            raise RuntimeError("a bug")
+        return await super()._get(table, key)
+
+
+async def test_a_cancelled_run_is_compensated_after_its_actor_crashed(
+    autojump_clock: MockClock,
+) -> None:
+    undone: list[str] = []
+
+    async def unbook(given: Compensation) -> None:
+        undone.append(given.output)
+
+    @step(compensate=unbook)
+    async def book(what: str) -> str:
+        current_step().state["booked"] = what
+        return what
+
+    @workflow
+    async def trip(ctx: Context) -> None:
+        await ctx.step(book, "hotel")
+        await ctx.wait_signal("go")
+
+    store, hook = Buggy(), RecordingHook()
+    async with open_test_runtime(store, workflows=[trip]) as rt:
+        await rt.submit(trip, key="k", run_id="r")
+        await trio.sleep(10)
+    async with open_test_runtime(store, workflows=[trip], on_terminal=hook) as rt:
+        await trio.sleep(5)
+        store.bug = True
+        assert await rt.cancel("r")
+        await trio.sleep(50)
+        status = await rt.status("r")
+        assert status is not None
+        assert status.state is State.CANCELLED
+        assert not store.bug
+    assert undone == ["hotel"]
+    assert [outcome.state for outcome in hook.outcomes] == [State.CANCELLED]
