@@ -16,6 +16,7 @@ SUITES = {
     "events": "the cost of a step while nobody listens to the events, and while one does",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
+    "outbox": "a million ends that wait for the hook: memory, and the time to the first step",
     "sleepers": "100,000 runs that sleep, with --long 1,000,000: memory, disk, lateness",
     "signals": "from a signal to the step that waits for it, in memory and evicted",
     "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
