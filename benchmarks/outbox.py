@@ -147,4 +147,4 @@ def run(bench: Bench) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(reopen, *sys.argv[1:])
+    trio.run(reopen, sys.argv[1], sys.argv[2])

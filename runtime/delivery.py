@@ -138,6 +138,7 @@ class Delivery:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
+        await self._outbox.converted()
         async with trio.open_nursery() as nursery:
             while True:
                 self._changed = trio.Event()

@@ -193,6 +193,8 @@ async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
             start(engine.overruns.run)
             if await engine.store.scan("firings", prefix=engine.ledger.prefix, limit=1):
                 engine.schedules.begin()
+            if engine.outbox.converting:
+                start(lambda: _convert_outbox(engine))
             if engine.delivery is not None:
                 start(engine.delivery.run)
             task_status.started()
@@ -274,8 +276,19 @@ def _warn_of_changes(engine: Engine) -> None:
 
 
 async def _open_outbox(engine: Engine) -> None:
+    await engine.outbox.open(hook=engine.delivery is not None)
+    if not engine.outbox.converting:
+        _warn_of_waiting_outcomes(engine)
+
+
+async def _convert_outbox(engine: Engine) -> None:
+    await engine.outbox.convert()
+    _warn_of_waiting_outcomes(engine)
+
+
+def _warn_of_waiting_outcomes(engine: Engine) -> None:
+    """Log how many ends wait for a hook that this runtime does not have."""
     outbox = engine.outbox
-    await outbox.open(hook=engine.delivery is not None)
     if engine.delivery is None and (outbox.collecting or outbox.waiting):
         kept = "every further end is kept for it" if outbox.collecting else "no end is added"
         logger.warning(

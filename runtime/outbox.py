@@ -10,6 +10,9 @@ Rules:
   end, so the entries of one key are in the order of its ends.
 - The number of entries is kept in the store. No call reads the whole outbox, except `discard` and
   the conversion of entries that an older Keyrun wrote.
+- Entries of an older Keyrun name a run, whose own record has the outcome. `convert` gives them the
+  form of today. Until it has ended, nothing is delivered and no ended run may change: delivery,
+  `discard`, `forget`, `redrive` and retention wait for `converted`.
 """
 
 import os
@@ -17,7 +20,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import trio
@@ -26,7 +29,7 @@ from keyrun.runtime.ledger import NUMBER, Ledger, wrong_content
 from keyrun.runtime.logs import logger
 from keyrun.runtime.records import GENERATION, Standing, Submission
 from keyrun.runtime.recovery.damage import DAMAGE
-from keyrun.storage import LmdbStore, StoreCorrupt
+from keyrun.storage import LmdbStore, StoreClosed, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 from keyrun.storage.store import upper_bound
 
@@ -38,6 +41,11 @@ LEGACY_TABLE = "outbox"
 """Entries of an older Keyrun: number and generation of a run, whose own record has the outcome."""
 PAGE = 1000
 PAGE_BYTES = 4_000_000
+CONVERTED_AT_ONCE = 100
+"""Entries of an older Keyrun that are read before other tasks get their turn."""
+FIRST = 1 << 32
+"""The first sequence number in a store with entries of an older Keyrun: those get lower ones, as
+their runs ended before."""
 
 _COUNTS = "outbox"
 _RUN = struct.Struct(">QI")
@@ -124,26 +132,47 @@ class Outbox:
         self._discarded = 0
         """Entries up to this sequence number are dropped by `discard`."""
         self._discarding = trio.Lock()
+        self.converting = False
+        """Whether there are entries of an older Keyrun that `convert` has to deal with."""
+        self._converted_to = 0
+        """The last sequence number that was given to an entry of an older Keyrun."""
+        self._conversion_ended = trio.Event()
 
     async def open(self, *, hook: bool) -> None:
-        """Read the state of the outbox, and convert the entries of an older Keyrun. With a hook,
-        the store collects from now on. The caller waits for the commit."""
-        status, self._next = await _read(self._ledger)
-        self.waiting = status.waiting
-        legacy = bool(await self._legacy_page(b""))
-        self.collecting = status.collecting or hook or legacy
-        if legacy:
-            await self._convert()
-        if self.collecting and (legacy or not status.collecting):
+        """Read the state of the outbox. With a hook, the store collects from now on. The caller
+        waits for the commit, and starts `convert` if there is something to convert."""
+        counts = await _read(self._ledger)
+        self.waiting, self._next = counts.waiting, counts.following
+        self._converted_to = counts.converted_to
+        self.converting = bool(await self._legacy_page(b""))
+        if self.converting:
+            self._next = max(self._next, FIRST)
+        self.collecting = counts.collecting or hook or self.converting
+        if self.collecting:
             self._write(self._store.open_group())
+
+    async def converted(self) -> None:
+        """Return when the outbox has no entries of an older Keyrun any more."""
+        if self.converting:
+            await self._conversion_ended.wait()
+            if self.converting:
+                raise StoreClosed(
+                    "the runtime was left while it converted its outbox; open it again"
+                )
 
     def put(self, group: "Group", submission: Submission, standing: tuple[Any, ...]) -> None:
         """Stage the outcome of a run whose end is staged in `group`; `standing` is the fields of
         its terminal record."""
+        sequence = self._next
+        self._next = sequence + 1
+        self._put(group, sequence, submission, standing)
+
+    def _put(
+        self, group: "Group", sequence: int, submission: Submission, standing: tuple[Any, ...]
+    ) -> None:
         record = self._ledger.outcome(
-            submission.key, self._next, submission.number, standing[GENERATION]
+            submission.key, sequence, submission.number, standing[GENERATION]
         )
-        self._next += 1
         self.waiting += 1
         fields = StoredOutcome.encode(submission, standing)
         group.tables[TABLE][record] = seal(TABLE, record, fields)
@@ -202,6 +231,7 @@ class Outbox:
     async def discard(self, *, collecting: bool) -> int:
         """Drop the entries that are there now, and return their number. `collecting` says whether
         later ends go to the outbox."""
+        await self.converted()
         async with self._discarding:
             self.collecting = collecting
             self._discarded = last = self._next - 1
@@ -210,6 +240,13 @@ class Outbox:
             # counted twice.
             await self._store.durable()
             dropped = 0
+            async for rows in _pages(self._ledger, LEGACY_TABLE):
+                # The conversion has left only damaged entries.
+                group = self._store.open_group()
+                for record, _ in rows:
+                    group.delete(LEGACY_TABLE, record)
+                    dropped += 1
+                await self._store.durable(group)
             async for rows in _pages(self._ledger, TABLE):
                 group = self._store.open_group()
                 for record, _ in rows:
@@ -222,12 +259,21 @@ class Outbox:
             return dropped
 
     def _write(self, group: "Group") -> None:
-        fields = (self.collecting, self.waiting, self._next)
+        fields = (self.collecting, self.waiting, self._next, self._converted_to)
         group.tables["counter"][self._record] = seal("counter", self._record, fields)
 
-    async def _convert(self) -> None:
-        """Give the entries of an older Keyrun the form of today, in the order of the ends. Each
-        page is one commit, so a crash in between loses nothing."""
+    async def convert(self) -> None:
+        """Give the entries of an older Keyrun the form of today, in the order of the ends. An entry
+        changes its form in one commit, so a crash in between loses nothing."""
+        try:
+            logger.info("converting the ends that wait for on_terminal to a new format")
+            ends = await self._convert()
+            logger.info("converted %d ends that wait for on_terminal", ends)
+            self.converting = False
+        finally:
+            self._conversion_ended.set()
+
+    async def _convert(self) -> int:
         found: list[bytes] = []
         start = b""
         while rows := await self._legacy_page(start):
@@ -247,19 +293,21 @@ class Outbox:
                     continue
                 submission, standing = end
                 group = self._store.open_group()
-                self.put(group, submission, standing.fields())
+                self._converted_to += 1
+                self._put(group, self._converted_to, submission, standing.fields())
                 group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
                 entries += 1
                 size += len(standing.result or b"")
-                if entries == PAGE or size > PAGE_BYTES:
+                if entries == CONVERTED_AT_ONCE or size > PAGE_BYTES:
                     await self._store.durable(group)
                     entries = size = 0
-        logger.info("converted %d ends that wait for on_terminal to a new format", len(found))
+        await self._store.durable()
+        return len(found)
 
     async def _legacy_page(self, start: bytes) -> list[tuple[bytes, bytes]]:
         # Entries of an older Keyrun are small, except for runs that were redriven.
         return await self._store.scan(
-            LEGACY_TABLE, prefix=self._ledger.prefix, start=start, limit=100
+            LEGACY_TABLE, prefix=self._ledger.prefix, start=start, limit=CONVERTED_AT_ONCE
         )
 
     async def _legacy_order(self, record: bytes) -> bytes | None:
@@ -323,41 +371,51 @@ async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> in
     async with store, store.claim(namespace):
         outbox = Outbox(Ledger(store.namespace(namespace)))
         await outbox.open(hook=False)
+        if outbox.converting:
+            await outbox.convert()
         return await outbox.discard(collecting=False)
 
 
 async def outbox_status(ledger: Ledger) -> OutboxStatus:
     """The state of the outbox, for a reader; entries of an older Keyrun are counted."""
-    status, _ = await _read(ledger)
+    counts = await _read(ledger)
     legacy = 0
     async for rows in _pages(ledger, LEGACY_TABLE):
         legacy += len(rows)
-    if not legacy:
-        return status
-    return OutboxStatus(waiting=status.waiting + legacy, collecting=True)
+    collecting = counts.collecting or legacy > 0
+    return OutboxStatus(waiting=counts.waiting + legacy, collecting=collecting)
 
 
-async def _read(ledger: Ledger) -> tuple[OutboxStatus, int]:
-    """The state of the outbox and the next sequence number."""
+class _Counts(NamedTuple):
+    """What the store keeps about the outbox: one record of the table `counter`."""
+
+    collecting: bool = False
+    waiting: int = 0
+    following: int = 1
+    """The next sequence number."""
+    converted_to: int = 0
+    """The last sequence number that was given to an entry of an older Keyrun."""
+
+
+async def _read(ledger: Ledger) -> _Counts:
     try:
-        fields = await ledger.get("counter", ledger.name(_COUNTS))
-        if fields is None:
-            return OutboxStatus(waiting=0, collecting=False), 1
-        collecting, waiting, following = fields[:3]
-        return OutboxStatus(waiting=waiting, collecting=collecting), following
+        return _Counts(*(await ledger.get("counter", ledger.name(_COUNTS)) or ()))
     except DAMAGE as error:
         # There was a record, so the store has been opened with a hook.
-        waiting, last = 0, 0
+        waiting, last, converted_to = 0, 0, 0
         async for rows in _pages(ledger, TABLE):
             waiting += len(rows)
-            last = max(last, *(_sequence(record) for record, _ in rows))
+            for record, _ in rows:
+                last = max(last, _sequence(record))
+                if _sequence(record) < FIRST:
+                    converted_to = max(converted_to, _sequence(record))
         logger.error(
             "the count of ends that wait for on_terminal cannot be read; counted %d: %s",
             waiting,
             error,
             extra={"event": "counter_lost"},
         )
-        return OutboxStatus(waiting=waiting, collecting=True), last + 1
+        return _Counts(True, waiting, last + 1, converted_to)
 
 
 async def _pages(ledger: Ledger, table: str) -> AsyncIterator[list[tuple[bytes, bytes]]]:

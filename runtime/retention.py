@@ -51,6 +51,7 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep for ever."""
         ledger = self._engine.ledger
+        await self._engine.outbox.converted()
         ended = await self._count()
         # Not in one line: more may have ended meanwhile.
         self._ended += ended

@@ -41,6 +41,7 @@ async def stage_redrive(
 ) -> "tuple[int, Group | None]":
     """Stage what `redrive` does to a run that is in one of `states`. There is no group if the run
     was redriven before this returns."""
+    await engine.outbox.converted()
     number, submission, standing = await _find(engine, run_id)
     if standing.state in states:
         check_submitted(submission)
@@ -244,6 +245,7 @@ async def forget(engine: "Engine", run_id: str) -> None:
     """Remove all that is stored of a run that has ended, or is quarantined."""
     # Before, one could not tell whether the run has been counted as waiting.
     await engine.counted.wait()
+    await engine.outbox.converted()
     number, submission, standing = await _find(engine, run_id)
     quarantined = standing.state is State.QUARANTINED
     if not (standing.state.terminal or quarantined) and await _held_by_key(engine, submission):

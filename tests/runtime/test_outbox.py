@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from keyrun.runtime import (
@@ -15,6 +16,7 @@ from keyrun.runtime import (
     Retention,
     RunFailed,
     RunOutcome,
+    Runtime,
     State,
     open_reader,
     step,
@@ -22,7 +24,7 @@ from keyrun.runtime import (
 )
 from keyrun.runtime.ledger import sealed
 from keyrun.runtime.outbox import OutboxStatus
-from keyrun.storage import MemoryStore, StoreCrashed
+from keyrun.storage import MemoryStore, StoreClosed
 from keyrun.storage.record import unseal
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -367,7 +369,7 @@ async def stored(store: MemoryStore, prefix: bytes, record: bytes) -> bytes:
 async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends(
     autojump_clock: MockClock, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.outbox.PAGE", 2)
+    monkeypatch.setattr("keyrun.runtime.outbox.CONVERTED_AT_ONCE", 2)
     store, hook = FragileStore(), RecordingHook()
     async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=broken()) as rt:
         # Its number is the lowest, and it is the last to end.
@@ -388,13 +390,15 @@ async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends
         assert await reader.outbox() == OutboxStatus(waiting=7, collecting=True)
     if between == "an open without a hook":
         async with open_test_runtime(store, workflows=WORKFLOWS) as rt:
-            await rt.forget("a")
-            await rt.redrive("r")
+            # All of this begins before the entries are converted.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rt.forget, "a")
+                nursery.start_soon(rt.redrive, "r")
             await (await rt.submit(echo, "d", key="k", run_id="d")).result()
     elif between == "a crash":
-        store.crash_at = store.commits + 2
-        with pytest.raises(StoreCrashed):
-            await end_runs(store, [], on_terminal=hook)
+        store.crash_at = store.commits + 3
+        async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
+            await trio.sleep_forever()
         store.crash_at = None
         assert hook.calls == 0
         assert store.keys("outbox")
@@ -408,3 +412,63 @@ async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends
     assert [(each.run_id, each.generation) for each in hook.outcomes] == expected
     assert hook.of("delayed")[0].headers == {"h": "1"}
     assert store.keys("outbox") == store.keys("outcomes") == []
+
+
+@pytest.mark.parametrize("hook", [True, False])
+async def test_a_store_of_an_older_keyrun_runs_steps_while_its_entries_are_converted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, hook: bool
+) -> None:
+    monkeypatch.setattr("keyrun.runtime.outbox.CONVERTED_AT_ONCE", 1)
+    store, names = FragileStore(latency=1), [f"r{n}" for n in range(50)]
+    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=broken()) as rt:
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(partial(rt.submit, echo, name, key="k", run_id=name))
+                await trio.lowlevel.checkpoint()
+        await trio.sleep(60)
+    await as_an_older_keyrun(store)
+    seen = RecordingHook()
+    async with open_test_runtime(
+        store, workflows=WORKFLOWS, on_terminal=seen if hook else None
+    ) as rt:
+        await (await rt.submit(echo, 1, key="k", run_id="new")).result()
+        assert store.keys("outbox")
+        assert seen.calls == 0
+        # Its entry has no outcome yet, so the run must stay.
+        await rt.forget("r49")
+        assert store.keys("outbox") == []
+        if not hook:
+            assert await rt.discard_outcomes() == 51
+        await trio.sleep(60)
+        assert rt.statistics().waiting_outcomes == 0
+    assert [outcome.run_id for outcome in seen.outcomes] == ([*names, "new"] if hook else [])
+
+
+async def test_a_drain_cuts_off_the_conversion_and_the_next_open_finishes_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyrun.runtime.outbox.CONVERTED_AT_ONCE", 1)
+    store, names = FragileStore(), [f"r{n}" for n in range(20)]
+    await end_runs(store, names, on_terminal=broken())
+    await as_an_older_keyrun(store)
+    slow = FragileStore(latency=1)
+    slow._tables = store._tables
+    refused: list[str] = []
+
+    async def forget(rt: Runtime) -> None:
+        with pytest.raises(StoreClosed):
+            await rt.forget("r3")
+        refused.append("forget")
+
+    async with trio.open_nursery() as nursery:
+        began = trio.current_time()
+        async with open_test_runtime(
+            slow, workflows=WORKFLOWS, on_terminal=RecordingHook(), drain_timeout=5
+        ) as rt:
+            nursery.start_soon(forget, rt)
+            await trio.sleep(3)
+        assert trio.current_time() - began < 15
+    assert refused == ["forget"]
+    assert slow.keys("outbox")
+    assert slow.keys("outcomes")
+    assert await received(slow) == names
