@@ -287,7 +287,7 @@ SABOTAGES = {
     "order": (order, "first of its key|in order"),
     "ceiling": (sabotage.ceiling, "must be failed"),
     "replay": (replay_nothing, "had its outcome"),
-    "hook": (sabotage.hook, "nothing goes on"),
+    "hook": (sabotage.hook, "the hook never heard"),
     "cancel": (sabotage.cancel, "cancel"),
     "pause": (sabotage.pause, "when it was paused"),
     "state": (sabotage.state, "the state of"),
