@@ -16,7 +16,7 @@
    lost to a damaged record, because its share of the counts is not known.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -48,26 +48,27 @@ Patch = tuple[str, str]
 class Tally:
     """Counts by a few fields, in one table of the store."""
 
-    __slots__ = ("_changed", "_ledger", "_table", "counts")
+    __slots__ = ("_keys", "_ledger", "_table", "changed", "counts")
 
     def __init__(self, ledger: Ledger, table: str) -> None:
         self._ledger = ledger
         self._table = table
-        self.counts: dict[Any, int] = {}
-        self._changed: set[Any] = set()
+        self.counts: defaultdict[Any, int] = defaultdict(int)
+        self.changed: set[Any] = set()
+        """The counts that the next group gets."""
+        self._keys: dict[Any, bytes] = {}
 
     def add(self, fields: tuple[Any, ...], by: int) -> None:
         """Change one count."""
-        counts = self.counts
-        counts[fields] = counts.get(fields, 0) + by
-        self._changed.add(fields)
+        self.counts[fields] += by
+        self.changed.add(fields)
 
     def stage(self, group: "Group") -> bool:
         """Put what has changed into a group. Says whether the counts make sense."""
-        if not self._changed:
+        if not self.changed:
             return True
         sound, records = True, group.tables[self._table]
-        for fields in self._changed:
+        for fields in self.changed:
             count = self.counts[fields]
             key = self._key(fields)
             if count > 0:
@@ -76,7 +77,7 @@ class Tally:
             records[key] = None
             del self.counts[fields]
             sound = sound and not count
-        self._changed.clear()
+        self.changed.clear()
         return sound
 
     async def load(self) -> None:
@@ -88,12 +89,16 @@ class Tally:
         """Have other counts."""
         for key, _ in await self._ledger.store.scan(self._table, prefix=self._ledger.prefix):
             self._ledger.store.open_group().delete(self._table, key)
-        self.counts = dict(counts)
-        self._changed = set(counts)
+        self.counts = defaultdict(int, counts)
+        self.changed = set(counts)
 
     def _key(self, fields: tuple[Any, ...]) -> bytes:
-        # Names may be longer than a key.
-        return self._ledger.prefix + sha256(repr(fields).encode()).digest()[:16]
+        key = self._keys.get(fields)
+        if key is None:
+            # Names may be longer than a key.
+            digest = sha256(repr(fields).encode()).digest()[:16]
+            key = self._keys[fields] = self._ledger.prefix + digest
+        return key
 
 
 class UnfinishedRuns:
@@ -108,17 +113,17 @@ class UnfinishedRuns:
     @property
     def by_code(self) -> dict[Code, int]:
         """How many runs have not ended, by workflow, version and fingerprint."""
-        return dict(self._runs.counts)
+        return {code: runs for code, runs in self._runs.counts.items() if runs}
 
     @property
     def by_version(self) -> dict[Version, int]:
         """How many runs have not ended, by workflow and version."""
-        return by_version(self._runs.counts)
+        return by_version(self.by_code)
 
     @property
     def unpatched(self) -> dict[Patch, int]:
         """How many of them got `False` from `ctx.patched`, by workflow and name."""
-        return dict(self._unpatched.counts)
+        return {patch: runs for patch, runs in self._unpatched.counts.items() if runs}
 
     def of_other_code(self, registry: "Registry") -> dict[Version, int]:
         """How many runs were started by other code than that of their version today."""
@@ -132,7 +137,10 @@ class UnfinishedRuns:
 
     def admitted(self, submission: "Submission") -> None:
         """A run was submitted."""
-        self._runs.add((submission.workflow, submission.version, None), 1)
+        # What `add` does: this is on the way of every run.
+        runs, code = self._runs, (submission.workflow, submission.version, None)
+        runs.counts[code] += 1
+        runs.changed.add(code)
 
     def enter(self, submission: "Submission", standing: "Standing") -> None:
         """A run counts that did not, and is as its status says."""
@@ -150,7 +158,12 @@ class UnfinishedRuns:
     ) -> None:
         """A run no longer counts; `fingerprint` is the one that it was counted with."""
         if fingerprint is not UNCOUNTED:
-            self._change(submission, fingerprint, patches, -1)
+            # What `add` does: this is on the way of every run.
+            runs, code = self._runs, (submission.workflow, submission.version, fingerprint)
+            runs.counts[code] -= 1
+            runs.changed.add(code)
+            if patches:
+                self.patched(submission, patches, -1)
 
     def started(self, run: "Run") -> None:
         """The fingerprint of a run is staged with its status for the first time, or after

@@ -32,7 +32,7 @@ Kind = Literal["function", "machine", "graph"]
 
 
 class Awaited:
-    """One expected call. An optional one need not be asked for."""
+    """An expected call that may be optional. Most are not, and are kept as their labels."""
 
     __slots__ = ("label", "required")
 
@@ -47,7 +47,7 @@ class Expected:
     __slots__ = ("_inside", "_nodes", "_scopes", "_widths", "left")
 
     def __init__(self, *, graph: bool) -> None:
-        self._scopes: dict[str, deque[Awaited]] = {}
+        self._scopes: dict[str, deque[str | Awaited]] = {}
         self._nodes: dict[str, Awaited] | None = {} if graph else None
         """The nodes of a graph, instead of the calls of the outermost scope."""
         self._inside: dict[str, Awaited] = {}
@@ -58,21 +58,17 @@ class Expected:
 
     def add(self, ident: str, label: str, *, required: bool) -> None:
         """Expect one more call, in the scope of `ident`."""
-        *around, _ = ident.split("/")
         prefix = ""
-        for part in around:
-            self._add_inside(prefix, part, required=required)
-            prefix += f"{part}/"
-        self._add(prefix, label, required=required)
-
-    def _add(self, prefix: str, label: str, *, required: bool) -> Awaited:
-        call = Awaited(label, required)
-        if self._nodes is not None and not prefix:
-            call = self._nodes.setdefault(label, call)
-        else:
-            self._scopes.setdefault(prefix, deque()).append(call)
+        if "/" in ident:
+            for part in ident.split("/")[:-1]:
+                self._add_inside(prefix, part, required=required)
+                prefix += f"{part}/"
         self.left += required
-        return call
+        if self._nodes is not None and not prefix:
+            self._nodes[label] = Awaited(label, required)
+        else:
+            call = label if required else Awaited(label, required)
+            self._scopes.setdefault(prefix, deque()).append(call)
 
     def _add_inside(self, prefix: str, part: str, *, required: bool) -> None:
         """Expect what has a scope inside, where its first call is."""
@@ -82,8 +78,12 @@ class Expected:
             self._widths[name] = max(self._widths.get(name, 0), int(branch[2]) + 1)
         known = self._inside.get(name)
         if known is None:
-            label = part if self._nodes is not None and not prefix else label_inside(part)
-            self._inside[name] = self._add(prefix, label, required=required)
+            self.left += required
+            if self._nodes is not None and not prefix:
+                self._inside[name] = self._nodes.setdefault(part, Awaited(part, required))
+            else:
+                known = self._inside[name] = Awaited(label_inside(part), required)
+                self._scopes.setdefault(prefix, deque()).append(known)
         elif required and not known.required:
             known.required = True
             self.left += 1
@@ -95,21 +95,27 @@ class Expected:
             node = self._nodes.pop(label, None)
             self.left -= node is not None and node.required
             return None if node is None else ""
-        calls = self._scopes.get(prefix, ())
+        calls = self._scopes.get(prefix)
+        if not calls:
+            return None
+        if calls[0] == label:
+            calls.popleft()
+            self.left -= 1
+            return ""
         for at, call in enumerate(calls):
-            if call.label == label:
+            if _label(call) == label:
                 for _ in range(at + 1):
-                    self.left -= self._scopes[prefix].popleft().required
+                    self.left -= _is_required(calls.popleft())
                 return ""
-            if call.required:
-                return prefix + call.label
+            if _is_required(call):
+                return prefix + _label(call)
         return None
 
     def has(self, prefix: str, label: str) -> bool:
         """Whether a call is expected in a scope, if not next."""
         if self._nodes is not None and not prefix:
             return label in self._nodes
-        return any(call.label == label for call in self._scopes.get(prefix, ()))
+        return any(_label(call) == label for call in self._scopes.get(prefix, ()))
 
     @property
     def nodes(self) -> list[str]:
@@ -132,10 +138,10 @@ class Expected:
         return next((found for each in scopes if (found := self._first(each))), None)
 
     def _first(self, prefix: str) -> str | None:
-        calls: Iterable[Awaited] = self._scopes.get(prefix, ())
+        calls: Iterable[str | Awaited] = self._scopes.get(prefix, ())
         if self._nodes is not None and not prefix:
             calls = self._nodes.values()
-        return next((prefix + call.label for call in calls if call.required), None)
+        return next((prefix + _label(call) for call in calls if _is_required(call)), None)
 
     def beyond(self, gather: str, parts: int) -> str | None:
         """A call in a branch of a `gather` that has only `parts` branches today."""
@@ -147,10 +153,18 @@ class Expected:
     def drop(self, prefix: str) -> None:
         """Expect nothing more in the scopes that begin with `prefix`."""
         for scope in [each for each in self._scopes if each.startswith(prefix)]:
-            self.left -= sum(call.required for call in self._scopes.pop(scope))
+            self.left -= sum(map(_is_required, self._scopes.pop(scope)))
         if self._nodes and not prefix:
             self.left -= sum(call.required for call in self._nodes.values())
             self._nodes.clear()
+
+
+def _label(call: str | Awaited) -> str:
+    return call if isinstance(call, str) else call.label
+
+
+def _is_required(call: str | Awaited) -> bool:
+    return isinstance(call, str) or call.required
 
 
 def label_inside(part: str) -> str:
@@ -167,8 +181,8 @@ def expected_of(
 ) -> Expected | None:
     """What a pass is expected to ask for, given the memories in the order in which they began and
     the outcomes in theirs. None if that is nothing. `turning` says that a machine left them."""
-    expected = Expected(graph=kind == "graph")
-    machine = kind == "machine"
+    graph, machine = kind == "graph", kind == "machine"
+    expected = Expected(graph=graph)
     if turning and not machine:
         expected.add("turn", "turn", required=True)
     losers: list[tuple[str, str]] = []
@@ -184,7 +198,12 @@ def expected_of(
             ends.setdefault(memory.last, []).append(ident)
     expired: dict[str, str] = {}
     """Blocks that expire after this: the prefix of what is in them."""
+    plain = not (losers or ends or graph or machine)
     for ident, memory in memories.items():
+        if plain and memory.outcome is not None and "/" not in ident:
+            # What most entries of most journals are.
+            expected.add(ident, ident, required=True)
+            continue
         if ident == "graph()" or ident.startswith("undo()/"):
             continue
         if machine and _TURN.fullmatch(ident):
