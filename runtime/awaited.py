@@ -25,8 +25,8 @@ class Awaited:
         self._tasks: Tasks = {}
 
     def wait(self, number: int) -> "Awaitable[Standing]":
-        """To be awaited at once: how a run stands that has not ended yet, when its end is
-        durable."""
+        """To be awaited at once: how a run stands that has not ended yet, when its end or its
+        quarantine is durable."""
         tasks = self._tasks
         task = trio.lowlevel.current_task()
         waiting = tasks.get(number)
@@ -40,7 +40,7 @@ class Awaited:
         return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
 
     def ended(self, number: int, standing: "Standing") -> None:
-        """The end of a run is durable."""
+        """Wake the tasks that wait for a run whose end, or whose quarantine, is durable."""
         waiting = self._tasks.pop(number, None)
         if waiting is not None:
             told = Told(standing)

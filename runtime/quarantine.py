@@ -4,7 +4,8 @@
    entry in its history.
 2. Each open tries such a run again when the run is loaded. A contradiction is tried again only if
    the code of the workflow has changed, since the same code would contradict the journal again.
-3. If the run still does not fit for the same cause, its history gets no further entry.
+3. If the run still does not fit for the same cause and has done nothing new, its history gets no
+   further entry.
 
 A run with a damaged record is quarantined by `salvage`, and a key whose actor crashes by `crashes`.
 """
@@ -36,7 +37,7 @@ def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
     standing.waiting_on = None
     contradicts = cause is QuarantineCause.CONTRADICTION and workflow is not None
     standing.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
-    if run.tried_again is not cause:
+    if run.tried_again != (cause, run.journal.next):
         run.write(Entry.NOTE, "", "quarantined", reason)
     run.store_standing()
     _hold(run)
@@ -82,7 +83,7 @@ def try_again(run: "Run") -> None:
     if stays(known, run.workflow):
         _hold(run)
         return
-    run.tried_again = known.cause
+    run.tried_again = known.cause, run.journal.next
     standing.lift_quarantine()
     run.store_standing()
 

@@ -136,8 +136,9 @@ class Run:
         self.inbox: Inbox | None = None
         self.counted: bytes | None = standing.fingerprint
         """The fingerprint that it is counted with; see `keyrun.runtime.unfinished`."""
-        self.tried_again: QuarantineCause | None = None
-        """The cause for which it was quarantined before this open tried it again."""
+        self.tried_again: tuple[QuarantineCause, int] | None = None
+        """The cause for which it was quarantined before this open tried it again, and the next
+        entry of its journal by then."""
         self._resumed: trio.Event | None = None
         self.location = Location.QUEUED
         """Where it is; only the run table changes it."""

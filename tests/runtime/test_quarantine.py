@@ -813,3 +813,32 @@ async def test_a_contradiction_is_tried_again_only_if_the_code_of_the_workflow_h
     async with open_test_runtime(store, workflows=[shop]) as rt:
         run = await rt.submit(shop, Order("a book"), key="k", run_id="r")
         assert await run.result() == "a book shipped"
+
+
+async def test_a_run_that_resumed_and_does_not_fit_later_gets_another_entry(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow(name="shop")
+    async def shop_that_waits(ctx: Context, order: Order) -> str:
+        await ctx.step(charge, order.item)
+        await ctx.sleep(10)
+        await ctx.step(ship)
+        await ctx.sleep(10)
+        return "shipped"
+
+    store = MemoryStore()
+    await begun(store)
+
+    async def entries() -> int:
+        events: list[str] = []
+        async with open_test_runtime(store, workflows=[other]) as rt:
+            await trio.sleep(20)
+            assert (await stands(rt, "first")).state is State.QUARANTINED
+            events = [each.event for each in await rt.history("first")]
+        return events.count("quarantined")
+
+    assert [await entries() for _ in range(2)] == [1, 1]
+    async with open_test_runtime(store, workflows=[shop_that_waits]) as rt:
+        await trio.sleep(5)
+        assert (await stands(rt, "first")).steps_done == 2
+    assert [await entries() for _ in range(2)] == [2, 2]
