@@ -106,7 +106,7 @@ class Branch:
         counts[base] = before + 1
         return f"{self.prefix}{base}#{before + 1}"
 
-    def ask(self, ident: str) -> bool:
+    def ask(self, ident: str, *, at_once: bool = False) -> bool:
         """The code asks for a call. Says whether the journal does not have it: then it is to start
         when all that the journal has was asked for. Raises if something else comes first."""
         expected = self.run.journal.expected
@@ -114,16 +114,16 @@ class Branch:
             return False
         instead = expected.ask(self.prefix, ident[len(self.prefix) :])
         if instead:
-            if self.open or ident in self.run.journal.memories:
+            if at_once or self.open or ident in self.run.journal.memories:
                 raise self.contradicts(instead, ident)
-            # It was cut off before it had begun, and will be again.
+            # It had to wait and was cut off before it had begun, and will be again.
             return True
         self.run.journal.asked(expected)
         return instead is None
 
     def ask_at_once(self, ident: str) -> None:
         """The code asks for what cannot wait, and has no effect but an entry."""
-        if self.ask(ident):
+        if self.ask(ident, at_once=True):
             self.check_asked(ident)
 
     def pass_by(self, label: str) -> None:
