@@ -63,6 +63,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.steps.step import StepFunction, step
 from keyrun.runtime.values import (
+    CompensationProgress,
     Failure,
     FailureKind,
     Priority,
@@ -146,6 +147,7 @@ __all__ = [
     "CircuitState",
     "CircuitStatus",
     "Compensation",
+    "CompensationProgress",
     "ConditionError",
     "Context",
     "Continue",

@@ -8,7 +8,14 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.values import Failure, FailureKind, Priority, QuarantineCause, State
+from keyrun.runtime.values import (
+    CompensationProgress,
+    Failure,
+    FailureKind,
+    Priority,
+    QuarantineCause,
+    State,
+)
 
 SHARD, EPOCH = 0, 0
 """Room for a store that several machines share: who owns a run, since when."""
@@ -205,6 +212,8 @@ class Standing:
     with every step: later entries say what this record does not know. None if that is unknown."""
     summary: Summary | None = None
     """Of a run that has left memory, or has ended: None then if there is nothing to say."""
+    compensation: CompensationProgress | None = None
+    """How far the compensation is, if there is anything to compensate."""
 
     @classmethod
     def damaged(cls, error: Exception) -> "Standing":
@@ -218,7 +227,7 @@ class Standing:
 
     def fields(self) -> tuple[Any, ...]:
         """As they are stored."""
-        held = self.quarantine
+        held, undone = self.quarantine, self.compensation
         return (
             self.state._value_,
             self.generation,
@@ -241,6 +250,7 @@ class Standing:
             held and (held.cause._value_, held.fingerprint),
             self.journal_next,
             self.summary and self.summary.fields(),
+            undone and (undone.total, undone.done, undone.step, undone.left),
         )
 
     @classmethod
@@ -248,8 +258,8 @@ class Standing:
         """The inverse of `fields`."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
-        later = (*fields[15:21], None, None, None, None, None, None)
-        berth, fingerprint, patches, held, journal_next, summary = later[:6]
+        later = (*fields[15:22], None, None, None, None, None, None, None)
+        berth, fingerprint, patches, held, journal_next, summary, undone = later[:7]
         quarantine = None
         if held is not None:
             quarantine = Quarantine(QuarantineCause(held[0]), held[1])
@@ -277,7 +287,14 @@ class Standing:
             quarantine=quarantine,
             journal_next=journal_next,
             summary=summary and Summary.read(summary),
+            compensation=undone and _read_compensation(*undone),
         )
+
+
+def _read_compensation(
+    total: int, done: int, step: str | None, left: list[str]
+) -> CompensationProgress:
+    return CompensationProgress(total=total, done=done, step=step, left=tuple(left))
 
 
 def _recognised(reason: str, place: int | None) -> Quarantine:

@@ -88,6 +88,17 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
+class CompensationProgress:
+    """How far the compensation of a run is: the number of steps to compensate and of those that are
+    compensated, the step that is compensated now, and the steps whose compensation failed."""
+
+    total: int
+    done: int
+    step: str | None
+    left: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
 class RunStatus:
     """How a run stands. Times are seconds since the epoch."""
 
@@ -116,6 +127,13 @@ class RunStatus:
     quarantine_cause: QuarantineCause | None = None
     """Why the run is quarantined, for programs; `reason` says it for people. None in any other
     state."""
+    compensation: CompensationProgress | None = None
+    """How far the compensation of the run is; None if nothing is, or was, to be compensated."""
+
+    @property
+    def compensating(self) -> bool:
+        """Whether the run has failed, or is cancelled, and its compensations have not ended."""
+        return self.compensation is not None and not self.state.terminal
 
 
 @attrs.frozen(kw_only=True)

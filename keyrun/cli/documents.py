@@ -17,6 +17,7 @@ from keyrun.cli.times import utc
 if TYPE_CHECKING:
     # Each command shows one of them, and shall not wait for the others.
     from keyrun.runtime import (
+        CompensationProgress,
         EntityStatus,
         ExecutionGraph,
         Failure,
@@ -104,6 +105,8 @@ def run(status: "RunStatus") -> Document:
         "generation": status.generation,
         "waiting_until": utc(status.waiting_until),
         "quarantine_cause": _cause(status),
+        "compensating": status.compensating,
+        "compensation": compensation(status.compensation),
     }
 
 
@@ -124,6 +127,20 @@ def failure(failed: "Failure | None") -> Document | None:
         "traceback": failed.traceback,
         "elapsed": failed.elapsed,
         "cause": failure(failed.cause),
+        "numbers": failed.numbers,
+        "left": list(failed.left),
+    }
+
+
+def compensation(progress: "CompensationProgress | None") -> Document | None:
+    """How far the compensation of a run is."""
+    if progress is None:
+        return None
+    return {
+        "total": progress.total,
+        "done": progress.done,
+        "step": progress.step,
+        "left": list(progress.left),
     }
 
 
@@ -149,6 +166,7 @@ def graph(drawn: "ExecutionGraph") -> Document:
         "version": drawn.version,
         "state": str(drawn.state),
         "percent": drawn.percent,
+        "compensation": compensation(drawn.compensation),
         "nodes": [
             {
                 "id": node.id,
@@ -209,6 +227,8 @@ def progress(far: "Progress") -> Document:
         "rate": far.rate,
         "elapsed": far.elapsed,
         "time_left": far.time_left,
+        "compensating": far.compensating,
+        "compensation": compensation(far.compensation),
     }
 
 

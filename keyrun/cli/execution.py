@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import trio
 
+from keyrun.cli.compensation import not_compensated
 from keyrun.cli.exits import INTERRUPTED, USAGE, Refusal
 from keyrun.cli.history import detail
 from keyrun.cli.screen import say, visible
@@ -166,6 +167,8 @@ async def _end(handle: RunHandle[Any], ending: Ending) -> None:
         ending.state = State.SUCCEEDED
     except RunFailed as error:
         ending.state, ending.reason = State.FAILED, error.failure.reason
+        if error.failure.left:
+            ending.reason += f"; not compensated: {not_compensated(error.failure)}"
     except RunCancelled as error:
         ending.state, ending.reason = State.CANCELLED, error.reason or ""
     except RunQuarantined as error:

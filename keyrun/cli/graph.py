@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
+from keyrun.cli.compensation import not_compensated, progress_of
 from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, visible
@@ -21,6 +22,9 @@ _MARKS = {
     NodeState.SKIPPED: ("-", "dim"),
     NodeState.FAILED: ("✗", "red"),
     NodeState.CANCELLED: ("⊘", "yellow"),
+    NodeState.COMPENSATING: ("↺", "magenta"),
+    NodeState.COMPENSATED: ("↶", "yellow"),
+    NodeState.COMPENSATION_FAILED: ("!", "bold red"),
 }
 _COLOURS = {
     NodeState.DONE: "#c6efce",
@@ -30,6 +34,9 @@ _COLOURS = {
     NodeState.SKIPPED: "#e0e0e0",
     NodeState.FAILED: "#ffc7ce",
     NodeState.CANCELLED: "#ffeb9c",
+    NodeState.COMPENSATING: "#f5d0fe",
+    NodeState.COMPENSATED: "#fde2c0",
+    NodeState.COMPENSATION_FAILED: "#ff8a80",
 }
 
 
@@ -71,11 +78,16 @@ async def _find(reader: Reader, run_id: str) -> ExecutionGraph:
 
 
 def _draw(graph: ExecutionGraph) -> None:
-    screen = console()
+    screen, compensation = console(), graph.compensation
+    far = f"{graph.percent:.0f} %" if graph.percent is not None else "compensating"
     screen.print(
         f"{visible(graph.run_id)}  {visible(graph.workflow)}, version {graph.version}  "
-        f"{graph.state}  {graph.percent:.0f} %"
+        f"{graph.state}  {far}"
     )
+    if compensation is not None:
+        screen.print(visible(progress_of(compensation, graph.state.terminal) or ""))
+        if left := not_compensated(None, compensation):
+            screen.print(f"not compensated: {visible(left)}", style="bold red")
     for node in graph.nodes:
         mark, style = _MARKS[node.state]
         screen.print(f"{mark} {visible(node.id)}  {_said(node)}", style=style)
@@ -88,15 +100,19 @@ def _draw(graph: ExecutionGraph) -> None:
                 )
 
 
+_FAILED = (NodeState.FAILED, NodeState.COMPENSATION_FAILED)
+"""States whose reason is shown."""
+
+
 def _said(node: NodeView) -> str:
-    parts = [str(node.state)]
+    parts = [node.state.replace("_", " ")]
     if node.turns > 1:
         parts.append(f"turn {node.turns}")
     if node.attempt > 1:
         parts.append(f"attempt {node.attempt}")
     if node.mean is not None:
         parts.append(duration(node.mean) or "0 s")
-    if node.failure is not None and node.state is NodeState.FAILED:
+    if node.failure is not None and node.state in _FAILED:
         parts.append(visible(node.failure.reason))
     return ", ".join(parts)
 

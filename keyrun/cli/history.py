@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
+from keyrun.cli.compensation import not_compensated
 from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.table import Column, table
@@ -90,4 +91,5 @@ def detail(happened: Happening) -> str:
 
 def why(failure: Failure) -> str:
     """The reason of a failure, without the step and the attempt that stand beside it."""
-    return _WHERE.sub("", failure.reason)
+    left = not_compensated(failure)
+    return (f"{left} not compensated; " if left else "") + _WHERE.sub("", failure.reason)

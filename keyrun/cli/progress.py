@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from keyrun.cli import documents, options
+from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, sheet, visible
@@ -86,6 +87,8 @@ async def _follow(reader: Reader, run_id: str, interval: float, as_json: bool) -
 def _line(progress: Progress) -> str:
     """All on one line, the most important first."""
     parts = [str(progress.state)]
+    if progress.compensating and progress.compensation is not None:
+        parts.append(f"compensated {progress.compensation.done} of {progress.compensation.total}")
     if progress.percent is not None:
         parts.append(f"{progress.percent:.0f} %")
     parts.append(f"{progress.steps.done} done")
@@ -104,7 +107,7 @@ def _running(progress: Progress) -> str:
         percent = "" if step.percent is None else f" {step.percent:.0f} %"
         message = f" {step.message}" if step.message else ""
         again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
-        said.append(visible(f"{step.step}{again}{percent}{message}"))
+        said.append(visible(f"{step_name(step.step)}{again}{percent}{message}"))
     return ", ".join(said)
 
 
@@ -113,14 +116,16 @@ def _fields(progress: Progress) -> Iterator[tuple[str, object]]:
     yield "run", progress.run_id
     yield "key", progress.key
     yield "workflow", progress.workflow
-    yield "state", progress.state
+    yield "state", state_of(progress.state, progress.compensating)
+    yield "compensation", progress_of(progress.compensation, progress.state.terminal)
+    yield "not compensated", not_compensated(None, progress.compensation)
     yield "percent", None if progress.percent is None else f"{progress.percent:.0f}"
     yield "message", progress.message
     yield "steps done", steps.done
     for name in ("running", "retrying", "waiting", "failed"):
         yield f"steps {name}", getattr(steps, name) or None
     for name, count in (progress.nodes or {}).items():
-        yield f"nodes {name}", count or None
+        yield f"nodes {name.replace('_', ' ')}", count or None
     yield "running", _running(progress)
     yield "waiting on", progress.waiting_on
     yield "steps per second", None if progress.rate is None else f"{progress.rate:.2g}"

@@ -63,9 +63,10 @@ def command(
       keyrun runs state/ --state running --state waiting
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
-    "took" is the time from start to end, or until now. "at" is the step that runs, or what the
-    run waits for and until when, or why it is quarantined. Filters that are given together must
-    all fit. A table is as wide as its first 500 rows need, and the rest is printed as it is read.
+    "took" is the time from start to end, or until now. "at" is the step that runs, the step whose
+    compensation runs, what the run waits for and until when, or why it is quarantined. Filters
+    that are given together must all fit. A table is as wide as its first 500 rows need, and the
+    rest is printed as it is read.
     """
 
     async def ask(reader: Reader) -> None:
@@ -112,4 +113,6 @@ def _at(run: RunStatus) -> str:
         return ""
     if run.quarantine_cause is not None:
         return str(run.quarantine_cause)
+    if run.compensating and run.compensation is not None:
+        return f"compensation of {run.compensation.step}" if run.compensation.step else ""
     return waiting(run.waiting_on, run.waiting_until) or run.step or ""

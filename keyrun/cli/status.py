@@ -7,6 +7,7 @@ from time import time
 import click
 
 from keyrun.cli import documents, options
+from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.exits import NOT_FOUND, Refusal
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
@@ -59,9 +60,13 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "key", run.key
     yield "workflow", f"{run.workflow}, version {run.version}"
     cause = run.quarantine_cause
-    yield "state", run.state if cause is None else f"{run.state} ({cause})"
+    state = run.state if cause is None else f"{run.state} ({cause})"
+    yield "state", state_of(state, run.compensating)
+    yield "compensation", progress_of(run.compensation, run.state.terminal)
+    yield "not compensated", not_compensated(run.failure, run.compensation)
     yield "waiting on", waiting(run.waiting_on, run.waiting_until)
-    yield "step", run.step and run.step + (f", attempt {run.attempt}" if run.attempt else "")
+    attempt = f", attempt {run.attempt}" if run.attempt else ""
+    yield "step", run.step and step_name(run.step) + attempt
     yield "steps done", run.steps_done
     yield "submitted", f"{local_exactly(run.submitted_at or None)} by {run.origin}".strip()
     if run.origin.startswith(OF_GROUP):

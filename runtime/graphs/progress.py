@@ -13,7 +13,7 @@ def in_nodes(far: Progress, counts: Mapping[NodeState, int]) -> Progress:
     """The progress of a run by its nodes, of which `counts` has the number in each state, unless
     the run reports its progress itself."""
     nodes = {str(state): count for state, count in counts.items()}
-    if far.message is not None or far.state is State.SUCCEEDED:
+    if far.message is not None or far.state is State.SUCCEEDED or far.compensating:
         return attrs.evolve(far, nodes=nodes)
     percent, left = percent_over(counts, far.state), far.time_left
     if not far.state.terminal:

@@ -8,14 +8,18 @@ import attrs
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier
+from keyrun.runtime.graphs.plan import node_of
 from keyrun.runtime.graphs.tracing import UNKNOWN, Tracing
+from keyrun.runtime.journal.entry import COMPENSATION, Entry
 from keyrun.runtime.journal.journal import Journal
-from keyrun.runtime.values import Failure, State
+from keyrun.runtime.values import CompensationProgress, Failure, State
 
 
 class NodeState(StrEnum):
     """How a node stands. Waiting: for its next attempt, for time to pass, for a signal or a turn;
-    pending: not reached so far; cancelled: never to be reached, since the run has ended."""
+    pending: not reached so far; cancelled: never to be reached, since the run has ended or is being
+    compensated; compensating: its compensation runs, or waits for its next attempt; compensated:
+    what it did was undone; compensation_failed: what it did could not be undone."""
 
     DONE = "done"
     RUNNING = "running"
@@ -24,13 +28,17 @@ class NodeState(StrEnum):
     SKIPPED = "skipped"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
 
 
 @attrs.frozen(kw_only=True)
 class NodeView:
     """One node. `turns` counts how often it was reached; times are of the latest turn, `mean` is
-    the mean time of those that are over, in seconds. `queue` is how many calls of all runs wait
-    for its policies, which only the process that runs them knows."""
+    the mean time of those that are over, in seconds. While it is compensated, `attempt` is that of
+    its compensation, and if that failed, `failure` says how. `queue` is how many calls of all runs
+    wait for its policies, which only the process that runs them knows."""
 
     id: str
     state: NodeState
@@ -66,14 +74,17 @@ class ExecutionGraph:
     state: State
     nodes: tuple[NodeView, ...]
     edges: tuple[EdgeView, ...]
+    compensation: CompensationProgress | None = None
 
     def counts(self) -> dict[NodeState, int]:
         """How many nodes are in which state."""
         return count_states(node.state for node in self.nodes)
 
     @property
-    def percent(self) -> float:
-        """How much of what can be reached is over."""
+    def percent(self) -> float | None:
+        """How much of what can be reached is over; None while the run is compensated."""
+        if self.compensation is not None and not self.state.terminal:
+            return None
         return percent_over(self.counts(), self.state)
 
 
@@ -85,17 +96,27 @@ def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
 
 def percent_over(counts: Mapping[NodeState, int], state: State) -> float:
     """The share of nodes that are over, among those that can be reached."""
-    over = counts[NodeState.DONE] + counts[NodeState.FAILED]
+    over = sum(counts[each] for each in _OVER)
     reachable = sum(counts.values()) - counts[NodeState.SKIPPED]
     if state is State.SUCCEEDED or not reachable:
         return 100.0
     return 100 * over / reachable
 
 
+_OVER = (
+    NodeState.DONE,
+    NodeState.FAILED,
+    NodeState.COMPENSATED,
+    NodeState.COMPENSATION_FAILED,
+)
+
+
 def node_states(
-    frontier: Frontier, running: Collection[str], *, ended: bool
+    frontier: Frontier, running: Collection[str], journal: Journal, *, ended: bool
 ) -> dict[str, NodeState]:
     """The state of each node; `running` are the names of the steps that run."""
+    # Once it is decided what to compensate, no further node runs.
+    ended = ended or journal.undoing is not None
     under_way = {ident.partition("/")[0] for ident in running}
     states = {}
     for name in frontier.plan.stations:
@@ -112,7 +133,52 @@ def node_states(
         else:
             state = NodeState.DONE if end.on is On.COMPLETE else NodeState.FAILED
         states[name] = state
+    if journal.undoing is not None:
+        states.update(_compensated(journal, states))
     return states
+
+
+def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeState]:
+    """The states of nodes whose compensation has begun. A loop may have done a node several times:
+    it is compensated when all of them are."""
+    progress = journal.compensation()
+    assert progress is not None
+    assert journal.undoing is not None
+    begun: dict[str, set[NodeState]] = {}
+    for ident in journal.undoing[4]:
+        memory = journal.memories.get(COMPENSATION + ident)
+        outcome = None if memory is None else memory.outcome
+        if outcome is Entry.DONE:
+            state = NodeState.COMPENSATED
+        elif outcome is not None:
+            state = NodeState.COMPENSATION_FAILED
+        elif ident == progress.step:
+            state = NodeState.COMPENSATING
+        else:
+            state = NodeState.DONE
+        begun.setdefault(node_of(ident), set()).add(state)
+    states = {}
+    for name, found in begun.items():
+        if name in known and found != {NodeState.DONE}:
+            unfinished = found & {NodeState.DONE, NodeState.COMPENSATING}
+            failed = NodeState.COMPENSATION_FAILED in found
+            states[name] = (
+                NodeState.COMPENSATING
+                if unfinished
+                else NodeState.COMPENSATION_FAILED
+                if failed
+                else NodeState.COMPENSATED
+            )
+    return states
+
+
+def _compensation_failure(journal: Journal, name: str) -> Failure | None:
+    """How a compensation of a node failed."""
+    for ident, memory in journal.memories.items():
+        inner = ident.removeprefix(COMPENSATION)
+        if inner != ident and node_of(inner) == name and memory.outcome is Entry.GAVE_UP:
+            return memory.failure
+    return None
 
 
 def _failure(frontier: Frontier, name: str) -> Failure | None:
@@ -135,13 +201,23 @@ def view(
     id, the workflow and its version; `running` has the attempt and the start of each step that
     runs."""
     frontier, times = tracing.frontier, tracing.times
-    states = node_states(frontier, running, ended=state.terminal)
+    states = node_states(frontier, running, journal, ended=state.terminal)
+    compensation = journal.compensation()
     nodes = []
     for name in frontier.plan.stations:
         turns = frontier.turns.get(name, 0)
         ident = name if turns <= 1 else f"{name}#{turns}"
         attempt, began = running.get(ident, (times.attempts.get(ident, 0), times.begun.get(ident)))
         memory = journal.memories.get(ident)
+        failure = _failure(frontier, name) if memory is None else memory.failure
+        if states[name] is NodeState.COMPENSATION_FAILED:
+            failure = _compensation_failure(journal, name)
+        elif states[name] is NodeState.COMPENSATING and compensation is not None:
+            undo = COMPENSATION + (compensation.step or "")
+            known = journal.memories.get(undo)
+            attempt = (
+                running[undo][0] if undo in running else 0 if known is None else known.attempts
+            )
         nodes.append(
             NodeView(
                 id=name,
@@ -151,7 +227,7 @@ def view(
                 began_at=began,
                 ended_at=times.ended.get(ident) if ident not in running else None,
                 mean=times.mean(name),
-                failure=_failure(frontier, name) if memory is None else memory.failure,
+                failure=failure,
                 queue=None if queues is None else queues.get(name, 0),
             )
         )
@@ -175,4 +251,5 @@ def view(
         state=state,
         nodes=tuple(nodes),
         edges=edges,
+        compensation=compensation,
     )

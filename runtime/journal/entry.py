@@ -9,6 +9,9 @@ from keyrun.runtime.values import Failure
 
 CHILD = "keyrun.child:"
 """What the channel on which a run hears of a child begins with."""
+COMPENSATION = "undo()/"
+"""What the name of a compensation begins with, before the name of its step. No step can have such a
+name."""
 GATE = "keyrun.approval:"
 """What the channel of an approval gate begins with."""
 

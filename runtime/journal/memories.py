@@ -3,10 +3,10 @@
 from typing import Any
 from zlib import crc32
 
-from keyrun.runtime.journal.entry import Call, Continued, Entry, Memory, NextTurn
+from keyrun.runtime.journal.entry import COMPENSATION, Call, Continued, Entry, Memory, NextTurn
 from keyrun.runtime.journal.unhandled import unhandled
 from keyrun.runtime.records import read_failure
-from keyrun.runtime.values import Failure
+from keyrun.runtime.values import CompensationProgress, Failure
 
 NODE_ENDED = "node_ended"
 """What the note of a node says that is workflow code: `complete` or `fail`, its port, the edges
@@ -22,7 +22,7 @@ _USUAL = (_DONE, _INTERRUPTED)
 """What most entries are that a run is loaded with."""
 _CALLS = {int(call): call for call in Call}
 _GONE = Memory()
-_APART = ("turn-", "undo()/")
+_APART = ("turn-", COMPENSATION)
 
 
 class Memories:
@@ -139,13 +139,35 @@ class Memories:
         return ident in self.fresh or (memory is not None and memory.outcome is not None)
 
     def steps_done(self) -> int:
-        """How many steps, or turns, have succeeded."""
+        """How many steps, or turns, have succeeded. Compensations are not among them."""
         before = 0 if self.turn is None else self.turn.number
         if self.continued is not None:
             before += self.continued.steps
         done, step = Entry.DONE, Call.STEP
         steps = [each for each in self.memories.values() if each.call is step]
-        return before + len([each for each in steps if each.outcome is done])
+        count = len([each for each in steps if each.outcome is done])
+        if self.undoing is not None:
+            undone = (self.memories.get(COMPENSATION + ident) for ident in self.undoing[4])
+            count -= sum(each is not None and each.outcome is done for each in undone)
+        return before + count
+
+    def compensation(self) -> CompensationProgress | None:
+        """How far the compensation is; None if it has not been decided that there is one."""
+        if self.undoing is None:
+            return None
+        idents = self.undoing[4]
+        outcomes = {
+            ident: None if memory is None else memory.outcome
+            for ident in idents
+            for memory in (self.memories.get(COMPENSATION + ident),)
+        }
+        return CompensationProgress(
+            total=len(idents),
+            done=sum(outcome is Entry.DONE for outcome in outcomes.values()),
+            # They run one after the other, the last step first.
+            step=next((ident for ident in reversed(idents) if outcomes[ident] is None), None),
+            left=tuple(ident for ident in reversed(idents) if outcomes[ident] is Entry.GAVE_UP),
+        )
 
     def outcomes(self) -> int:
         """How many calls have their outcome."""
@@ -229,7 +251,7 @@ class Memories:
             case Entry.INTERRUPTED:
                 memory.interrupted(*rest)
         if entry in (Entry.DONE, Entry.GAVE_UP):
-            if ident.startswith("undo()/"):
+            if ident.startswith(COMPENSATION):
                 memory.outcome = entry  # no workflow asks for it
             else:
                 self._has(ident, memory, entry)

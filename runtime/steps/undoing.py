@@ -13,6 +13,7 @@ Which function undoes which step is known from the code alone. After a restart t
 rehearsed against its journal to find that out, which has no effects.
 """
 
+import logging
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +24,7 @@ import trio
 from keyrun.runtime.continuing import input_of
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.journal.branch import Branch
-from keyrun.runtime.journal.entry import Entry
+from keyrun.runtime.journal.entry import COMPENSATION, Entry
 from keyrun.runtime.journal.exported import Records
 from keyrun.runtime.logs import log
 from keyrun.runtime.quarantine import quarantine, quarantine_input
@@ -35,13 +36,11 @@ from keyrun.runtime.steps.trying import attempts
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, QuarantineCause, State
+from keyrun.runtime.views import telling
 from keyrun.runtime.wording import unreadable_outcome
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.entry import Memory
-
-PREFIX = "undo()/"
-"""What the names of compensations begin with; no step can be called so."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,8 +77,28 @@ def decide(
     fields = (str(state), reason, write_failure(failure), dead, idents)
     run.write(Entry.UNDO, "", *fields)
     journal.undoing = list(fields)
+    standing = run.standing
+    standing.failure, standing.waiting_on = failure, None
+    if standing.state is State.WAITING:
+        standing.state = State.RUNNING
+    standing.compensation = journal.compensation()
+    run.store_standing()
+    named = ", ".join(map(repr, reversed(idents)))
+    log(run, "run_compensating", f"the run compensates {named}", failure, level=logging.INFO)
+    if run.engine.feed is not None:
+        telling.compensating(run.engine.feed, run, reason)
     run.rewind()
     return True
+
+
+def _store_progress(run: Run) -> None:
+    """Stage how far the compensation is, if that has changed."""
+    progress = run.journal.compensation()
+    if run.standing.compensation != progress:
+        run.standing.compensation = progress
+        # Compensations are no steps of the workflow.
+        run.standing.steps_done = run.journal.steps_done()
+        run.store_standing()
 
 
 async def undo(run: Run) -> bool:
@@ -91,6 +110,8 @@ async def undo(run: Run) -> bool:
     run.undoing = True
     run.deadline = inf
     run.begin()
+    # A store of an earlier Keyrun has it in the journal only.
+    run.standing.compensation, run.standing.failure = journal.compensation(), failure
     try:
         run_input = engine.codec.decode(input_of(run), run.workflow.input_type)
     except BaseException as error:  # classes of the user may raise anything
@@ -99,7 +120,7 @@ async def undo(run: Run) -> bool:
         quarantine_input(run, error)
         return False
     scope = run.scope = engine.actors.scope()
-    branch = Branch(run, PREFIX, apart=True)
+    branch = Branch(run, COMPENSATION, apart=True)
     left: list[str] = []
     try:
         compensators = run.compensators or {}
@@ -134,6 +155,7 @@ async def undo(run: Run) -> bool:
             )
             if not await _compensate(branch, step, ident, given):
                 left.append(ident)
+            _store_progress(run)
     except Halt:
         pass
     except trio.Cancelled:
@@ -173,7 +195,7 @@ async def _compensate(
     """Undo one step. Says whether that was done."""
     compensate = step.set.compensate
     assert compensate is not None
-    name = PREFIX + ident
+    name = COMPENSATION + ident
     memory = branch.run.journal.memory(name)
     if memory.outcome is None:
         try:

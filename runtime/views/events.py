@@ -25,6 +25,9 @@ class EventKind(StrEnum):
     """Somebody holds it, its key, or everything; a running step is let finish."""
     RUN_CONTINUED = "run_continued"
     """It goes on with another input and an empty journal: see `ctx.continue_as`."""
+    RUN_COMPENSATING = "run_compensating"
+    """It has failed, or is cancelled, and its compensations begin. The name of a compensation is
+    `undo()/` and the name of its step."""
     RUN_CANCELLING = "run_cancelling"
     """Somebody asked for it to be cancelled, and it has not ended yet."""
     RUN_PROGRESS = "run_progress"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyrun.runtime.journal.entry import began_at, is_driven
+from keyrun.runtime.journal.entry import COMPENSATION, began_at, is_driven
 from keyrun.runtime.journal.journal import Call, Entry, Journal, Memory
 from keyrun.runtime.records import Standing, Submission, Summary
-from keyrun.runtime.values import Failure, State
+from keyrun.runtime.values import CompensationProgress, Failure, State
 from keyrun.runtime.views.experience import Experience
 
 if TYPE_CHECKING:
@@ -69,10 +69,17 @@ class Progress:
     last_error: Failure | None
     rate: float | None = attrs.field(eq=False)
     nodes: dict[str, int] | None = None
-    """Of a graph: how many of its nodes are done, running, waiting, pending, skipped, failed and
-    cancelled."""
+    """Of a graph: the number of its nodes in each state, by the name of the `NodeState`."""
     elapsed: float | None = attrs.field(eq=False)
     time_left: float | None = attrs.field(eq=False)
+    compensation: CompensationProgress | None = None
+    """How far the compensation of the run is. While it lasts, `percent` and `time_left` are None,
+    and `running` has the compensation that runs."""
+
+    @property
+    def compensating(self) -> bool:
+        """Whether the run has failed, or is cancelled, and its compensations have not ended."""
+        return self.compensation is not None and not self.state.terminal
 
     @property
     def steps_done(self) -> int:
@@ -104,6 +111,7 @@ class Snapshot:
     """Steps that were done in this generation."""
     running: tuple[StepProgress, ...]
     last_error: Failure | None
+    compensation: CompensationProgress | None
 
 
 class Tally:
@@ -136,7 +144,7 @@ class Tally:
                     self.first = begun
                 self.stirred = True
                 if fields[3] == _STEP:
-                    self._done += 1
+                    self._done += not fields[1].startswith(COMPENSATION)
                     fields = [*fields[:7], None]  # its output is not needed
             elif kind == Entry.REDRIVEN:
                 self.first, self.stirred = None, False
@@ -201,6 +209,7 @@ def stored(records: Records, tally: Tally) -> Snapshot:
         recent=_recent(journal, standing.generation, done),
         running=running,
         last_error=standing.failure or _last_failure(journal),
+        compensation=journal.compensation(),
     )
 
 
@@ -231,6 +240,7 @@ def live(run: "Run") -> Snapshot:
         recent=_recent(journal, standing.generation, standing.steps_done),
         running=running,
         last_error=standing.failure or _last_failure(journal),
+        compensation=journal.compensation(),
     )
 
 
@@ -271,7 +281,8 @@ def node_counts(run: "Run") -> "dict[NodeState, int]":
     from keyrun.runtime.graphs.view import count_states, node_states
 
     assert run.frontier is not None
-    states = node_states(run.frontier, run.current, ended=run.standing.state.terminal)
+    ended = run.standing.state.terminal
+    states = node_states(run.frontier, run.current, run.journal, ended=ended)
     return count_states(states.values())
 
 
@@ -297,6 +308,7 @@ def summarized(records: Records) -> Snapshot:
         recent=summary.recent,
         running=(),
         last_error=standing.failure or summary.last_failure,
+        compensation=standing.compensation,
     )
 
 
@@ -322,6 +334,8 @@ def assess(
     left: float | None = None
     if state is State.SUCCEEDED:
         percent = 100.0
+    elif known.compensation is not None and not ended:
+        pass  # what was done is being undone
     elif report is not None:
         percent = report.percent
         if fresh and percent and start is not None:
@@ -349,6 +363,7 @@ def assess(
         rate=known.recent / elapsed if known.recent and elapsed else None,
         elapsed=elapsed,
         time_left=0.0 if ended else None if left is None else max(0.0, left),
+        compensation=known.compensation,
     )
 
 
@@ -394,7 +409,7 @@ def _count(
         if outcome is None:
             unfinished.append((ident, memory))
         else:
-            failed += outcome is Entry.GAVE_UP
+            failed += outcome is Entry.GAVE_UP and not ident.startswith(COMPENSATION)
     if ended:
         return StepCounts(done=done, failed=failed)
     retrying = waiting = 0

@@ -113,6 +113,7 @@ class Reading:
             generation=standing.generation,
             waiting_until=berth.due if berth is not None and state is State.WAITING else None,
             quarantine_cause=None if standing.quarantine is None else standing.quarantine.cause,
+            compensation=standing.compensation,
         )
 
     def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:

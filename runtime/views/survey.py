@@ -164,7 +164,8 @@ class Look:
         known = stored(records, tally)
         if tracing is not None:
             running = [step for step, *_ in records.begun]
-            states = node_states(tracing.frontier, running, ended=known.state.terminal)
+            ended = known.state.terminal
+            states = node_states(tracing.frontier, running, tally.journal, ended=ended)
             nodes = count_states(states.values())
         return await self._assess(known, records.report, tally.last, nodes)
 

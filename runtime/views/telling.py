@@ -76,6 +76,15 @@ def run_changed(
     feed.tell(group, RunEvent(kind, feed.wall(), *run.about, *done, reason=reason))
 
 
+def compensating(feed: "Feed", run: "Run", reason: str | None) -> None:
+    """The compensations of a run are about to begin, and that is staged."""
+    kind, standing = EventKind.RUN_COMPENSATING, run.standing
+    done = standing.generation, standing.steps_done
+    about, failure = run.submission.about, standing.failure
+    event = RunEvent(kind, feed.wall(), *about, *done, reason=reason, failure=failure)
+    feed.tell(run.staged, event)
+
+
 def run_goes_on(feed: "Feed", kind: EventKind, run: "Run") -> None:
     """A run goes on: no record says so, it rides in the next commit."""
     run_changed(feed, feed.commits.open_group(), kind, run.submission, run.standing)
