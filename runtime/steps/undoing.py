@@ -13,7 +13,6 @@ Which function undoes which step is known from the code alone. After a restart t
 rehearsed against its journal to find that out, which has no effects.
 """
 
-import logging
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,8 +82,6 @@ def decide(
         standing.state = State.RUNNING
     standing.compensation = journal.compensation()
     run.store_standing()
-    named = ", ".join(map(repr, reversed(idents)))
-    log(run, "run_compensating", f"the run compensates {named}", failure, level=logging.INFO)
     if run.engine.feed is not None:
         telling.compensating(run.engine.feed, run, reason)
     run.rewind()

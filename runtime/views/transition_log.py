@@ -22,6 +22,7 @@ _SAID = {
     EventKind.RUN_CONTINUED: "continued with another input",
     EventKind.RUN_PAUSED: "paused",
     EventKind.RUN_CANCELLING: "is being cancelled",
+    EventKind.RUN_COMPENSATING: "is being compensated",
     EventKind.RUN_REDRIVEN: "redriven",
     EventKind.RUN_SUCCEEDED: "succeeded",
     EventKind.RUN_CANCELLED: "cancelled",

@@ -35,6 +35,8 @@ RUN = {
     "generation": 1,
     "waiting_until": None,
     "quarantine_cause": None,
+    "compensating": False,
+    "compensation": None,
 }
 FAILURE = {
     "kind": "step_failed",
@@ -45,6 +47,8 @@ FAILURE = {
     "traceback": "...",
     "elapsed": 0.0,
     "cause": None,
+    "numbers": None,
+    "left": [],
 }
 NOTHING = dict.fromkeys(["step", "attempt", "began_at", "delay", "failure", "detail"])
 HISTORY = [
