@@ -19,9 +19,10 @@ from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.records import SALVAGED, Submission
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.runtime.views import telling
-from keyrun.runtime.wording import brief
+from keyrun.runtime.wording import brief, check_text
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage import StoreCorrupt
+from keyrun.storage.native import pack
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import seal
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+MAX_HEADERS = 64 * 1024
+"""Bytes that the headers of a run may have, encoded."""
 
 
 def check_key(key: object) -> str:
@@ -68,7 +72,16 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ReservedHeader(
                 f"header names starting with 'keyrun.' are reserved: {brief(name)}"
             )
-        taken[name] = value
+        check_text(name, "the name of a header")
+        taken[name] = check_text(value, f"the header {brief(name)}")
+    size = len(pack(taken))
+    if size > MAX_HEADERS:
+        largest = max(taken, key=lambda name: len(name.encode()) + len(taken[name].encode()))
+        raise ValueError(
+            f"the headers of a run may have {MAX_HEADERS:,} bytes, got {size:,}; the largest is "
+            f"{brief(largest)} with {len(taken[largest].encode()):,} bytes: put it into the input, "
+            "or store it elsewhere and pass a reference"
+        )
     return taken
 
 
@@ -80,6 +93,7 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     for tag in taken:
         if not isinstance(tag, str) or not tag:
             raise TypeError(f"tags must be non-empty strings, got {brief(tag)}")
+        check_text(tag, "a tag")
     return taken
 
 
@@ -210,15 +224,17 @@ class Admission:
         number = submission.number = engine.take_number()
         group = engine.commits.open_group()
         tables = group.tables
-        if submission.run_id:
+        given = bool(submission.run_id)
+        if not given:
+            submission.run_id = self._ids.make(submission.submitted_at, number)
+        record = ledger.number(number)
+        # First: if it cannot be stored, nothing else of the run is staged.
+        tables["runs"][record] = seal("runs", record, submission.fields())
+        if given:
             name = ledger.run_id(submission.run_id)
             tables["ids"][name] = sealed("ids", name, number)
             self._committing[submission.run_id] = (submission, group)
             group.when_durable(self._committed, submission.run_id)
-        else:
-            submission.run_id = self._ids.make(submission.submitted_at, number)
-        record = ledger.number(number)
-        tables["runs"][record] = seal("runs", record, submission.fields())
         engine.enter(submission.key)
         engine.unfinished.admitted(submission)
         if submission.delay:

@@ -41,6 +41,10 @@ class InputMismatch(RuntimeFault, ValueError):
     """The run id is taken by a run with another input, key or workflow."""
 
 
+class InvalidText(RuntimeFault, ValueError):
+    """A text argument has lone surrogates, which no record can hold."""
+
+
 class ReservedHeader(RuntimeFault, ValueError):
     """Header names that start with 'keyrun.' are Keyrun's own."""
 

@@ -7,6 +7,7 @@ record: Unicode without the lone surrogates that, for instance, undecodable file
 import traceback
 
 from keyrun.actors.errors import shown
+from keyrun.runtime.errors import InvalidText
 from keyrun.runtime.user_errors import leaves
 
 MENTIONED = 3
@@ -21,6 +22,18 @@ TRACEBACK_LIMIT = 4000
 def clean(text: str) -> str:
     """`text` as a record can hold it."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def check_text(text: object, what: str, error: type[ValueError] = InvalidText) -> str:
+    """Return `text` if it is a string that a record can hold; raise `error` that names `what` if it
+    has lone surrogates, as undecodable file names have."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a string, got {brief(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise error(f"{what} must be valid Unicode, got {brief(text)}") from None
+    return text
 
 
 def brief(value: object) -> str:

@@ -11,6 +11,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.steps.step import StepFunction, return_type
 from keyrun.runtime.values import Failure
+from keyrun.runtime.wording import check_text
 
 if TYPE_CHECKING:
     from keyrun.runtime.policies.cadence import Checkpoint
@@ -46,7 +47,7 @@ class Workflow(Generic[I, T_co]):
         checkpoint: "Checkpoint | None" = None,
         written: Callable[..., Any] | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name or len(name.encode()) > 200:
+        if not isinstance(name, str) or not name or len(check_text(name, "name").encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise ValueError(f"version must be a whole number of at least 1, got {version!r}")

@@ -13,6 +13,7 @@ from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.steps.step import as_step, check_name
+from keyrun.runtime.wording import check_text
 
 _OPTIONAL = ("max_concurrency",)
 """Limits that need not be there."""
@@ -80,6 +81,8 @@ def _of_node(node: Node, told: str) -> Iterator[str]:
             yield f"a port is a name, got {port!r}"
         elif times > 1:
             yield f"the port {port!r} is declared {times} times"
+        else:
+            yield from _of_text("a port", port)
     if not callable(node.target):
         yield f"it needs a function, got {node.target!r}"
         return
@@ -150,12 +153,21 @@ def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
             yield f"edge {edge}: {edge.source!r} has no port {edge.port!r}; its ports: {ports}"
         if edge.port is not None and edge.on is On.FAIL:
             yield f"edge {edge}: a node that fails leaves by no port"
+        if edge.to_port is not None:
+            yield from (f"edge {edge}: {said}" for said in _of_text("to_port", edge.to_port))
         limit = edge.max_iterations
         if limit is not None and not edge.back:
             yield f"edge {edge}: max_iterations is for edges with back=True"
         if limit is not None:
             yield from (f"edge {edge}: {said}" for said in _of_count("max_iterations", limit))
     yield from _of_conditions(edges)
+
+
+def _of_text(what: str, text: object) -> Iterator[str]:
+    try:
+        check_text(text, what)
+    except (TypeError, ValueError) as error:
+        yield str(error)
 
 
 def _same(edge: Edge) -> tuple[Any, ...]:

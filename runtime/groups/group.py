@@ -20,6 +20,7 @@ from keyrun.runtime.errors import InvalidGroup
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.values import Failure, Priority, State
+from keyrun.runtime.wording import check_text
 from keyrun.runtime.workflow import Workflow
 from keyrun.storage.record import unseal
 
@@ -153,7 +154,7 @@ def check_member_id(member_id: object) -> str:
     """`member_id` if it can be one."""
     if not isinstance(member_id, str) or not 0 < len(member_id.encode(errors="replace")) <= 255:
         raise InvalidGroup(f"a member id is a string of 1 to 255 bytes, got {member_id!r}")
-    return member_id
+    return check_text(member_id, "a member id", InvalidGroup)
 
 
 def member_run_id(group_id: str, member_id: str) -> str:

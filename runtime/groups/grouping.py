@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keyrun.runtime.wording import check_text
+
 if TYPE_CHECKING:
     from keyrun.runtime.engine import Engine
     from keyrun.runtime.groups.group import Member
@@ -30,4 +32,4 @@ class Grouping:
 
     async def group(self, group_id: str) -> "GroupHandle[Any] | None":
         """A group that was submitted before; None if there is none, or it was forgotten."""
-        return await self._engine.groups.find(group_id)
+        return await self._engine.groups.find(check_text(group_id, "group_id"))

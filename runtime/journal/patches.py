@@ -2,6 +2,7 @@
 
 from keyrun.runtime.journal.branch import Branch
 from keyrun.runtime.journal.journal import Entry
+from keyrun.runtime.wording import check_text
 
 MAX_NAME = 200
 
@@ -10,7 +11,7 @@ def patched(branch: Branch, name: str) -> bool:
     """What a run was answered for this name, or is now: whether the whole journal was replayed."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a patch must be a non-empty string, got {name!r}")
-    if len(name.encode(errors="surrogatepass")) > MAX_NAME:
+    if len(check_text(name, "the name of a patch").encode()) > MAX_NAME:
         raise ValueError(f"the name of a patch must have at most {MAX_NAME} bytes, got {name!r}")
     run = branch.run
     standing, journal = run.standing, run.journal

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from keyrun.runtime.values import Priority
+from keyrun.runtime.wording import check_text
 
 PATIENCE = 10.0
 WARN_AFTER = 30.0
@@ -24,6 +25,7 @@ class Resources(Mapping[str, float]):
 
     def __init__(self, **amounts: float) -> None:
         for name, amount in amounts.items():
+            check_text(name, "the name of a resource")
             if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount > 0:
                 raise ValueError(f"{name} must be positive, got {amount!r}")
         self._amounts = amounts

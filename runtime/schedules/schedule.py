@@ -16,6 +16,7 @@ from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.schedules.timetable import Every, Timetable, read_timetable, write_timetable
 from keyrun.runtime.values import UNSET, Priority, State
+from keyrun.runtime.wording import check_text
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
@@ -260,6 +261,8 @@ async def page(
 ) -> list[ScheduleStatus]:
     """Schedules in the order of their ids; damaged ones are left out and counted."""
     found: list[ScheduleStatus] = []
+    if after is not None:
+        check_text(after, "after")
     start = b"" if after is None else ledger.name(after) + b"\0"
     while len(found) < limit:
         size = limit - len(found)

@@ -313,15 +313,16 @@ class Schedules:
             engine.codec.decode(plan.input, workflow.input_type),
             plan.key,
             firing_id(schedule.schedule_id, at),
-            plan.headers,
-            plan.tags,
+            None,  # those of the plan were checked when it was made
+            (),
             plan.priority,
             plan.limits,
             0,
         )
         submission.origin = f"schedule:{schedule.schedule_id}"
         time = datetime.fromtimestamp(at, UTC).isoformat()
-        submission.headers = {**submission.headers, SCHEDULED_AT: time}
+        submission.headers = {**plan.headers, SCHEDULED_AT: time}
+        submission.tags = plan.tags
         return submission
 
     async def _under_way(self, number: int | None) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.values import Priority
+from keyrun.runtime.wording import check_text
 from keyrun.runtime.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -78,13 +79,16 @@ class Scheduling:
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Let a schedule fire no more until it is resumed. Says whether there was anything to
         change; runs that it has started go on."""
+        check_text(schedule_id, "schedule_id")
         return await self._engine.schedules.pause(schedule_id, True)
 
     async def resume_schedule(self, schedule_id: str) -> bool:
         """Let a paused schedule go on. What it did not fire meanwhile is dropped, except for one
         that fires only once: its time may have passed, and `misfire` says what that means."""
+        check_text(schedule_id, "schedule_id")
         return await self._engine.schedules.pause(schedule_id, False)
 
     async def delete_schedule(self, schedule_id: str) -> bool:
         """Remove a schedule, and say whether there was one. Its runs stay."""
+        check_text(schedule_id, "schedule_id")
         return await self._engine.schedules.delete(schedule_id)

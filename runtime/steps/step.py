@@ -13,6 +13,7 @@ from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.policies.policy import Policies, check_policies
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import UNSET, Priority, Unset
+from keyrun.runtime.wording import check_text
 
 if TYPE_CHECKING:
     from keyrun.runtime.policies.breaker import CircuitBreaker
@@ -145,7 +146,8 @@ class StepFunction(Generic[P, R]):
 
 def check_name(name: str) -> None:
     """Raise unless a step can have this name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > 200:
+    fits = isinstance(name, str) and _NAME.fullmatch(name)
+    if not fits or len(check_text(name, "name").encode()) > 200:
         raise ValueError(f"name must be 1 to 200 bytes without '#', '/' and '()', got {name!r}")
 
 

@@ -15,7 +15,7 @@ from keyrun.runtime.records import SUBMITTED_AT, Submission
 from keyrun.runtime.recovery.damage import DAMAGE
 from keyrun.runtime.values import RunStatus, State
 from keyrun.runtime.views.reading import Reading, Seen
-from keyrun.runtime.wording import brief
+from keyrun.runtime.wording import check_text
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
@@ -55,8 +55,8 @@ class Wanted:
     ) -> "Wanted":
         """From the arguments of `runs`."""
         for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
-            if text is not None and not isinstance(text, str):
-                raise TypeError(f"{name} must be a string, got {brief(text)}")
+            if text is not None:
+                check_text(text, name)
         states: frozenset[State] | None = None
         if isinstance(state, str):
             states = frozenset([State(state)])

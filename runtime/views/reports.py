@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.views import telling
+from keyrun.runtime.wording import check_text
 from keyrun.storage.errors import StoreError
 from keyrun.storage.record import seal
 
@@ -32,6 +33,7 @@ class Report:
             raise ValueError(f"percent must be between 0 and 100, got {percent!r}")
         if not isinstance(message, str):
             raise TypeError(f"message must be a string, got {message!r}")
+        check_text(message, "message")
         self.percent = float(percent)
         self.message = message
         self.at = 0.0

@@ -10,6 +10,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.values import Priority
 from keyrun.runtime.waiting.receiving import check_channel
 from keyrun.runtime.waiting.signals import Delivery
+from keyrun.runtime.wording import check_text
 from keyrun.runtime.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Messaging:
             raise ValueError(f"by must say who decides, got {by!r}")
         if not isinstance(comment, str):
             raise TypeError(f"comment must be a string, got {comment!r}")
+        for what, text in (("gate", gate), ("by", by), ("comment", comment)):
+            check_text(text, what)
         await self._engine.signals.decide(run_id, gate, [approved, by, comment])
 
 

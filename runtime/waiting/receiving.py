@@ -11,6 +11,7 @@ from keyrun.runtime.journal.journal import GATE, Call, Entry, Memory
 from keyrun.runtime.steps.stepping import contradiction, given_back, halt, read_outcome
 from keyrun.runtime.steps.trying import ready
 from keyrun.runtime.waiting.wait import Wait
+from keyrun.runtime.wording import check_text
 
 if TYPE_CHECKING:
     from keyrun.runtime.journal.branch import Branch
@@ -33,10 +34,7 @@ def check_channel(name: object, what: str = "name") -> str:
     """`name` if a signal may be called so."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"{what} must be a non-empty string, got {name!r}")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} must be valid Unicode, got {name!r}") from None
+    size = len(check_text(name, what).encode())
     if size > MAX_NAME:
         raise ValueError(f"{what} must have at most {MAX_NAME} bytes as UTF-8, got {size}")
     if name.startswith("keyrun."):
