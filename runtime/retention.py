@@ -38,6 +38,8 @@ class Sweeper:
         self._retention = retention
         self._ended = 0
         self._wake = trio.Event()
+        self._idle = False
+        """Whether nothing can become due before another run has ended."""
         self._changing: set[bytes] = set()
         """Of the oldest ends, those that are due and whose run is being redriven or
         forgotten."""
@@ -45,8 +47,20 @@ class Sweeper:
     def run_ended(self) -> None:
         """One more run has ended."""
         self._ended += 1
-        if self._ended == 1 or self._ended > self._retention.count:
+        if self._idle or self._ended > self._retention.count:
             self._wake.set()
+
+    async def counts(self, number: int, standing: Standing) -> bool:
+        """Whether a run counts as an ended run that is kept. A dead letter whose time is over does
+        not."""
+        if standing.ended_at is None:
+            return False
+        key = self._engine.ledger.timed(standing.ended_at, number)
+        return await self._engine.store.get("ended", key) is not None
+
+    def removed(self) -> None:
+        """A run that counted was forgotten or redriven."""
+        self._ended -= 1
 
     async def run(self) -> None:
         """Sweep for ever."""
@@ -63,6 +77,7 @@ class Sweeper:
             if swept:
                 continue
             rest = self._rest([key for key in oldest if key not in self._changing])
+            self._idle = rest == float("inf")
             with trio.move_on_after(rest):
                 await self._wake.wait()
 

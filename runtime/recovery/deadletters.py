@@ -68,6 +68,7 @@ async def stage_redrive(
             key=submission.key,
         )
     journal_key = ledger.entry(number, await _next_entry(engine, number))
+    counted = await engine.sweeper.counts(number, standing)
     if standing.state not in states:
         raise RunEnded(
             f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
@@ -81,6 +82,8 @@ async def stage_redrive(
     group = engine.store.open_group()
     assert standing.ended_at is not None
     group.delete("ended", ledger.timed(standing.ended_at, number))
+    if counted:
+        engine.sweeper.removed()
     group.delete("dead", ledger.number(number))
     fresh = Standing(
         generation=generation,
@@ -258,7 +261,10 @@ async def forget(engine: "Engine", run_id: str) -> None:
         )
     family = quarantined and engine.children.used
     children = await engine.children.of(number) if family else []
+    counted = await engine.sweeper.counts(number, standing)
     group = await erase(engine, number, submission, standing)
+    if counted:
+        engine.sweeper.removed()
     if family:
         _tell_family(engine, group, submission, standing, children)
     if quarantined:

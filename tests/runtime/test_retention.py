@@ -144,3 +144,36 @@ async def test_a_run_that_cannot_be_read_is_not_forgotten_by_halves(
         assert await runtime.group("g") is None
         again = await (await runtime.submit_group("g", members)).results()
         assert again["m"].state is State.SUCCEEDED
+
+
+async def test_forgotten_and_redriven_runs_do_not_count_as_kept(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(
+        workflows=[job, doomed], retention=Retention(age=1000, count=3)
+    ) as rt:
+        for number in range(5):
+            await (await rt.submit(job, 0.0, key="k", run_id=f"old-{number}")).result()
+            await rt.forget(f"old-{number}")
+        with pytest.raises(RunFailed):
+            await (await rt.submit(doomed, key="k", run_id="dead")).result()
+        for _ in range(5):
+            await rt.redrive("dead")
+            await trio.sleep(1)
+        await rt.forget("dead")
+        for number in range(3):
+            await (await rt.submit(job, 0.0, key="k", run_id=f"new-{number}")).result()
+        await trio.sleep(1)
+        assert [run.run_id for run in await rt.runs()] == ["new-0", "new-1", "new-2"]
+
+
+async def test_a_run_is_swept_in_time_after_others_were_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[job], retention=Retention(age=100)) as rt:
+        await (await rt.submit(job, 0.0, key="k", run_id="forgotten")).result()
+        await rt.forget("forgotten")
+        await trio.sleep(200)
+        await (await rt.submit(job, 0.0, key="k", run_id="r")).result()
+        await trio.sleep(99)
+        assert await rt.status("r") is not None
+        await trio.sleep(2)
+        assert await rt.status("r") is None
