@@ -213,9 +213,11 @@ class Control:
         if engine.runs.live(run.number) is None:
             self._keep_at_rest(run, group)
         await engine.store.durable(group)
-        if engine.runs.live(run.number) is None:
+        # The key's actor may have loaded the run during the commit, as another object.
+        live_now = engine.runs.live(run.number)
+        if live_now is None:
             run.line = engine.line(run.key)
-        self._resume(run)
+        self._resume(live_now or run)
         if not paused:
             await self._wake(run)
         return True

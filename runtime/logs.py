@@ -27,12 +27,8 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
             return
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Give every line the same fields: formatters rely on them."""
-        kwargs["extra"] = {**_NO_FIELDS, **(kwargs.get("extra") or {})}
+        """Leave the fields of each line as they are."""
         return msg, kwargs
-
-
-_NO_FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
 
 
 logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})

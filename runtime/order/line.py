@@ -103,8 +103,11 @@ class Line(Places):
         self.sleeper = run.number
 
     def doze(self) -> None:
-        """Be known by name only, while the run that holds the line sleeps."""
+        """Be known by name only, while the run that holds the line sleeps. A line that another one
+        has replaced knows nothing of the key any more."""
         engine = self.engine
+        if engine.lines.get(self.key) is not self:
+            return
         if self.sleeper is not None and not self.awake and self.forget():
             engine.asleep[self.key] = (self.sleeper, self.pending)
             engine.lines.pop(self.key, None)

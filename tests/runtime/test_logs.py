@@ -200,21 +200,6 @@ async def test_a_dead_letter_is_logged_as_an_error_with_the_traceback_of_its_cau
     assert getattr(errors["refused"], "attempt", None) == 1
 
 
-async def test_a_line_about_no_run_has_the_same_fields(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = MemoryStore()
-    async with open_test_runtime(store, workflows=[checkout]) as runtime:
-        await runtime.submit(checkout, key="k", run_id="r")
-    async with open_test_runtime(store):
-        pass
-    (warned,) = [each for each in caplog.records if each.name == "keyrun.runtime"]
-    assert {name: getattr(warned, name) for name in FIELDS} == {
-        **dict.fromkeys(FIELDS),
-        "event": "unregistered_workflows",
-    }
-
-
 async def test_every_line_about_a_run_names_its_workflow(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,9 +1,13 @@
 """Parking: runs that wait leave memory, and come back when there is something to do."""
 
+from math import inf
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
+import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from keyrun.runtime import (
@@ -767,3 +771,38 @@ async def test_an_operation_that_changes_nothing_leaves_no_key_in_memory(
         assert await ask("r") is False
         await trio.sleep(5)
         assert rt.statistics().keys == 0
+
+
+@workflow
+async def listening(ctx: Context) -> Any:
+    await ctx.step(note, f"{ctx.run_id} listens")
+    return await ctx.wait_signal("go")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_that_is_resumed_while_it_is_being_evicted_leaves_its_key_in_order(
+    seed: int,
+) -> None:
+    async def main() -> None:
+        flows: list[Workflow[Any, Any]] = [napping, listening]
+        store = FragileStore(latency=0.1)
+        async with open_test_runtime(store, workflows=flows, evict_after=inf) as rt:
+            await rt.submit(napping, 2, key="k", run_id="first")
+            await rt.submit(listening, key="k", run_id="second")
+            await rt.pause("first")
+            await trio.sleep(3)  # its time is over, and only the pause holds it
+        async with open_test_runtime(store, workflows=flows, evict_after=0.05) as rt:
+            await trio.sleep(0.06)
+            await rt.resume("first")
+            await rt.resume("second")
+            await trio.sleep(10)
+            assert await rt.signal("second", "go", 1) is Delivery.DELIVERED
+            await trio.sleep(10)
+            status = await rt.status("second")
+            assert status is not None
+            assert (status.state, status.result) == (State.SUCCEEDED, 1)
+            figures = rt.statistics()
+            assert (figures.live, figures.keys, figures.backlog.pending) == (0, 0, 0)
+
+    with patch.object(trio_run, "_r", Random(seed)):  # which task runs first
+        trio.run(main, clock=MockClock(autojump_threshold=0))
