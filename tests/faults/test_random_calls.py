@@ -58,7 +58,10 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.store = CrashingMemoryStore(latency=self.random.choice((0.0, 0.0, 0.01)))
+        self.store = CrashingMemoryStore(
+            latency=self.random.choice((0.0, 0.0, 0.01)),
+            apply_first=self.random.random() < 0.5,
+        )
         self.rt: Runtime | None = None
         self.wrong: list[str] = []
         self.seen: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from keyrun.runtime import RunOutcome, Runtime, State
-from keyrun.storage import StoreCrashed
+from keyrun.storage import StoreCrashed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.clients import Clients
 from tests.faults.evidence import Evidence
@@ -73,9 +73,10 @@ class World(Clients):
         random = self.random
         if random.random() < 0.3:
             self.store.crash_at(random.randint(1, 60), applied=random.random() < 0.5)
-        killed = False
+        failures: list[StoreError] = []
         try:
             async with self._open() as runtime:
+                self.store.when_failed(failures.append)
                 await self.look_up(runtime)
                 with trio.move_on_after(random.uniform(0.1, 20)):
                     async with trio.open_nursery() as nursery:
@@ -84,9 +85,9 @@ class World(Clients):
                 if random.random() < 0.5:
                     self.store.crash()
                     await trio.sleep_forever()
-        except StoreCrashed:
-            killed = True
-        self.evidence.crashed(killed=killed)
+        except StoreCrashed as error:  # while it was opened
+            failures.append(error)
+        self.evidence.crashed(killed=bool(failures))
         self.store.crash_at(1_000_000, applied=True)
 
     async def _finish(self) -> None:
