@@ -164,6 +164,11 @@ class Branch:
             if not self.run.going:
                 raise Halt
             raise self.contradicts(missing, ident)
+        # A branch beside this one may have failed, or contradicted the journal, meanwhile.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.run.decision is not None:
+            raise Halt
+        self.check()
 
     def contradicts(self, missing: str, asked: str | None) -> Halt:
         """What to raise where the journal has one call, and the code asks for another, or for

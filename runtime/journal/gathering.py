@@ -73,7 +73,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 if not (ended or is_bug(error)):
                     _decide(branch, ident, index)
                 # What losers were given after the decision is asked for by nobody.
-                journal.abandon(f"{scope}.")
+                journal.abandon(f"{scope}.", halted=isinstance(error, Halt))
                 nursery.cancel_scope.cancel()
         finally:
             child.closed = True
@@ -98,7 +98,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
         finally:
             branch.forks.clear()
     if failed:
-        journal.abandon(f"{scope}.")
+        journal.abandon(f"{scope}.", halted=isinstance(failed[0], Halt))
         raise failed[0]
     return tuple(results)
 

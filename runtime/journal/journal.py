@@ -241,9 +241,11 @@ class Journal(Memories):
                 wake()
                 return
 
-    def abandon(self, scope: str) -> None:
-        """Nobody will ask for the calls of the branches in `scope` any more."""
-        self.expect_no_more(scope)
+    def abandon(self, scope: str, *, halted: bool = False) -> None:
+        """Nobody will ask for the calls of the branches in `scope` any more. If the pass is
+        `halted`, nothing new may start elsewhere because of that."""
+        if not halted:
+            self.expect_no_more(scope)
         for ident in self._order:
             if ident.startswith(scope):
                 self.memories[ident].delivered = True

@@ -18,6 +18,8 @@ from keyrun.testing import open_test_runtime
 from tests.runtime.journal.test_random_workflows import NESTED, Part, made_up, play, ran
 
 SEEDS = 3000 if os.environ.get("KEYRUN_SOAK") else 150
+FOUND = [1613] if SEEDS < 1613 else []
+"""A branch that contradicted the journal released what was held beside it."""
 
 
 def altered(random: Random, parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -46,12 +48,12 @@ def flow(parts: tuple[Part, ...]) -> Workflow[Any, Any]:
     async def made(ctx: Context) -> None:
         with suppress(StepFailed):
             await play(ctx, parts, [])
-        await ctx.sleep(100_000)
+        await ctx.wait_signal("end")
 
     return made
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
 async def test_a_run_of_changed_code_does_nothing_new_before_it_is_quarantined(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -76,7 +78,7 @@ async def test_a_run_of_changed_code_does_nothing_new_before_it_is_quarantined(
         status = await runtime.status("r")
     assert status is not None
     if status.state is State.QUARANTINED:
-        assert set(ran) <= before, (status.reason, parts)
+        assert set(ran) <= before, (set(ran) - before, status.reason)
         return
     assert status.state is State.WAITING, status.reason
     async with open_test_runtime(store, workflows=[new]) as runtime:
