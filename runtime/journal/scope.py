@@ -176,6 +176,8 @@ class Scope:
             if self._limit.cancelled_caught:
                 self.end_as(Ending.IN_PASSING)
             elif error is None:
+                # The journal has no end of it, so that all that is left here was inside.
+                self._branch.check_ended()
                 self.end_as(Ending.FINISHED)
         elif self.expires:
             if not self.fired and (error is None or isinstance(error, Exception)):

@@ -18,8 +18,9 @@ from keyrun.testing import open_test_runtime
 from tests.runtime.journal.test_random_workflows import NESTED, Part, made_up, play, ran
 
 SEEDS = 3000 if os.environ.get("KEYRUN_SOAK") else 150
-FOUND = [1613] if SEEDS < 1613 else []
-"""A branch that contradicted the journal released what was held beside it."""
+FOUND = [] if SEEDS >= 3000 else [1613, 2122]
+"""Seeds that were wrong once: what was held started after another branch had contradicted the
+journal, and a block ended without a call that the journal had in it."""
 
 
 def altered(random: Random, parts: tuple[Part, ...]) -> tuple[Part, ...]:
