@@ -240,6 +240,8 @@ class Context:
         ident = branch.name("now()")
         branch.ask_at_once(ident)
         memory = run.journal.memory(ident)
+        if memory.outcome is None and branch.bound and branch.cut_off_next:
+            return datetime.fromtimestamp(run.engine.wall(), UTC)
         if memory.outcome is None:
             memory.call = Call.NOW
             memory.payload = run.engine.wall()

@@ -193,6 +193,13 @@ class Branch:
         around = self.run.journal.around(self.prefix)
         return not self.lost and not any(scope.expires for scope in around)
 
+    @property
+    def cut_off_next(self) -> bool:
+        """Whether the journal says that this branch is cut off where it next waits. What it does
+        until then leaves no entry: it did not get there."""
+        around = self.run.journal.around(self.prefix)
+        return self.lost or any(scope.expires and not scope.fired for scope in around)
+
     async def admit(self) -> None:
         """Return when something may be started that the journal has no outcome of."""
         journal = self.run.journal

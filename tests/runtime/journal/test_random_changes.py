@@ -18,9 +18,10 @@ from keyrun.testing import open_test_runtime
 from tests.runtime.journal.test_random_workflows import NESTED, Part, made_up, play, ran
 
 SEEDS = 3000 if os.environ.get("KEYRUN_SOAK") else 150
-FOUND = [] if SEEDS >= 3000 else [1613, 2122]
+FOUND = [] if SEEDS >= 3000 else [228, 1613, 2122]
 """Seeds that were wrong once: what was held started after another branch had contradicted the
-journal, and a block ended without a call that the journal had in it."""
+journal, a block ended without a call that the journal had in it, and `ctx.now()` left an entry in a
+block that had expired before it."""
 
 
 def altered(random: Random, parts: tuple[Part, ...]) -> tuple[Part, ...]:
