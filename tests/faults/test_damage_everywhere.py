@@ -150,6 +150,9 @@ async def survives(store: MemoryStore, blow: Blow) -> bool:
             if status is None or status.state is State.QUARANTINED:
                 assert mine, f"{run_id} is {status and status.state}"
                 aside = True
+            elif status.state is State.PENDING and status.key == blow.key:
+                # It waits behind the first run of a key that is quarantined, and says so.
+                assert "quarantined" in str(status.waiting_on)
             else:
                 assert status.state is state, f"{run_id} is {status.state}: {status.reason}"
                 if not blow.key:
