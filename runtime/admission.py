@@ -72,7 +72,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ReservedHeader(
                 f"header names starting with 'keyrun.' are reserved: {brief(name)}"
             )
-        check_text(name, "the name of a header")
+        name = check_text(name, "the name of a header")
         taken[name] = check_text(value, f"the header {brief(name)}")
     size = len(pack(taken))
     if size > MAX_HEADERS:
@@ -93,8 +93,7 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     for tag in taken:
         if not isinstance(tag, str) or not tag:
             raise TypeError(f"tags must be non-empty strings, got {brief(tag)}")
-        check_text(tag, "a tag")
-    return taken
+    return tuple(check_text(tag, "a tag") for tag in taken)
 
 
 class Admitted(NamedTuple):

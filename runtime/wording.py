@@ -25,10 +25,13 @@ def clean(text: str) -> str:
 
 
 def check_text(text: object, what: str, error: type[ValueError] = InvalidText) -> str:
-    """Return `text` if it is a string that a record can hold; raise `error` that names `what` if it
+    """Return `text` as a plain string that a record can hold; raise `error` that names `what` if it
     has lone surrogates, as undecodable file names have."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a string, got {brief(text)}")
+    if type(text) is not str:
+        # A member of a StrEnum, for instance. A subclass may also encode itself differently.
+        text = str.__str__(text)
     try:
         text.encode()
     except UnicodeEncodeError:

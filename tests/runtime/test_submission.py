@@ -1,5 +1,6 @@
 """How runs get in: once each, checked at the door, durable before `submit` returns."""
 
+from enum import StrEnum
 from typing import Any
 
 import attrs
@@ -367,6 +368,19 @@ async def test_namespaces_in_one_store_know_nothing_of_each_other(
         status = await two.status("r")
         assert status is not None
         assert status.result == "two"
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+async def test_members_of_an_enum_can_be_headers_and_tags(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[echo]) as rt:
+        run = await rt.submit(echo, 1, key="k", headers={Color.RED: Color.RED}, tags=[Color.RED])
+        assert await run.result() == 1
+        status = await run.status()
+        assert status is not None
+        assert (status.headers, status.tags) == ({"red": "red"}, ("red",))
 
 
 async def test_headers_tags_and_limits_are_kept_with_the_run(autojump_clock: MockClock) -> None:
