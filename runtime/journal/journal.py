@@ -121,9 +121,15 @@ class Journal(Memories):
     def asked(self, expected: Expected) -> None:
         """Something was asked for: if that was all, what is new may start."""
         if not expected.left:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        """Let the call start that was asked for first. Trio wakes tasks in a random order, so each
+        of them starts before the next one is woken."""
+        if self.held:
+            next(iter(self.held)).set()
+        else:
             self.expected = None
-            while self.held:
-                self.held.popitem()[0].set()
 
     async def all_asked(self) -> str | None:
         """Return when all that the journal has was asked for, or with the name of what nobody asks
@@ -135,6 +141,8 @@ class Journal(Memories):
             await over.wait()
         finally:
             self.held.pop(over, None)
+            if self.expected is not None and not self.expected.left:
+                self._start_next()
         return self._missing
 
     async def rest(self, branch: "Branch") -> str | None:
@@ -169,7 +177,7 @@ class Journal(Memories):
             return
         if not self.caught_up():
             self._missing = self._order[self._cursor]
-        elif self.held and self.expected is not None:
+        elif self.held and self.expected is not None and self.expected.left:
             self._missing = self.expected.next()
         else:
             return

@@ -4,10 +4,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
+import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from keyrun.runtime import (
@@ -682,3 +685,29 @@ async def test_signals_right_after_the_open_are_delivered_to_many_runs_that_wait
             for n in range(300):
                 nursery.start_soon(send, n)
         assert answers == [Delivery.DELIVERED] * 300
+
+
+async def taking_two(ctx: Context) -> tuple[Any, Any]:
+    return await ctx.wait_signal("go"), await ctx.wait_signal("go")
+
+
+@workflow
+async def taking_in_branches(ctx: Context, branches: int) -> list[Any]:
+    return sorted(await ctx.gather(*[taking_two] * branches))
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("branches", [2, 5])
+def test_waiters_are_served_in_order_after_an_eviction(branches: int, seed: int) -> None:
+    """However Trio orders the tasks that replay the run."""
+
+    async def scene() -> None:
+        async with open_test_runtime(workflows=[taking_in_branches], evict_after=0.5) as rt:
+            run = await rt.submit(taking_in_branches, branches, key="k", run_id="r")
+            await trio.sleep(10)
+            for number in range(2 * branches):
+                await rt.signal("r", "go", number)
+            assert await run.result() == [(n, n + branches) for n in range(branches)]
+
+    with patch.object(trio_run, "_r", Random(seed)):
+        trio.run(scene, clock=MockClock(autojump_threshold=0))
