@@ -34,7 +34,7 @@ from jinja2.utils import url_quote
 
 from keyrun.flows import jsons, meter
 from keyrun.flows.fields import fields_of
-from keyrun.flows.meter import LARGEST, charge, look, make, refuse, weigh
+from keyrun.flows.meter import LARGEST, SINGLE, charge, look, make, refuse, weigh
 
 DIGITS = 1000
 """Letters that a number may have as a text."""
@@ -99,6 +99,16 @@ def items_of(value: Any) -> list[Any]:
     return found
 
 
+def compare_all(left: Any, *rest: Any) -> bool:
+    """Return the answer of a chain of comparisons: a value, and then signs and values."""
+    for sign, right in zip(rest[::2], rest[1::2], strict=True):
+        charge(1)
+        if not compare(sign, left, right):
+            return False
+        left = right
+    return True
+
+
 def compare(sign: str, left: Any, right: Any) -> bool:
     """Return the answer of a comparison, by the name that Jinja2 has for its sign."""
     if sign in ("in", "notin"):
@@ -106,7 +116,7 @@ def compare(sign: str, left: Any, right: Any) -> bool:
         return (left in right) is (sign == "in")
     if isinstance(left, str | bytes) and isinstance(right, str | bytes):
         charge(min(len(left), len(right)) // 16)
-    elif isinstance(left, list | tuple | dict) and isinstance(right, list | tuple | dict):
+    elif not {type(left), type(right)} & SINGLE:
         weigh(left)
     return bool(_SIGNS[sign](left, right))
 
@@ -131,6 +141,8 @@ def _search(wanted: Any, place: Any) -> None:
     elif isinstance(place, list | tuple | ValuesView | ItemsView):
         each = len(wanted) if isinstance(wanted, str | bytes) else 16 * weigh(wanted)
         charge(len(place) * (1 + each // 16) // 16)
+    elif isinstance(place, range) and type(wanted) is not int:
+        charge(len(place) // 16)
 
 
 def _path(attribute: Any) -> Any:
@@ -529,7 +541,7 @@ _TABLE: dict[str, Callable[..., Any]] = {
     "urlencode": _urlencode,
     "wordcount": _of_text(jinja.do_wordcount),
     # Only `meter.install` can name these.
-    "compare()": lambda ctx, left, sign, right: compare(sign, left, right),
+    "compare()": lambda ctx, left, *rest: compare_all(left, *rest),
     "concat()": lambda ctx, parts: joined("", parts, text),
     "key()": lambda ctx, value: meter.key(value),
     "look()": lambda ctx, value: look(value),

@@ -6,13 +6,15 @@ items and letters that are looked at or made, and arguments. Beyond the limit th
 always at the same point.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
+
+from keyrun.flows.fields import fields_of
 
 MOST = 1_000_000
 """Turns that one template may take, of about a microsecond each."""
@@ -29,6 +31,10 @@ _ITEMS = 4
 """Items that are looked at in the time of a turn."""
 _NODES = 16
 """Parts of an expression that are evaluated in the time of a turn."""
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
+SINGLE = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types without fields, by far the most frequent ones."""
 
 _left: "ContextVar[list[int] | None]" = ContextVar("keyrun.flows.meter", default=None)
 
@@ -87,16 +93,20 @@ def weigh(value: Any) -> int:
         each = left.pop()
         if isinstance(each, str | bytes):
             turns = len(each) // _LETTERS
-        elif isinstance(each, list | tuple | dict):
+        elif isinstance(each, _CONTAINERS):
             turns = 1 + len(each) // _ITEMS
-        else:
+        elif type(each) in SINGLE or not (fields := fields_of(type(each))):
             continue
+        else:
+            turns = 1 + len(fields)
         if turns:
             total += turns
             charge(turns)
-        if isinstance(each, list | tuple | dict):
+        if isinstance(each, _CONTAINERS):
             left.extend(each)
             left.extend(each.values() if isinstance(each, dict) else ())
+        elif not isinstance(each, str | bytes):
+            left.extend(getattr(each, name, None) for name in fields)
     return total
 
 
@@ -113,7 +123,9 @@ def number(value: Any) -> Any:
 def key(value: Any) -> Any:
     """Refuse what cannot be the name of an item: hashing or showing it could take long. Returns
     the value."""
-    if isinstance(value, tuple | list | dict):
+    if isinstance(value, tuple | list | dict) or (
+        type(value) not in SINGLE and fields_of(type(value))
+    ):
         refuse("the name of an item is a text or a number")
     return look(value)
 
@@ -169,15 +181,12 @@ def _ours(node: nodes.Node) -> nodes.Node:
 
 
 def _compared(node: nodes.Compare) -> nodes.Expr:
-    """A chain of comparisons as one comparison after the other."""
-    chain: nodes.Expr | None = None
-    left = node.expr
+    """Return a chain of comparisons as one call. Each operand stands in it once: a copy of an
+    operand has copies of the chains inside it, so the code would double with every level."""
+    rest: list[nodes.Expr] = []
     for operand in node.ops:
-        sign = nodes.Const(operand.op, lineno=node.lineno)
-        one = _through("compare()", left, node.lineno, sign, operand.expr)
-        chain = one if chain is None else nodes.And(chain, one, lineno=node.lineno)
-        left = operand.expr
-    return node.expr if chain is None else chain
+        rest += [nodes.Const(operand.op, lineno=node.lineno), operand.expr]
+    return _through("compare()", node.expr, node.lineno, *rest)
 
 
 def _through(name: str, value: Any, line: int, *args: nodes.Expr) -> nodes.Filter:

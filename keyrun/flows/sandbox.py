@@ -58,10 +58,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             str(obj)  # raises what it stands for
         if isinstance(obj, Mapping) and attribute in obj:
             return obj[attribute]
+        meter.charge(1)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item, or a field, of a value."""
+        """Return an item, or a field, of a value. Filters look up attributes with this."""
+        meter.charge(1)
         return super().getitem(obj, meter.key(argument))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -97,7 +99,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             str(__obj)  # raises what it stands for
         if not __self.is_safe_callable(__obj):
             refuse(f"a template may not call {getattr(__obj, '__name__', type(__obj).__name__)}")
-        meter.charge((len(args) + len(kwargs)) // 4)
+        meter.charge(3 + (len(args) + len(kwargs)) // 4)
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         meter.look(owner)
         match owner, name:
@@ -107,6 +109,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 return filters.joined(owner, filters.items_of(args[0]), _a_text)
             case str(), "strip" | "lstrip" | "rstrip":
                 args = tuple(map(filters.few, args))
+            case str(), "rsplit":
+                # From the right, Python may compare all of the separator at every letter.
+                for each in (*args, *kwargs.values()):
+                    if isinstance(each, str):
+                        meter.charge(len(owner) * len(each) // 256)
             case dict(), "get" if args:
                 meter.key(args[0])
             case list(), "index" | "count" if args:

@@ -30,11 +30,18 @@ the stack ends, which in threads can be at half a megabyte."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)")
 _EXPECTING = re.compile(r" expecting \{.*\}")
-_TEXTS = re.compile(r"""'[^'\\\n]*'|"[^"\\\n]*\"""")
+_TEXTS = re.compile(
+    r"""(?P<comment>//[^\n]*)"""
+    r"""|(?<!\w)[bB]?[rR](?:'''.*?'''|\"{3}.*?\"{3}|'[^'\n]*'|"[^"\n]*")"""
+    r"""|'''(?:\\.|[^\\])*?'''|\"{3}(?:\\.|[^\\])*?\"{3}"""
+    r"""|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|`[^`\n]*`""",
+    re.DOTALL,
+)
+"""Comments and texts of CEL, raw texts included."""
 _MATCHES = re.compile(r"\bmatches\s*\(\s*$")
 _ODD_TEXTS = ("\\", "'''", '"""', "//", "`")
 _OUTPUT = re.compile(r"(?<![\w.])output\b(?:\s*\.\s*([A-Za-z_]\w*)\s*(\(?))?")
-_BINDS = re.compile(r"\.(?:all|exists|exists_one|map|filter)\(\s*(\w+)\s*,")
+_BINDS = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(\s*(\w+)\s*,")
 
 
 @attrs.frozen
@@ -87,7 +94,9 @@ class Condition:
             ) from None
         if len(source) > LONGEST:
             raise Unreadable([Fault(f"it has {len(source):,} letters, and may have {LONGEST:,}")])
-        deep = _depth(_without_texts(source))
+        # Where CEL and this module may disagree about what is text, all brackets count.
+        odd = any(mark in source for mark in _ODD_TEXTS)
+        deep = _depth(source if odd else _without_texts(source))
         if deep > DEEPEST:
             said = f"its brackets are nested {deep} deep, and may be nested {DEEPEST} deep"
             raise Unreadable([Fault(said)])
@@ -97,7 +106,7 @@ class Condition:
             # A lone surrogate, which CEL cannot encode, is a ValueError, too.
             raise Unreadable(_faults(str(error))) from None
         names = set(program.variables())
-        strange = names.difference(NAMES, _BINDS.findall(source))
+        strange = names.difference(NAMES, _BINDS.findall(_without_texts(source)))
         if strange:
             raise Unreadable([_unknown(source, name) for name in sorted(strange)])
         return cls(source, program.execute, names)
@@ -162,16 +171,20 @@ def _fields_of_output(source: str) -> frozenset[str] | None:
 
 
 def _without_texts(source: str, *, patterns: bool = False) -> str:
-    """Return an expression with its texts emptied, if it is clear which parts are text. With
-    `patterns`, those of `matches` stay."""
-    if any(mark in source for mark in _ODD_TEXTS):
-        return source
-
-    def emptied(found: re.Match[str]) -> str:
-        keep = patterns and _MATCHES.search(source[: found.start()])
-        return found[0] if keep and "(" not in found[0] and ")" not in found[0] else "''"
-
-    return _TEXTS.sub(emptied, source)
+    """Return an expression without its comments and with its texts emptied. With `patterns`, those
+    of `matches` stay, without their brackets."""
+    parts, at = [], 0
+    for found in _TEXTS.finditer(source):
+        parts.append(source[at : found.start()])
+        at = found.end()
+        if found["comment"] is not None:
+            parts.append(" ")
+        elif patterns and _MATCHES.search("".join(parts)):
+            parts.append(found[0].replace("(", "").replace(")", ""))
+        else:
+            parts.append("''")
+    parts.append(source[at:])
+    return "".join(parts)
 
 
 def _depth(source: str) -> int:

@@ -10,9 +10,18 @@ from decimal import Decimal
 from time import process_time
 from typing import Any
 
+import attrs
+
 MEMORY = 1_500_000_000
 """Bytes of address space that the process may have."""
 BIG, HUGE = 10**8, 10**12
+
+
+@attrs.frozen
+class Entry:
+    """An input of a type with fields."""
+
+    lines: list[int]
 
 
 def names() -> dict[str, Any]:
@@ -34,6 +43,10 @@ def names() -> dict[str, Any]:
             "ten": Decimal("1E+999999999"),
             "deep": _deep(300),
             "n": BIG,
+            "entry": Entry(list(range(99_999))),
+            "other": Entry([*range(99_998), 0]),
+            "map": {str(at): at for at in range(100_000)},
+            "like": {str(at): at for at in range(100_000)},
         }
     }
 
@@ -49,6 +62,9 @@ _NEST = "{% set a = ['x'] %}" + "{% set a = [a, a] %}" * 40
 _OTHER = _NEST.replace(" a ", " b ").replace("[a, a]", "[b, b]")
 _TUPLES = "{% set a = ('x',) %}" + "{% set a = (a, a) %}" * 40
 _MAPS = "{% set a = {'x': 1} %}" + "{% set a = {'x': a, 'y': a} %}" * 40
+_CHAIN = "0 < (" * 40 + "1" + ") < 9" * 40
+_PATH = ".".join("0" * 100)
+_PATHS = _PATH.replace(".", ",")
 _LONG = "[" + ",".join(["1"] * 4000) + "]"
 
 FILTERS: dict[str, list[str]] = {
@@ -82,6 +98,7 @@ FILTERS: dict[str, list[str]] = {
         "input.rows | groupby('a.b') | length",
         "input.rows | groupby(input.dots) | length",
         "[input.text, input.same] | groupby(0) | length",
+        f"(['z'] * 400000) | groupby('{_PATH}') | length",
     ],
     "int": [
         "input.digits | int",
@@ -95,6 +112,7 @@ FILTERS: dict[str, list[str]] = {
         "input.words | join(input.deep) | length",
         "input.rows | map(attribute='n') | join(', ') | length",
         "input.rows | join(attribute=input.dots) | length",
+        f"(['z'] * 400000) | join(attribute='{_PATH}') | length",
         "([input.text] * 100000) | join | length",
     ],
     "last": ["input.many | last"],
@@ -109,6 +127,7 @@ FILTERS: dict[str, list[str]] = {
         "input.words | map('replace', 'w', input.text) | list",
         "input.many | map('turns()', 0) | list",
         "input.many | map('default', input.many) | list | length",
+        f"(['z'] * 400000) | map(attribute='{_PATH}') | list | length",
     ],
     "max": ["([input.text, input.same] * 50000) | max | length"],
     "min": ["([input.text, input.same] * 50000) | min | length"],
@@ -130,10 +149,13 @@ FILTERS: dict[str, list[str]] = {
         "input.many | select('in', input.many) | list | length",
         "input.many | select('eq', input.many) | list",
         "input.words | select('in', input.text) | list",
+        "input.words | select('in', range(99999)) | list",
+        "([input.entry] * 99999) | select('eq', input.other) | list",
     ],
     "selectattr": [
         "input.rows | selectattr('n', 'in', input.words) | list",
         "input.rows | selectattr(input.dots, 'none') | list",
+        f"(['z'] * 400000) | selectattr('{_PATH}', 'none') | list",
     ],
     "slice": [
         f"input.one | slice({BIG}) | list | length",
@@ -148,6 +170,7 @@ FILTERS: dict[str, list[str]] = {
         "([input.text, input.same] * 50000) | sort | length",
         "input.rows | sort(attribute=input.dots) | length",
         "input.rows | sort(attribute='a.b,n') | length",
+        f"(['z'] * 400000) | sort(attribute='{_PATHS}') | length",
     ],
     "string": ["input.many | string | length", "input.ten | string", "input.deep | string"],
     "sum": [
@@ -174,6 +197,7 @@ FILTERS: dict[str, list[str]] = {
         "input.many | unique | list | length",
         "([input.text, input.same] * 50000) | unique | list | length",
         "input.rows | unique(attribute=input.dots) | list",
+        f"(['z'] * 400000) | unique(attribute='{_PATH}') | list",
     ],
     "upper": ["input.text | upper | length"],
     "urlencode": [
@@ -228,7 +252,11 @@ METHODS: dict[str, list[str]] = {
     "removeprefix": ["input.text.removeprefix(input.text)"],
     "removesuffix": ["input.text.removesuffix(input.text)"],
     "replace": ["input.text.replace('z', input.text) | length"],
-    "rsplit": ["input.text.rsplit('z') | length"],
+    "rsplit": [
+        "input.text.rsplit('z') | length",
+        "input.text.rsplit('zy' ~ input.text[:400000]) | length",
+        "input.text.rsplit(sep='zy' ~ input.text[:400000]) | length",
+    ],
     "rstrip": ["input.text.rstrip(('y' * 900000) ~ 'z') | length"],
     "split": ["input.text.split('z') | length", "input.text.split(input.same) | length"],
     "splitlines": ["input.text.splitlines() | length"],
@@ -268,6 +296,8 @@ OPERATORS = [
     "input.many ~ '' | length",
     "input.deep ~ input.deep | length",
     "1 < 2 < input.n < 10 ** 20",
+    _CHAIN,
+    "input.entry in input",
     "range(100000000) | list",
     "range(10 ** 30)",
     "range(99999) | list | length",
@@ -309,6 +339,10 @@ TEMPLATES = [
     "{% for a in range(99999) %}{% set b = input.text[1:] %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% set b = " + _LONG + " %}{% endfor %}",
+    "{% for a in range(99999) %}{{ input.map.keys() == input.like.keys() }}{% endfor %}",
+    "{% for a in range(99999) %}{{ input.map.items() <= input.like.items() }}{% endfor %}",
+    "{% for a in range(99999) %}" + "{% set b = input.entry.lines %}" * 60 + "{% endfor %}",
+    "{% for a in range(99999) %}" + "{% set b = 'a'.upper() %}" * 60 + "{% endfor %}",
     "{% for a in range(99999) %}{{ 'x'.join(input.words) | length }}{% endfor %}",
     "{% for a in range(99999) %}{{ 'x'.startswith(*[input.many]) }}{% endfor %}",
     "{% for a in range(99999) if input.text in input.same %}{% endfor %}",

@@ -98,6 +98,15 @@ SLOW = [
     "size(" + "+".join(["input.t"] * 120) + ") == 0",
     "size(" + "+".join(["input.l"] * 120) + ") == 0",
     " && ".join(["size(input.deep.a) > 0"] * 40),
+    "input.l.all//\n(error, input.l.all//\n(output, error <= output || output <= error))",
+    "input.l. // (\nall(x, input.l. // (\nall(y, x <= y || y <= x))",
+    "input.l.all (x, input.l . all (y, x <= y || y <= x))",
+    "input.l.all(x, ')' == ')' && input.l.all(y, x <= y || y <= x)) // all",
+    r"input.l.all(x, '\\' != ')))' && input.l.all(y, x <= y || y <= x))",
+    r"input.l.all(x, r'\' != ')' && input.l.all(y, x <= y || y <= x))",
+    "input.l.all(x, '''a')''' != '' && input.l.all(y, x <= y || y <= x))",
+    "input.words.all(x, x.matches('([a-z]{50}){20}') || true)",
+    "input.words.all(x, x.matches//\n('([a-z]{50}){20}') || true)",
 ]
 
 
