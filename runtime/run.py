@@ -257,6 +257,9 @@ class Run:
                 standing.waiting_on = waiting_on(list(self.waits))
                 if not self.parked:
                     standing.state = State.RUNNING
+        if self.unwinding is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise Halt
         if engine.feed is not None:
             telling.run_goes_on(engine.feed, EventKind.RUN_RESUMED, self)
 
@@ -288,6 +291,9 @@ class Run:
         if self.unwinding is None:
             self.unwinding = why
             self.scope.cancel()
+            # A shield of the workflow's own must not keep the run in a wait.
+            for wait in self.waits:
+                wait.event.set()
             self.resume()
 
     @property

@@ -2,11 +2,22 @@
 
 import logging
 import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
-from keyrun.runtime import Context, Retry, State, TransientError, current_step, step, workflow
+from keyrun.runtime import (
+    Context,
+    Limits,
+    Retry,
+    RunFailed,
+    State,
+    TransientError,
+    current_step,
+    step,
+    workflow,
+)
 from keyrun.storage import MemoryStore, StoreClosed, StoreCrashed, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk
@@ -510,3 +521,79 @@ async def test_a_run_that_no_table_knows_does_not_hold_the_drain(
     assert trio.current_time() - left_at <= drain_timeout + 5.1
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         assert await (await rt.submit(log.job, key="k", run_id="r")).result() == "abc"
+
+
+@step(retry=Retry.fixed(max_attempts=3, delay=1000, jitter=0))
+async def unavailable() -> None:
+    raise TransientError("later")
+
+
+@workflow
+async def sleeper(ctx: Context) -> None:
+    await ctx.sleep(1000)
+
+
+async def _two_sleeps(ctx: Context) -> None:
+    async def nap(ctx: Context) -> None:
+        await ctx.sleep(1000)
+
+    await ctx.gather(nap, nap)
+
+
+WAITS: dict[str, Callable[[Context], Awaitable[object]]] = {
+    "timer": lambda ctx: ctx.sleep(1000),
+    "signal": lambda ctx: ctx.wait_signal("go"),
+    "approval": lambda ctx: ctx.approval("manager"),
+    "child": lambda ctx: ctx.child(sleeper, key="other"),
+    "gather": _two_sleeps,
+    "backoff": lambda ctx: ctx.step(unavailable),
+}
+
+
+@pytest.mark.parametrize("ends", ["drain", "cancel", "run_timeout"])
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_shield_in_the_workflow_does_not_hold_a_wait(
+    autojump_clock: trio.testing.MockClock, kind: str, ends: str
+) -> None:
+    @workflow
+    async def shielded(ctx: Context) -> None:
+        with trio.CancelScope(shield=True):
+            await WAITS[kind](ctx)
+
+    store, flows = MemoryStore(latency=0.01), [shielded, sleeper]
+    limits = Limits(run_timeout=5 if ends == "run_timeout" else None)
+    async with open_test_runtime(store, workflows=flows, drain_timeout=2) as rt:
+        run = await rt.submit(shielded, key="k", run_id="r", limits=limits)
+        await trio.sleep(1)
+        if ends == "cancel":
+            assert await run.cancel()
+            status = await run.status()
+            assert status is not None
+            assert status.state is State.CANCELLED
+        elif ends == "run_timeout":
+            with pytest.raises(RunFailed):
+                await run.result()
+    assert trio.current_time() < 10
+    if ends == "drain":
+        async with open_test_runtime(store, workflows=flows) as rt:
+            await trio.sleep(1)
+            status = await rt.status("r")
+            assert status is not None
+            assert status.state is State.WAITING
+
+
+async def test_a_shielded_wait_is_evicted_and_resumes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @workflow
+    async def shielded(ctx: Context) -> list[object]:
+        heard = []
+        with trio.CancelScope(shield=True):
+            heard.append(await ctx.wait_signal("go"))
+        return heard
+
+    async with open_test_runtime(workflows=[shielded], evict_after=1) as rt:
+        run = await rt.submit(shielded, key="k", run_id="r")
+        await trio.sleep(10)
+        await rt.signal("r", "go", 7)
+        assert await run.result() == [7]
