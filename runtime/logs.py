@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from keyrun.runtime.steps.current import CurrentStep
 
 
+_FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
+
+
 class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger whose handlers may raise anything. That is no reason to leave what is being done
     half done."""
@@ -27,7 +30,8 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
             return
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Leave the fields of each line as they are."""
+        """Give each line all fields, None where they do not apply. Formatters rely on them."""
+        kwargs["extra"] = {**_FIELDS, **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
@@ -88,4 +92,6 @@ def log_key(
 ) -> None:
     """Log something about a key, at a run of it if that is known."""
     exc_info = None if error is None else logged(error)
-    logger.log(level, "%s", message, extra=fields(event, run_id, key, workflow), exc_info=exc_info)
+    logger.log(
+        level, "%s", message, extra=fields(event, run_id or None, key, workflow), exc_info=exc_info
+    )

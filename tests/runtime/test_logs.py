@@ -20,6 +20,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.runtime.logs import log_key
 from keyrun.storage import MemoryStore
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 
@@ -239,3 +240,23 @@ async def test_every_line_about_a_run_names_its_workflow(
         name = str(getattr(each, "workflow", None))
         assert name in ("eventful", "refused")
         assert f"{name} run r-{name} (key {name})" in each.getMessage()
+
+
+@pytest.mark.parametrize("reason", ["unregistered_workflows", "outcomes_waiting", "key_crashed"])
+async def test_lines_that_are_not_about_one_run_have_the_same_fields(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    async def hook(outcome: RunOutcome) -> None: ...
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[checkout], on_terminal=hook) as rt:
+        await rt.submit(checkout, key="k")
+        await trio.sleep(1)
+    caplog.clear()
+    async with open_test_runtime(store, workflows=[]):
+        if reason == "key_crashed":
+            log_key("k", reason, "the key crashed")
+    (record,) = [each for each in caplog.records if getattr(each, "event", None) == reason]
+    formatter = logging.Formatter(" ".join(f"%({name})s" for name in FIELDS))
+    key = "k" if reason == "key_crashed" else "None"
+    assert formatter.format(record) == f"None {key} None None None {reason}"
