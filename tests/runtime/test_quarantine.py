@@ -842,3 +842,53 @@ async def test_a_run_that_resumed_and_does_not_fit_later_gets_another_entry(
         await trio.sleep(5)
         assert (await stands(rt, "first")).steps_done == 2
     assert [await entries() for _ in range(2)] == [2, 2]
+
+
+def without_source(body: str) -> Workflow[Any, Any]:
+    """A workflow whose source cannot be read, so that it has no fingerprint."""
+    made: dict[str, Any] = {"charge": charge, "ship": ship}
+    exec(f"async def shop(ctx, order):\n    {body}", made)
+    flow: Workflow[Any, Any] = workflow(name="shop")(made["shop"])
+    assert flow.fingerprint is None
+    return flow
+
+
+async def test_a_contradiction_of_code_without_a_fingerprint_is_tried_again(
+    autojump_clock: MockClock,
+) -> None:
+    fits = without_source("await ctx.step(charge, 'a book'); await ctx.sleep(10); return 'done'")
+    differs = without_source("await ctx.step(ship)")
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[fits]) as rt:
+        await rt.submit(fits, "a book", key="k", run_id="r")
+        await trio.sleep(1)
+    async with open_test_runtime(store, workflows=[differs]) as rt:
+        await trio.sleep(20)
+        assert (await stands(rt, "r")).quarantine_cause is QuarantineCause.CONTRADICTION
+    async with open_test_runtime(store, workflows=[fits]) as rt:
+        await trio.sleep(20)
+        assert (await stands(rt, "r")).state is State.SUCCEEDED
+
+
+async def test_a_result_does_not_tell_of_a_quarantine_that_a_crash_could_undo(
+    autojump_clock: MockClock,
+) -> None:
+    fits = without_source("await ctx.step(charge, 'a book'); await ctx.sleep(10); return 'done'")
+    differs = without_source("await ctx.step(ship)")
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[fits]) as rt:
+        await rt.submit(fits, "a book", key="k", run_id="r")
+        await trio.sleep(1)
+    store.latency = 1
+    told = False
+    async with open_test_runtime(store, workflows=[differs]) as rt:
+        with pytest.raises(RunQuarantined):
+            await (await handle(rt, "r")).result()
+        told = True
+        store.crash()
+        await trio.sleep_forever()
+    assert told
+    store.latency = 0
+    async with open_test_runtime(store, workflows=[fits]) as rt:
+        events = [each.event for each in await rt.history("r")]
+        assert "quarantined" in events

@@ -510,3 +510,18 @@ async def test_branches_hold_what_is_new_until_all_have_caught_up(
     state, _ = await drive(make("function", before), new, crash=True)
     assert state is State.QUARANTINED
     assert effects == []
+
+
+async def test_a_step_that_its_block_cut_off_may_be_removed(autojump_clock: MockClock) -> None:
+    def block(inside: Code) -> Code:
+        async def code(ctx: Context) -> None:
+            with ctx.move_on_after(1):
+                await inside(ctx)
+            await ctx.sleep(50)
+
+        return code
+
+    before = make("function", block(lambda ctx: ctx.step(long)))
+    after = make("function", block(lambda ctx: ctx.wait_signal("never sent")))
+    state, _ = await drive(before, after, crash=True)
+    assert state is State.SUCCEEDED
