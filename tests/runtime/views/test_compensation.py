@@ -225,6 +225,29 @@ async def test_a_loop_is_compensated_when_all_its_turns_are(autojump_clock: Mock
         assert (await states(runtime))["count"] == "compensated"
 
 
+async def test_a_loop_is_being_compensated_after_one_of_its_turns_could_not_be(
+    autojump_clock: MockClock,
+) -> None:
+    async def count(given: NodeInput) -> int:
+        return given.iteration
+
+    graph = Graph("turns")
+    graph.node("count", count, compensate=no_undo)
+    graph.node("ship", refuse)
+    graph.edge("count", "count", when="output < 3", back=True)
+    graph.edge("count", "ship", when="output >= 3")
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        run = await runtime.submit(graph, key="k", run_id="r")
+        await trio.sleep(15)
+        status = await runtime.status("r")
+        assert status is not None
+        assert status.compensation is not None
+        assert (status.compensation.step, status.compensation.left) == ("count#2", ("count#3",))
+        assert (await states(runtime))["count"] == "compensating"
+        await ended(run)
+        assert (await states(runtime))["count"] == "compensation_failed"
+
+
 @step(compensate=slow_undo)
 async def charged(amount: int) -> int:
     return amount
