@@ -208,11 +208,13 @@ class LmdbStore(Store):
         return StoreReadOnly(f"the store {self.path} was opened read-only; nothing can be written")
 
     def _tables_there(self) -> Iterable[str]:
+        return set(self._table_names()) - {identity.META_TABLE}
+
+    def _table_names(self) -> list[str]:
         try:
-            names = {bytes(name).decode() for name in self._mapped().dbs()}
-        except lmdb.Error as error:
+            return [bytes(name).decode() for name in self._mapped().dbs()]
+        except (lmdb.Error, UnicodeDecodeError) as error:
             raise self._unreadable(identity.META_TABLE, error) from error
-        return names - {identity.META_TABLE}
 
     async def _commit(self, tables: Tables) -> None:
         committer = self._committer
@@ -277,7 +279,7 @@ class LmdbStore(Store):
         except lmdb.Error as error:
             raise self._unreadable(table, error) from error
 
-    def _unreadable(self, table: str, error: lmdb.Error) -> StoreCorrupt:
+    def _unreadable(self, table: str, error: Exception) -> StoreCorrupt:
         return StoreCorrupt(
             f"the table {table!r} of {self.path} cannot be read: {error}; run verify() to see what "
             "is damaged, and restore the store from a backup",
@@ -299,10 +301,10 @@ class LmdbStore(Store):
         """Read from the last commit, and nothing later, until `_release`."""
         self._snapshot().abort()  # adopts a map that has grown
         # LMDB knows a table in a snapshot only if it was opened before. Tables are never removed.
-        names = self._mapped().dbs()
+        names = self._table_names()
         if len(names) > len(self._databases):
             for name in names:
-                self._database(bytes(name).decode())
+                self._database(name)
         self._view = self._snapshot()
 
     def _release(self) -> None:

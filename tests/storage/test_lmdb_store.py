@@ -559,3 +559,16 @@ async def test_a_fork_in_a_view_leaves_the_reads_of_the_parent_alone(
             assert forked(leave_view) == 3
             assert readers_of(store) == readers
             assert await store.get("red", b"k") == b"1"
+
+
+@both_committers
+async def test_a_table_whose_name_is_damaged_is_reported_as_corruption(
+    tmp_path: Path, committer: CommitterName
+) -> None:
+    async with LmdbStore(tmp_path / "s", committer=committer) as store:
+        await store.commit(batch(("t", b"k", b"v")))
+    with writer.open_environment(str(tmp_path / "s"), map_size=1 << 30) as environment:
+        environment.open_db(b"co\xf5nter")
+    with pytest.raises(StoreCorrupt, match="cannot be read"):
+        async with LmdbStore(tmp_path / "s", committer=committer):
+            pass
