@@ -162,7 +162,8 @@ class Journal(Memories):
 
     def waiting(self) -> int:
         """How many branches cannot go on by themselves."""
-        return len(self.waiters) + len(self.resting) + len(self.held)
+        held = sum(not over.is_set() for over in self.held)
+        return len(self.waiters) + len(self.resting) + held
 
     def at_rest(self) -> int:
         """How many branches cannot go on before those that wait for something outside."""

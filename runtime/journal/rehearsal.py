@@ -71,7 +71,8 @@ class Script(Journal):
             self.advance()
         if self.tasks > self.waiting():
             return
-        if self.timers and (self.unread() is not None or self.expected is not None):
+        asked = self.expected is None or not self.expected.left
+        if self.timers and (self.unread() is not None or not asked):
             self.parked -= 1
             self.timers.pop(0).set()
             return

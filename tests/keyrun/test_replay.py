@@ -5,11 +5,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import pytest
 import trio
+import trio._core._run as trio_run
 from trio.testing import MockClock
 
 import keyrun
@@ -441,7 +444,14 @@ async def test_of_a_run_that_was_ended_from_outside_only_the_journal_counts(
         await replay(histories[0], flow(one_step_less))
 
 
-async def test_branches_are_replayed_until_none_can_go_on(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_branches_are_replayed_until_none_can_go_on(seed: int) -> None:
+    """However Trio orders the tasks of the branches."""
+    with patch.object(trio_run, "_r", Random(seed)):
+        trio.run(_replay_branches, clock=MockClock(autojump_threshold=0))
+
+
+async def _replay_branches() -> None:
     def gathering(last: Any) -> Code:
         async def code(ctx: Context) -> Any:
             async def left(ctx: Context) -> Any:
