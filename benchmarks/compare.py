@@ -50,7 +50,7 @@ class Interval(NamedTuple):
 
 def median_interval(values: list[float]) -> Interval:
     """Return the median with an interval between two of the values, from the binomial
-    distribution. With fewer than six values there is none that is certain enough."""
+    distribution. Fewer than six values give no such interval."""
     ordered, count = sorted(values), len(values)
     below, rank = 0.0, 0
     while rank < count // 2:
