@@ -19,8 +19,8 @@ from typing import Any, Final
 import attrs
 import trio
 
+from keyrun._errors import KeyrunError
 from keyrun.actors.actor import Actor
-from keyrun.errors import KeyrunError
 
 
 class State(enum.Enum):

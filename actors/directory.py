@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
+from keyrun._errors import KeyrunError
 from keyrun.actors.cell import IDLE, Cell, Envelope, Order, Teller
 from keyrun.actors.errors import SystemClosed
 from keyrun.actors.pool import Pool
-from keyrun.errors import KeyrunError
 
 MAX_SPARE = 256
 """Mailboxes kept for reuse. An empty deque takes 600 bytes: idle cells must not own one."""

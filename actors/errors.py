@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 
 ENDINGS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What is meant for whoever runs the actor, not for the actor."""

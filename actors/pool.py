@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, cast
 
 import trio
 
+from keyrun._waking import WAKE, WaitSlot
 from keyrun.actors.cell import BOUND, READY, Cell
-from keyrun.waking import GO_ON, Seat
 
 PASS = 256
 """Messages after which a worker lets other tasks run. Counted, not timed: with a seeded
@@ -43,7 +43,7 @@ class Suspension:
         self.callback: Callable[[], None] | None = None
 
 
-class WorkerSeat(Seat):
+class WorkerSlot(WaitSlot):
     """How a worker waits."""
 
     __slots__ = ("scope",)
@@ -63,7 +63,7 @@ class Pool:
         """Cells that will come back to the queue by themselves."""
         self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
         """Every running worker, and the cell it had last."""
-        self.seats: dict[trio.lowlevel.Task, WorkerSeat] = {}
+        self.seats: dict[trio.lowlevel.Task, WorkerSlot] = {}
         """How each of them waits, and the scope that it lends to its handlers."""
         self.borrowed: set[trio.lowlevel.Task] = set()
         """Workers whose scope a handler has asked for, until it is taken back."""
@@ -116,7 +116,7 @@ class Pool:
         """See to it that a worker comes, if the pool may have one more."""
         if self._idle:
             task, _ = self._idle.popitem()
-            trio.lowlevel.reschedule(task, GO_ON)
+            trio.lowlevel.reschedule(task, WAKE)
         elif self._max_workers is None or self.workers < self._max_workers:
             self.workers += 1
             self.spawn(self._work)
@@ -136,7 +136,7 @@ class Pool:
         served = 0
         try:
             self.serving[task] = None
-            seat = self.seats[task] = WorkerSeat(task)
+            seat = self.seats[task] = WorkerSlot(task)
             while True:
                 with trio.CancelScope() as seat.scope:
                     while task not in self.spent:
@@ -238,7 +238,7 @@ class Pool:
             self.borrowed.add(seat.task)
         return seat.scope
 
-    def seat(self) -> WorkerSeat:
+    def seat(self) -> WorkerSlot:
         """That of the worker of this task."""
         seat = self.seats.get(trio.lowlevel.current_task())
         if seat is None:

@@ -13,10 +13,10 @@ from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
 from keyrun.runtime import Context, RunOutcome, State, open_runtime, step, workflow
-from keyrun.runtime.ledger import Ledger
 from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.outbox import Outbox
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.queue.outbox import Outbox
+from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.values import Priority
 from keyrun.storage import LmdbStore
 from keyrun.storage.payload import PayloadCodec

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from keyrun import actors as actors
     from keyrun import runtime as runtime
     from keyrun import storage as storage
-    from keyrun.errors import KeyrunError as KeyrunError
+    from keyrun._errors import KeyrunError as KeyrunError
     from keyrun.runtime import *  # noqa: F403 (one list of names is enough)
     from keyrun.storage import PayloadError as PayloadError
     from keyrun.storage import PayloadTypeError as PayloadTypeError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     _FOLDERS = ("actors", "runtime", "storage")
     _ERRORS = {
-        "KeyrunError": "errors",
+        "KeyrunError": "_errors",
         "PayloadError": "storage",
         "PayloadTypeError": "storage",
         "StoreClosed": "storage",

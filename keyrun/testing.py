@@ -21,7 +21,7 @@ from keyrun.runtime import (
     Workflow,
     open_runtime,
 )
-from keyrun.runtime.journal.replay import Replayed, replay
+from keyrun.runtime.inspect.replay import Replayed, replay
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
 from keyrun.storage.payload import Transform

@@ -3,26 +3,35 @@
 A run is an async function whose steps are remembered: driven again after a crash, steps with a
 journaled outcome return it at once. Everything else here follows from that.
 
-| room         | what lives there                                                       |
-|--------------|------------------------------------------------------------------------|
-| (this one)   | the front of it: runtime, workflows, context; the engine; a run        |
-| `order/`     | the runs of one key, one after the other, and who is next              |
-| `steps/`     | from what a workflow asks for, over attempts, to the outcome           |
-| `policies/`  | breaker, rate, resources, retry ...: one small module each             |
-| `journal/`   | what a run remembers, and how its code is driven against it again      |
-| `waiting/`   | timers, signals, approvals; runs that leave memory until they come     |
-| `children/`  | runs that a run starts and waits for                                   |
-| `entities/`  | classes whose methods are called under a key and keep state there      |
-| `graphs/`    | workflows drawn as nodes and edges                                     |
-| `groups/`    | many runs that are submitted, awaited and cancelled as one             |
-| `schedules/` | runs that the clock starts                                             |
-| `recovery/`  | after a crash, damage, a bug, or a failure for good                    |
-| `views/`     | events, progress, history and listings, for those who look at runs     |
+The packages and modules, the lowest layer first. A module imports only its own row and rows above.
+
+| package or module      | responsibility                                                      |
+|------------------------|---------------------------------------------------------------------|
+| `errors`, `values` ... | public errors and value types, limits, verdicts, texts of reasons   |
+| `records/`             | everything that is stored, and the tables                           |
+| `events/`              | event types, the emitter, subscriptions, log lines                  |
+| `policies/`            | retry, circuit breaker, rate limit, checkpoints, resources          |
+| `definitions/`         | `@step`, `@workflow`, the registry                                  |
+| `host/`                | what a process has once: slots, the asyncio loop, the clock         |
+| `run/`                 | one run in memory: journal, branches, waits, inbox, its end         |
+| `runs`                 | the run table: where each run is                                    |
+| `steps/`               | step execution: attempts, the gate of policies, outcomes            |
+| `waiting/`             | timers, signals, approvals, eviction                                |
+| `children/`            | child runs, cycle detection over keys                               |
+| `execution/`           | the context of a workflow, the driver, gather, compensation         |
+| `queue/`               | admission, the queue of a key, its actor, backpressure, the outbox  |
+| `operations/`          | cancel, pause, resume, redrive, forget, release                     |
+| `entities/` `graphs/` `groups/` `schedules/` `machines` | one feature each                   |
+| `recovery/`            | start-up, internal errors, damaged records, retention               |
+| `inspect/`             | status, history, progress, listings, replay                         |
+| `partition`, `open`, `runtime`, `handle` | the wiring and the public `Runtime`               |
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from keyrun.runtime.definitions.step import StepFunction, step
+from keyrun.runtime.definitions.workflow import Workflow, workflow
 from keyrun.runtime.errors import (
     ApprovalRejected,
     Backpressure,
@@ -62,7 +71,6 @@ from keyrun.runtime.errors import (
 )
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.steps.step import StepFunction, step
 from keyrun.runtime.values import (
     CompensationProgress,
     Failure,
@@ -73,41 +81,11 @@ from keyrun.runtime.values import (
     RunStatus,
     State,
 )
-from keyrun.runtime.workflow import Workflow, workflow
 
 if TYPE_CHECKING:
-    from keyrun.runtime.context import Context, DurableCall
     from keyrun.runtime.entities.entity import Entity, entity
-    from keyrun.runtime.graphs import (
-        ConditionError,
-        Graph,
-        InvalidGraph,
-        NodeInput,
-        OutputTooLarge,
-        Port,
-        durable,
-    )
-    from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
-    from keyrun.runtime.groups.group import GroupStatus, Member, MemberOutcome
-    from keyrun.runtime.groups.handle import GroupHandle
-    from keyrun.runtime.handle import RunHandle
-    from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
-    from keyrun.runtime.opening import open_runtime
-    from keyrun.runtime.outbox import OutboxStatus
-    from keyrun.runtime.policies.breaker import CircuitBreaker, CircuitState, CircuitStatus
-    from keyrun.runtime.policies.cadence import EverySeconds, EverySteps, Manual
-    from keyrun.runtime.policies.rate import RateLimit
-    from keyrun.runtime.policies.resources import Resources
-    from keyrun.runtime.policies.turnstile import TurnstileStatus
-    from keyrun.runtime.retention import Retention
-    from keyrun.runtime.runtime import Runtime
-    from keyrun.runtime.schedules.schedule import ScheduleStatus
-    from keyrun.runtime.schedules.timetable import Cron, Every, Once
-    from keyrun.runtime.steps.current import CurrentStep, current_step
-    from keyrun.runtime.steps.undoing import Compensation
-    from keyrun.runtime.views.counts import StoreCounts, UnfinishedCount, UnpatchedCount
-    from keyrun.runtime.views.entities import EntityStatus
-    from keyrun.runtime.views.events import (
+    from keyrun.runtime.events.subscription import Events
+    from keyrun.runtime.events.types import (
         BackpressureEvent,
         CircuitEvent,
         Event,
@@ -121,14 +99,43 @@ if TYPE_CHECKING:
         StepEvent,
         WaitEvent,
     )
-    from keyrun.runtime.views.history import Happening, History
-    from keyrun.runtime.views.keys import KeyStatus
-    from keyrun.runtime.views.progress import Progress, StepCounts, StepProgress
-    from keyrun.runtime.views.reader import Reader, open_reader
-    from keyrun.runtime.views.statistics import RuntimeStatistics
-    from keyrun.runtime.views.subscription import Events
-    from keyrun.runtime.views.watching import Watch
-    from keyrun.runtime.waiting.receiving import Approval
+    from keyrun.runtime.execution.compensation import Compensation
+    from keyrun.runtime.execution.context import Context, DurableCall
+    from keyrun.runtime.graphs import (
+        ConditionError,
+        Graph,
+        InvalidGraph,
+        NodeInput,
+        OutputTooLarge,
+        Port,
+        durable,
+    )
+    from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
+    from keyrun.runtime.groups.handle import GroupHandle
+    from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
+    from keyrun.runtime.handle import RunHandle
+    from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
+    from keyrun.runtime.inspect.entities import EntityStatus
+    from keyrun.runtime.inspect.history import Happening, History
+    from keyrun.runtime.inspect.keys import KeyStatus
+    from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
+    from keyrun.runtime.inspect.reader import Reader, open_reader
+    from keyrun.runtime.inspect.statistics import RuntimeStatistics
+    from keyrun.runtime.inspect.watch import Watch
+    from keyrun.runtime.machines import Cancel, Continue, Fail, Succeed, Turn, TurnSignal, machine
+    from keyrun.runtime.open import open_runtime
+    from keyrun.runtime.policies.checkpoint import EverySeconds, EverySteps, Manual
+    from keyrun.runtime.policies.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
+    from keyrun.runtime.policies.rate_limit import RateLimit
+    from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.queue.outbox import OutboxStatus
+    from keyrun.runtime.recovery.retention import Retention
+    from keyrun.runtime.runtime import Runtime
+    from keyrun.runtime.schedules.records import ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Cron, Every, Once
+    from keyrun.runtime.steps.current_step import CurrentStep, current_step
+    from keyrun.runtime.steps.gate import TurnstileStatus
+    from keyrun.runtime.waiting.receive import Approval
     from keyrun.runtime.waiting.signals import Delivery
 
 __all__ = [
@@ -260,7 +267,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "context": ("Context", "DurableCall"),
+    "execution.context": ("Context", "DurableCall"),
     "entities.entity": ("Entity", "entity"),
     "graphs": (
         "ConditionError",
@@ -272,24 +279,24 @@ _LATER = {
         "durable",
     ),
     "graphs.view": ("EdgeView", "ExecutionGraph", "NodeState", "NodeView"),
-    "groups.group": ("GroupStatus", "Member", "MemberOutcome"),
+    "groups.records": ("GroupStatus", "Member", "MemberOutcome"),
     "groups.handle": ("GroupHandle",),
     "handle": ("RunHandle",),
     "machines": ("Cancel", "Continue", "Fail", "Succeed", "Turn", "TurnSignal", "machine"),
-    "opening": ("open_runtime",),
-    "outbox": ("OutboxStatus",),
-    "policies.breaker": ("CircuitBreaker", "CircuitState", "CircuitStatus"),
-    "policies.cadence": ("EverySeconds", "EverySteps", "Manual"),
-    "policies.rate": ("RateLimit",),
+    "open": ("open_runtime",),
+    "queue.outbox": ("OutboxStatus",),
+    "policies.circuit_breaker": ("CircuitBreaker", "CircuitState", "CircuitStatus"),
+    "policies.checkpoint": ("EverySeconds", "EverySteps", "Manual"),
+    "policies.rate_limit": ("RateLimit",),
     "policies.resources": ("Resources",),
-    "policies.turnstile": ("TurnstileStatus",),
-    "retention": ("Retention",),
+    "steps.gate": ("TurnstileStatus",),
+    "recovery.retention": ("Retention",),
     "runtime": ("Runtime",),
-    "schedules.schedule": ("ScheduleStatus",),
+    "schedules.records": ("ScheduleStatus",),
     "schedules.timetable": ("Cron", "Every", "Once"),
-    "steps.current": ("CurrentStep", "current_step"),
-    "steps.undoing": ("Compensation",),
-    "views.events": (
+    "steps.current_step": ("CurrentStep", "current_step"),
+    "execution.compensation": ("Compensation",),
+    "events.types": (
         "BackpressureEvent",
         "CircuitEvent",
         "Event",
@@ -303,16 +310,16 @@ _LATER = {
         "StepEvent",
         "WaitEvent",
     ),
-    "views.history": ("Happening", "History"),
-    "views.entities": ("EntityStatus",),
-    "views.counts": ("StoreCounts", "UnfinishedCount", "UnpatchedCount"),
-    "views.keys": ("KeyStatus",),
-    "views.progress": ("Progress", "StepCounts", "StepProgress"),
-    "views.reader": ("Reader", "open_reader"),
-    "views.statistics": ("RuntimeStatistics",),
-    "views.subscription": ("Events",),
-    "views.watching": ("Watch",),
-    "waiting.receiving": ("Approval",),
+    "inspect.history": ("Happening", "History"),
+    "inspect.entities": ("EntityStatus",),
+    "inspect.counts": ("StoreCounts", "UnfinishedCount", "UnpatchedCount"),
+    "inspect.keys": ("KeyStatus",),
+    "inspect.progress": ("Progress", "StepCounts", "StepProgress"),
+    "inspect.reader": ("Reader", "open_reader"),
+    "inspect.statistics": ("RuntimeStatistics",),
+    "events.subscription": ("Events",),
+    "inspect.watch": ("Watch",),
+    "waiting.receive": ("Approval",),
     "waiting.signals": ("Delivery",),
 }
 """Where that is which is imported by the first who asks for it: a program that runs workflows needs

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.runtime.values import QuarantineCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyrun.runtime.policies.breaker import CircuitStatus
+    from keyrun.runtime.policies.circuit_breaker import CircuitStatus
     from keyrun.runtime.values import Failure
 
 

@@ -1,9 +1,9 @@
-"""The handle of a run: what `submit` gives back."""
+"""The handle of a run, which `submit` returns."""
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from keyrun.runtime.errors import RunCancelled, RunFailed, RunQuarantined, UnknownRun
-from keyrun.runtime.records import Submission
+from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.values import RunStatus, State
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class RunHandle(Generic[T]):
-    """One run, as its submitter sees it. `newly_submitted` is False if it was there before."""
+    """Refer to one run. `newly_submitted` is False if the run existed before the submit."""
 
     __slots__ = ("_runtime", "_submission", "newly_submitted")
 
@@ -24,17 +24,18 @@ class RunHandle(Generic[T]):
 
     @property
     def run_id(self) -> str:
-        """The id, given or made."""
+        """Return the id of the run, given or generated."""
         return self._submission.run_id
 
     @property
     def key(self) -> str:
-        """The ordering key."""
+        """Return the ordering key of the run."""
         return self._submission.key
 
     async def result(self) -> T:
-        """Wait for the end, and return the value of the workflow. Raises `RunFailed`,
-        `RunCancelled`, or `RunQuarantined` if the run waits for an operator."""
+        """Wait for the end of the run, and return the value of the workflow.
+
+        Raises `RunFailed`, `RunCancelled`, or `RunQuarantined` if the run waits for an operator."""
         submission = self._submission
         end = await self._runtime.wait_for_end(submission)
         if end is None:
@@ -73,11 +74,11 @@ class RunHandle(Generic[T]):
                 )
 
     async def status(self) -> RunStatus | None:
-        """How it stands, or None if it was forgotten."""
+        """Return the status of the run, or None if the run was forgotten."""
         return await self._runtime.status(self.run_id)
 
     async def cancel(self) -> bool:
-        """Cancel it; see `Runtime.cancel`."""
+        """Request the cancellation of the run; see `Runtime.cancel`."""
         return await self._runtime.cancel(self.run_id)
 
     def __repr__(self) -> str:

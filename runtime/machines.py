@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from keyrun.runtime.journal.journal import Call, Entry, Memory, NextTurn
+from keyrun.runtime.definitions.step import StepFunction, StepOptions
+from keyrun.runtime.definitions.workflow import WhileWaiting, Workflow
+from keyrun.runtime.events import emitter
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.run import Run
-from keyrun.runtime.steps.current import CurrentStep, Draft, current_step
+from keyrun.runtime.run.journal import Call, Entry, Memory, NextTurn
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.wait import TIMER, Wait
+from keyrun.runtime.steps.attempts import attempts, ready
+from keyrun.runtime.steps.current_step import CurrentStep, Draft, current_step
+from keyrun.runtime.steps.execution import halt, read_outcome
 from keyrun.runtime.steps.outcome import step_failed
-from keyrun.runtime.steps.step import StepFunction, StepOptions
-from keyrun.runtime.steps.stepping import halt, read_outcome
-from keyrun.runtime.steps.trying import attempts, ready
+from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.verdict import CancelVerdict
-from keyrun.runtime.views import telling
-from keyrun.runtime.waiting.receiving import check_channel, check_timeout
-from keyrun.runtime.waiting.wait import TIMER, Wait
-from keyrun.runtime.wording import a_reason
-from keyrun.runtime.workflow import WhileWaiting, Workflow
+from keyrun.runtime.verdicts import CancelVerdict
+from keyrun.runtime.waiting.receive import check_channel, check_timeout
 
 if TYPE_CHECKING:
-    from keyrun.runtime.context import Context
-    from keyrun.runtime.journal.branch import Branch
+    from keyrun.runtime.execution.context import Context
+    from keyrun.runtime.run.branch import Branch
 
 T = TypeVar("T")
 
@@ -304,4 +304,4 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         run.delete("memo", engine.ledger.step(run.number, current.step))
     run.standing.steps_done += 1
     if engine.feed is not None:
-        telling.step_completed(engine.feed, run, current, engine.wall())
+        emitter.step_completed(engine.feed, run, current, engine.wall())

@@ -1,4 +1,4 @@
-"""The run table: the one owner of where each run is.
+"""The run table: the one owner of where each run is, and of the callbacks that wait for its end.
 
 Most runs are only in the store, and the store says where they are. The table has an entry for a run
 while memory knows more than the store:
@@ -20,14 +20,16 @@ happen in memory when an operation is durable belongs into `group.when_durable`:
 operation may be cancelled while it waits for the commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
-    from keyrun.runtime.ledger import Ledger
-    from keyrun.runtime.records import Submission
-    from keyrun.runtime.run import Run
+    from keyrun.runtime.records.submission import Standing, Submission
+    from keyrun.runtime.records.tables import Ledger
+    from keyrun.runtime.run.run import Run
     from keyrun.storage.group import Group
 
 
@@ -70,6 +72,23 @@ class Change(Enum):
     REMOVAL = "removal"
 
 
+class NoEnd(Enum):
+    """Why the end of a run will never be reported."""
+
+    FORGOTTEN = "forgotten"
+    """All records of the run are removed."""
+    CLOSED = "closed"
+    """The runtime was left. The run resumes when the store is opened again."""
+
+
+End: TypeAlias = "Run | Standing | NoEnd"
+"""What a callback receives: the run itself if it ended, its status if it is quarantined, or the
+reason why there will be no end."""
+
+EndCallback: TypeAlias = "Callable[[int, End], None]"
+"""Called with the number of a run and its `End`."""
+
+
 class IllegalMove(AssertionError):
     """A run was moved to where it cannot go: a bug in Keyrun."""
 
@@ -90,6 +109,9 @@ class RunTable:
         self._waking: set[int] = set()
         self._delayed: dict[int, Submission] = {}
         self._changes: dict[int, tuple[Change, Group]] = {}
+        self._callbacks: dict[int, list[EndCallback]] = {}
+        """The callbacks that wait for the end of a run."""
+        self._closed = False
 
     def find(self, number: int) -> "Run | None":
         """Return the run as memory knows it, or None if the store is right about it."""
@@ -177,6 +199,39 @@ class RunTable:
         if run.staged is group and not is_driven(run):
             self.remove(run)
 
+    # Ends.
+
+    def when_ended(self, number: int, callback: EndCallback) -> None:
+        """Call `callback` once, when the end or the quarantine of a run is durable, when the run
+        was forgotten, or when the runtime is left. A callback that is not interested in a
+        quarantine registers again."""
+        if self._closed:
+            raise StoreClosed("the runtime was left; open it again to go on")
+        callbacks = self._callbacks.get(number)
+        if callbacks is None:
+            self._callbacks[number] = [callback]
+        else:
+            callbacks.append(callback)
+
+    def ignore_end(self, number: int, callback: EndCallback) -> None:
+        """Do not call a callback any more that `when_ended` may have registered."""
+        callbacks = self._callbacks.get(number)
+        if callbacks is not None and callback in callbacks:
+            callbacks.remove(callback)
+            if not callbacks:
+                del self._callbacks[number]
+
+    def report_end(self, number: int, end: End) -> None:
+        """Call the callbacks that wait for the end of a run."""
+        for callback in self._callbacks.pop(number, ()):
+            callback(number, end)
+
+    def close(self) -> None:
+        """Report that no more runs will end."""
+        self._closed = True
+        while self._callbacks:
+            self.report_end(next(iter(self._callbacks)), NoEnd.CLOSED)
+
     # Evicted runs that have something to do.
 
     def is_waking(self, number: int) -> bool:
@@ -246,5 +301,8 @@ class RunTable:
         group.when_durable(self._end_change, number, group)
 
     def _end_change(self, number: int, group: "Group") -> None:
-        if self._changes[number][1] is group:
+        change, latest = self._changes[number]
+        if latest is group:
             del self._changes[number]
+            if change is Change.REMOVAL:
+                self.report_end(number, NoEnd.FORGOTTEN)

@@ -1,39 +1,59 @@
-"""The runtime: submit runs, see how they stand, hold, cancel and wait for them."""
+"""The public `Runtime`: submit runs, observe them, signal, hold and cancel them.
+
+Each method checks its arguments and calls the service of its feature. Services that few programs
+use are imported by the first call.
+"""
 
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from keyrun.runtime.admission import check_key
-from keyrun.runtime.engine import Engine
-from keyrun.runtime.entities.calling import Calling
-from keyrun.runtime.groups.grouping import Grouping
+from keyrun.actors import checks
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.entities.entity import Proxy
+from keyrun.runtime.errors import InvalidSchedule, UnknownRun
+from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.quarantine import stays
-from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.recovery import deadletters
-from keyrun.runtime.recovery.damage import DAMAGE
-from keyrun.runtime.schedules.scheduling import Scheduling
+from keyrun.runtime.operations import redrive
+from keyrun.runtime.partition import Engine
+from keyrun.runtime.queue.admission import check_key, check_run_id
+from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.run.quarantine import stays
+from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Priority, RunStatus
-from keyrun.runtime.views.window import Window
-from keyrun.runtime.waiting.messaging import Messaging
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.waiting.receive import check_channel
+from keyrun.runtime.waiting.run_end import wait_for_end
+from keyrun.runtime.waiting.signals import Delivery
 
 if TYPE_CHECKING:
-    from keyrun.runtime.views.statistics import RuntimeStatistics
+    from keyrun.runtime.groups.handle import GroupHandle
+    from keyrun.runtime.groups.records import Member
+    from keyrun.runtime.inspect.statistics import RuntimeStatistics
+    from keyrun.runtime.inspect.watch import Watch
+    from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Timetable
 
+E = TypeVar("E")
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
 
+BY_SIGNAL = "message"
+"""The origin of a run that `submit_or_signal` started."""
 
-class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
-    """An open runtime; `open_runtime` makes it."""
+
+class Runtime(Reader):
+    """Submit runs, and observe, signal, hold and cancel them. `open_runtime` makes a runtime.
+
+    A runtime has all methods of a `Reader`. The methods of a `Reader` only read."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+        super().__init__(engine.ledger, engine.reading, engine.wall)
+        self._engine = engine
         self._admission = engine.admission
-        self.decode_result = engine.reading.decode_result
         self._control = engine.control
+        self.decode_result = engine.reading.decode_result
 
     async def submit(
         self,
@@ -48,13 +68,15 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         limits: Limits | None = None,
         delay: float = 0,
     ) -> RunHandle[T]:
-        """Start a run, and return when it is durable. Under backpressure this waits; a repeat of
-        what was submitted before gives the run that is there."""
+        """Start a run, and return its handle when the run is durable.
+
+        Under backpressure this waits up to `backpressure_timeout`, then raises `Backpressure`. If
+        a run with this `run_id`, key, workflow and input exists, return the handle of that run."""
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        if run_id is not None or self._crowded(key):
-            return await self._enter(described, wait=True)
+        if run_id is not None or self._must_wait(key):
+            return await self._admit(described, wait=True)
         await self._admission.admit(described).wait()
         return RunHandle(self, described, True)
 
@@ -71,23 +93,23 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         limits: Limits | None = None,
         delay: float = 0,
     ) -> RunHandle[T]:
-        """Like `submit`, but raises `Backpressure` at once instead of waiting for room."""
+        """Start a run like `submit`, but raise `Backpressure` at once if the queue is full."""
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
-        if run_id is not None or self._crowded(key):
-            return await self._enter(described, wait=False)
+        if run_id is not None or self._must_wait(key):
+            return await self._admit(described, wait=False)
         await self._admission.admit(described).wait()
         return RunHandle(self, described, True)
 
-    def _crowded(self, key: str) -> bool:
-        """Whether it takes more than a look to know that one more run of a key has room."""
+    def _must_wait(self, key: str) -> bool:
+        """Return whether a run without a given id may have to wait before it is admitted."""
         engine = self._engine
         full = engine.backlog.full(key) or engine.instances is not None
         return full or not engine.recovered
 
-    async def _enter(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
-        """Take a run in when there is room, or find the one that is there."""
+    async def _admit(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
+        """Admit a run when the queue has room, or return the run that has its id."""
         engine, admission, key = self._engine, self._admission, described.key
         if not engine.recovered:
             await engine.counted.wait()
@@ -108,7 +130,9 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         return RunHandle(self, known.submission, False)
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
-        """How a run stands, also after its end; None if there is no such run."""
+        """Return the status of a run, also after its end, or None if the run is unknown.
+
+        With `result=False` the result is not decoded."""
         engine = self._engine
         number = await engine.ledger.find(run_id)
         run = None if number is None else engine.runs.live(number)
@@ -118,16 +142,15 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
         return None if number is None else await engine.reading.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
-        """To be awaited at once: how a run ended, or that it is quarantined; None if it was
-        forgotten."""
+        """Return an awaitable of the last status of a run: its end or its quarantine, or None if
+        the run was forgotten. Await it at once."""
         engine = self._engine
         if submission.at_hand:
-            if engine.closed:
-                engine.check_open()
-            return engine.awaited.wait(submission.number)
-        return self._look_up_end(submission.number)
+            return wait_for_end(engine.runs, submission.number)
+        return self._find_end(submission.number)
 
-    async def _look_up_end(self, number: int) -> Standing | None:
+    async def _find_end(self, number: int) -> Standing | None:
+        """Return what `wait_for_end` promises, for a run that may have ended or left memory."""
         engine = self._engine
         live = engine.runs.live(number)
         if live is None:
@@ -151,64 +174,357 @@ class Runtime(Calling, Grouping, Messaging, Scheduling, Window):
             await live.gate()
             if live.standing.quarantine is not None:
                 return live.standing
-        return await engine.ended(number)
+        return await wait_for_end(engine.runs, number)
 
     async def cancel(self, run_id: str) -> bool:
-        """Ask for a run to be cancelled. True while it has not ended, False when it has, or is
-        unknown, or has failed and is only being undone. With no step running it is settled when
-        this returns."""
+        """Request the cancellation of a run.
+
+        Return True while the run has not ended. Return False if the run has ended, is unknown, or
+        has failed and only its compensations run. If no step is running, the run has ended when
+        this returns, unless compensations have to run first."""
         return await self._control.cancel(run_id)
 
     async def pause(self, run_id: str) -> bool:
-        """Let the running step finish, then hold the run until `resume`."""
+        """Let the running step finish, then hold the run until `resume`. Return whether this
+        changed anything."""
         return await self._control.pause(run_id, True)
 
     async def resume(self, run_id: str) -> bool:
-        """Let a paused run go on."""
+        """Resume a paused run, and return whether this changed anything."""
         return await self._control.pause(run_id, False)
 
     async def pause_key(self, key: str) -> None:
-        """Hold all runs of a key."""
+        """Hold all runs of a key until `resume_key`."""
         await self._control.pause_key(check_key(key), True)
 
     async def resume_key(self, key: str) -> None:
-        """Let the runs of a key go on."""
+        """Resume the runs of a paused key."""
         await self._control.pause_key(check_key(key), False)
 
     async def pause_all(self) -> None:
-        """Hold everything."""
+        """Hold all runs until `resume_all`."""
         await self._control.pause_key("", True)
 
     async def resume_all(self) -> None:
-        """Let everything go on that is not paused by itself."""
+        """Resume all runs, except runs and keys that were paused themselves."""
         await self._control.pause_key("", False)
 
     async def redrive(self, run_id: str) -> int:
-        """Give a failed or quarantined run another chance, from the step that failed and with
-        today's code. Returns its generation."""
-        return await deadletters.redrive(self._engine, run_id)
+        """Run a failed or quarantined run again, from the failed step and with the code that is
+        registered now. Return its new generation."""
+        return await redrive.redrive(self._engine, run_id)
 
     async def forget(self, run_id: str) -> None:
-        """Remove all that is stored of a run that has ended."""
-        await deadletters.forget(self._engine, run_id)
+        """Remove all records of a run that has ended."""
+        await redrive.forget(self._engine, run_id)
 
     async def release_key(self, key: str) -> bool:
-        """Lift the quarantine of a key, or of its first run, which is redriven then. Says whether
-        there was anything to lift."""
-        return await deadletters.release(self._engine, check_key(key))
+        """Lift the quarantine of a key, or of its first run, which is then redriven. Return
+        whether there was a quarantine."""
+        return await redrive.release(self._engine, check_key(key))
 
     async def discard_outcomes(self) -> int:
-        """Drop the ends that wait for `on_terminal`, and return their number. Without a hook, the
-        store also stops keeping ends, until it is opened with a hook again."""
+        """Drop the outcomes that wait for `on_terminal`, and return their number.
+
+        If the runtime has no hook, the store also stops collecting outcomes until it is opened
+        with a hook again."""
         engine = self._engine
         engine.check_open()
         return await engine.outbox.discard(collecting=engine.delivery is not None)
 
-    def _queues(self) -> dict[str, int]:
-        return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
+    async def signal(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        replace: bool = False,
+        signal_id: str | None = None,
+    ) -> Delivery:
+        """Send a run a signal that it receives with `ctx.wait_signal(name)`, now or later.
+
+        Return when the signal is durable. A run receives signals of one name in the order in which
+        they were sent. With `replace` this signal replaces those of the same name that the run has
+        not received yet. A repeat with the same `signal_id` changes nothing, also after the run
+        has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
+        _check_signal(name, signal_id)
+        encoded = self._engine.codec.encode(payload)
+        return await self._engine.signals.send(
+            run_id, name, encoded, replace=replace, signal_id=signal_id
+        )
+
+    async def submit_or_signal(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        *,
+        key: str,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        signal_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+    ) -> RunHandle[T]:
+        """Send a run a signal, or start the run together with the signal in one commit if no run
+        has this id. `newly_submitted` of the handle says which of the two happened.
+
+        Return when the signal is durable. If the run exists, `input` and the options after
+        `signal_id` are ignored. Raises `InputMismatch` if the run has another key or workflow, and
+        `RunEnded` if it has ended. A new run waits under backpressure, as in `submit`."""
+        _check_signal(name, signal_id)
+        check_run_id(run_id)
+        engine = self._engine
+        admission, encoded = engine.admission, engine.codec.encode(payload)
+        described = admission.describe(
+            workflow, input, key, run_id, headers, tags, priority, limits, 0
+        )
+        described.origin = BY_SIGNAL
+        if not engine.recovered:
+            await engine.counted.wait()
+        while True:
+            # Nothing may be awaited between this and the admission that yields to another submit.
+            known = await admission.known(described, any_input=True)
+            if known is None and engine.backlog.full(key):
+                await engine.backlog.wait_for_room(described)
+            elif known is None:
+                group = admission.admit(described)
+                engine.signals.begin_with(group, described, name, encoded, signal_id)
+                await group.wait()
+                return RunHandle(self, described, True)
+            else:
+                if known.group is not None:
+                    await known.group.wait()
+                about = known.submission
+                try:
+                    await engine.signals.send(
+                        run_id, name, encoded, signal_id=signal_id, only_to=about.number
+                    )
+                except UnknownRun:
+                    # The run was forgotten in between: start it, or signal its successor.
+                    continue
+                return RunHandle(self, about, False)
+
+    async def approve(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
+        """Approve a run that waits at `ctx.approval(gate)`.
+
+        The history keeps `by`, `comment` and the time. Raises `GateNotWaiting` if the run does not
+        wait at this gate."""
+        await self._decide(run_id, gate, True, by, comment)
+
+    async def reject(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
+        """Reject a run that waits at `ctx.approval(gate)`, which then raises `ApprovalRejected`.
+
+        Raises `GateNotWaiting` if the run does not wait at this gate."""
+        await self._decide(run_id, gate, False, by, comment)
+
+    async def _decide(self, run_id: str, gate: str, approved: bool, by: str, comment: str) -> None:
+        """Check a decision at a gate and send it."""
+        if not isinstance(gate, str) or not gate:
+            raise ValueError(f"gate must be a non-empty string, got {gate!r}")
+        if not isinstance(by, str) or not by:
+            raise ValueError(f"by must say who decides, got {by!r}")
+        if not isinstance(comment, str):
+            raise TypeError(f"comment must be a string, got {comment!r}")
+        for what, text in (("gate", gate), ("by", by), ("comment", comment)):
+            check_text(text, what)
+        await self._engine.signals.decide(run_id, gate, [approved, by, comment])
+
+    async def call(
+        self,
+        entity: type,
+        key: str,
+        method: str,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method of the entity under a key, and return its answer when the changes of the
+        method are durable. The call takes its turn in the queue of the key.
+
+        If the method raises, `call` raises the same exception and nothing is changed. With a
+        `request_id` Keyrun keeps the answer for as long as it keeps ended runs: a repeat of the
+        call returns the answer without running the method. Keyrun keeps an error, too, except
+        `TransientError` and `CallTimeout`, and raises it as `CallFailed`. `timeout` limits the
+        method, not the wait before it. If the caller is cancelled, a call that has not begun is
+        withdrawn, and a call that has begun is finished.
+        """
+        kind, limit = self._engine.reception.known(entity)
+        if timeout is not None:
+            checks.positive("timeout", timeout)
+        return await self._engine.reception.call(
+            kind,
+            check_key(key),
+            kind.method(method),
+            limit if timeout is None else timeout,
+            request_id,
+            *args,
+            **kwargs,
+        )
+
+    def entity(
+        self,
+        entity: type[E],
+        key: str,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> E:
+        """Return a proxy of the entity under a key: `await rt.entity(Account, key).deposit(10)`
+        calls a method, and type checkers know its signature. A `request_id` is for one call: make
+        a new proxy for the next one."""
+        reception = self._engine.reception
+        kind, limit = reception.known(entity)
+        if timeout is not None:
+            checks.positive("timeout", timeout)
+            limit = timeout
+        return cast(E, Proxy(reception.call, kind, check_key(key), limit, request_id))
+
+    async def submit_group(
+        self, group_id: str, members: "Iterable[Member[Any, T]]"
+    ) -> "GroupHandle[T]":
+        """Start many runs as one group, and return when they are durable.
+
+        Up to 1,000 members are accepted in one commit, completely or not at all; more members in
+        parts of that size. A repeat with the same members, in any order, is the same group: it
+        accepts the members that are missing, and redrives those that failed, were cancelled or are
+        quarantined. Other members under the same id raise `InputMismatch`.
+        """
+        return await self._engine.groups.submit(group_id, list(members))
+
+    async def group(self, group_id: str) -> "GroupHandle[Any] | None":
+        """Return the handle of a group, or None if the group is unknown or was forgotten."""
+        return await self._engine.groups.find(check_text(group_id, "group_id"))
+
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[I, Any],
+        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        *,
+        key: str,
+        when: "Timetable",
+        misfire: "Misfire" = "fire_once",
+        overlap: bool = False,
+        paused: bool = False,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+    ) -> "ScheduleStatus":
+        """Start a run of a workflow at the times of `when`: `Once(...)`, `Every(...)` or
+        `Cron(...)`.
+
+        A repeat with the same arguments changes nothing. Other arguments under the same id replace
+        the schedule: its counters, its last run and whether it is paused stay, and so does the
+        next firing unless `when` differs. `paused` applies only to a new schedule.
+
+        Times that pass together, because no runtime was open, the clock jumped or the process was
+        slow, start one run for the latest of them. With `misfire="skip"`, times that passed while
+        no runtime was open, or that the clock jumped over, start no run. While the run of the last
+        firing has not ended, firings are skipped unless `overlap` is true.
+        """
+        from keyrun.runtime.schedules.records import Plan, check_schedule_id, show
+
+        check_schedule_id(schedule_id)
+        engine = self._engine
+        described = engine.admission.describe(
+            workflow, input, key, schedule_id, headers, tags, priority, limits, 0
+        )
+        for name, value in (("overlap", overlap), ("paused", paused)):
+            if not isinstance(value, bool):
+                raise InvalidSchedule(f"{name} must be True or False, got {value!r}")
+        assert described.digest is not None
+        plan = Plan(
+            workflow=described.workflow,
+            key=key,
+            input=described.input,
+            digest=described.digest,
+            headers=described.headers,
+            tags=described.tags,
+            priority=priority,
+            limits=limits or Limits(),
+            when=when,
+            misfire=misfire,
+            overlap=overlap,
+        )
+        schedule = await engine.schedules.put(schedule_id, plan, paused=paused)
+        return await show(engine.reading, schedule)
+
+    async def pause_schedule(self, schedule_id: str) -> bool:
+        """Stop the firings of a schedule until it is resumed, and return whether this changed
+        anything. Runs that the schedule has started continue."""
+        check_text(schedule_id, "schedule_id")
+        return await self._engine.schedules.pause(schedule_id, True)
+
+    async def resume_schedule(self, schedule_id: str) -> bool:
+        """Resume a paused schedule, and return whether this changed anything.
+
+        Firings of the time in between are dropped. The exception is a schedule with `Once`: if its
+        time has passed, `misfire` decides."""
+        check_text(schedule_id, "schedule_id")
+        return await self._engine.schedules.pause(schedule_id, False)
+
+    async def delete_schedule(self, schedule_id: str) -> bool:
+        """Remove a schedule, and return whether it existed. Its runs stay."""
+        check_text(schedule_id, "schedule_id")
+        return await self._engine.schedules.delete(schedule_id)
+
+    def events(
+        self,
+        *,
+        run_id: str | None = None,
+        kinds: Iterable[str] | None = None,
+        buffer: int = 1024,
+    ) -> Events:
+        """Subscribe to events from now on, of all runs or of one, of all kinds or of some:
+
+            async with runtime.events() as events:
+                async for event in events: ...
+
+        Each event arrives after the commit that makes it true, in the order of the commits. A slow
+        subscriber never slows the runtime down: while `buffer` events wait to be read, further
+        events are dropped and counted in `events.dropped`."""
+        engine = self._engine
+        return Events(
+            engine.listeners,
+            engine.wall,
+            run_id=None if run_id is None else check_run_id(run_id),
+            kinds=check_kinds(kinds),
+            buffer=buffer,
+            check_open=engine.check_open,
+        )
+
+    def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
+        """Return an async iterator of the progress of a run: `async for progress in
+        runtime.watch(run_id)`.
+
+        It yields at once, then after each change, at most every `interval` seconds, and stops after
+        the end of the run. A slow reader gets only the latest progress."""
+        from keyrun.runtime.inspect.watch import Changes, Watch
+
+        engine = self._engine
+        changes = Changes(check_run_id(run_id), engine.listeners, engine.runs)
+        engine.check_open()
+        return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)
 
     def statistics(self) -> "RuntimeStatistics":
-        """A snapshot."""
-        from keyrun.runtime.views.statistics import statistics_of
+        """Return a frozen snapshot of queue depths, slots, commits and other counters."""
+        from keyrun.runtime.inspect.statistics import statistics_of
 
         return statistics_of(self._engine)
+
+    def _queues(self) -> dict[str, int]:
+        """Return the number of waiting calls by step."""
+        return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
+
+
+def _check_signal(name: str, signal_id: str | None) -> None:
+    """Raise unless a signal may have this name and id."""
+    check_channel(name)
+    if signal_id is not None:
+        check_channel(signal_id, "signal_id")

@@ -1,6 +1,6 @@
 """What can go wrong with a store, each with a way out in its message."""
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 
 
 class StoreError(KeyrunError, RuntimeError):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 from outcome import Error
 
+from keyrun._waking import WAKE, WaitSlot
 from keyrun.storage.batch import Batch, Tables, check_table
 from keyrun.storage.errors import StoreError
-from keyrun.waking import GO_ON, Seat
 
 if TYPE_CHECKING:
     from keyrun.storage.group_commit import GroupCommit
@@ -95,7 +95,7 @@ class Group(Batch):
         # A closure takes longer to make.
         return trio.lowlevel.wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
 
-    def wait_in(self, seat: Seat) -> Awaitable[None]:
+    def wait_in(self, seat: WaitSlot) -> Awaitable[None]:
         """Like `wait`, for the task of a seat: that takes half the time."""
         if self._settled:
             return self._outcome()
@@ -134,7 +134,7 @@ class Group(Batch):
         waiting, self._waiting = self._waiting, {}
         reschedule = trio.lowlevel.reschedule
         for task in waiting:
-            reschedule(task, GO_ON if durable else Error(self._commits.refusal()))
+            reschedule(task, WAKE if durable else Error(self._commits.refusal()))
 
 
 def _too_late(tables: Iterable[str]) -> None:

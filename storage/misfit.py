@@ -8,7 +8,7 @@ import json
 from types import UnionType
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 
 _SHOWN_KEY = 40
 _SHOWN_STEPS = 12

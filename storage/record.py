@@ -22,7 +22,7 @@ _SHOWN_KEY = 64
 
 def seal(table: str, key: bytes, fields: Sequence[Any]) -> bytes:
     """The bytes to store: `fields` may hold None, bool, int, float, str, bytes, lists and dicts."""
-    if type(fields) is not list and type(fields) is not tuple:
+    if type(fields) is not tuple and type(fields) is not list:
         kind = type(fields).__name__
         raise TypeError(f"the fields of a record must be a list or a tuple, got {kind}")
     # A packer that is shared is neither safe in threads nor when a finalizer seals, and keeps the

@@ -16,7 +16,7 @@ UNCOUNTED = [
     HERE / "runtime/graphs/test_random_graphs.py",
     HERE / "runtime/graphs/test_recovery.py",
     HERE / "runtime/recovery/test_crash_points.py",
-    HERE / "runtime/test_continuing.py",
+    HERE / "runtime/run/test_continue_as.py",
     HERE / "storage/test_hostile_payload.py",
 ]
 """What goes through many worlds or turns reaches, many times over, lines that others reach."""

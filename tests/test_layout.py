@@ -12,10 +12,10 @@ import keyrun
 
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
-    "actors": {"trio", "attrs", "keyrun.errors", "keyrun.waking", "keyrun.actors"},
+    "actors": {"trio", "attrs", "keyrun._errors", "keyrun._waking", "keyrun.actors"},
     # What a task is woken with is an `outcome`: the library that Trio uses for it.
-    "storage": {"lmdb", "msgpack", "attrs", "cattrs", "trio", "outcome", "keyrun.errors"}
-    | {"keyrun.waking", "keyrun.storage"},
+    "storage": {"lmdb", "msgpack", "attrs", "cattrs", "trio", "outcome", "keyrun._errors"}
+    | {"keyrun._waking", "keyrun.storage"},
 }
 FOR_TESTS = {"conformance": {"hypothesis", "pytest"}}
 
@@ -48,10 +48,14 @@ def loaded_by(code: str) -> set[str]:
 
 RARE = {
     *("asyncio", "cattrs", "click", "cronsim", "dataclasses", "rich", "trio_asyncio", "zoneinfo"),
-    *(f"keyrun.runtime.{part}" for part in ("graphs", "groups.groups", "machines")),
-    *(f"keyrun.runtime.{part}" for part in ("schedules.schedules", "schedules.timetable")),
-    *(f"keyrun.runtime.policies.{part}" for part in ("breaker", "cadence", "rate", "turnstile")),
-    *(f"keyrun.runtime.views.{part}" for part in ("history", "keys", "progress", "survey")),
+    *(f"keyrun.runtime.{part}" for part in ("graphs", "groups.service", "machines")),
+    *(f"keyrun.runtime.{part}" for part in ("schedules.service", "schedules.timetable")),
+    *(
+        f"keyrun.runtime.policies.{part}"
+        for part in ("checkpoint", "circuit_breaker", "rate_limit")
+    ),
+    *(f"keyrun.runtime.inspect.{part}" for part in ("history", "keys", "progress", "surveys")),
+    "keyrun.runtime.steps.gate",
 }
 PLAIN_RUN = """
 import trio

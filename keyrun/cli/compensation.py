@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.journal.entry import COMPENSATION
+from keyrun.runtime.records.journal_entry import COMPENSATION
 
 if TYPE_CHECKING:
     from keyrun.runtime import CompensationProgress, Failure

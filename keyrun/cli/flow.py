@@ -14,8 +14,8 @@ from keyrun.cli.screen import say, visible
 from keyrun.cli.target import load, workflows_in
 from keyrun.cli.troubles import plainly
 from keyrun.runtime import Workflow
+from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.graphs.errors import MissingExtra
-from keyrun.runtime.steps.step import StepFunction
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -9,7 +9,7 @@ from keyrun.cli import documents, options
 from keyrun.cli.lookup import check_namespace, look
 from keyrun.cli.troubles import find_store, plainly
 from keyrun.runtime import Reader
-from keyrun.runtime.outbox import OutboxStatus, discard_outcomes
+from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
 
 
 @click.command("outbox")

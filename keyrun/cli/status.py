@@ -14,8 +14,8 @@ from keyrun.cli.screen import say, sheet
 from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.cli.troubles import plainly
 from keyrun.runtime import Failure, Reader, RunStatus
-from keyrun.runtime.groups.group import MEMBER
-from keyrun.runtime.records import OF_GROUP
+from keyrun.runtime.groups.records import MEMBER
+from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.storage import PayloadError
 
 

@@ -5,21 +5,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.flows.kinds import KINDS, Kind
 from keyrun.flows.kinds import Place as Making
 from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
 from keyrun.flows.policies import checkpoint_of, policies_of, retry_of
 from keyrun.flows.shape import Problem
 from keyrun.flows.source import Place
+from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs import Graph
-from keyrun.runtime.graphs.allowance import OUTPUT
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
+from keyrun.runtime.graphs.output_limit import OUTPUT
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.workflow import Workflow
 
 _NAMED = re.compile(r"'([^']*)'")
 _EDGE = re.compile(r"('[^']*' -> '[^']*')(?: \((?:on|port)=[^)]*\))?")

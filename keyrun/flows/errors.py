@@ -1,6 +1,6 @@
 """What can go wrong with a node of a flow, and which of it another attempt can mend."""
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.runtime.errors import PermanentError, TransientError
 
 

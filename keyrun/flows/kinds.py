@@ -16,7 +16,7 @@ from keyrun.flows.nodes.loop import MOST
 from keyrun.flows.policies import COUNT, OF_NODES, OF_STEPS, SECONDS
 from keyrun.flows.record import Field, Later, ListOf, MapOf, Record
 from keyrun.flows.shape import Anything, Choice, Flag, Number, Text
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.definitions.workflow import Workflow
 
 Fields = dict[str, Any]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from keyrun.flows.record import Either, Field, MapOf, Record, Variants
 from keyrun.flows.shape import Choice, Flag, Number, Text
-from keyrun.runtime.policies.breaker import CircuitBreaker
-from keyrun.runtime.policies.cadence import Checkpoint, EverySeconds, EverySteps
-from keyrun.runtime.policies.rate import RateLimit
+from keyrun.runtime.policies.checkpoint import Checkpoint, EverySeconds, EverySteps
+from keyrun.runtime.policies.circuit_breaker import CircuitBreaker
+from keyrun.runtime.policies.rate_limit import RateLimit
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import Priority

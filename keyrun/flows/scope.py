@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from keyrun.flows.errors import NodeFailed
-from keyrun.runtime.context import Context
+from keyrun.runtime.execution.compensation import Compensation
+from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.errors import ConditionError
-from keyrun.runtime.graphs.told import NodeInput
-from keyrun.runtime.steps.current import running
-from keyrun.runtime.steps.undoing import Compensation
+from keyrun.runtime.graphs.node_input import NodeInput
+from keyrun.runtime.steps.current_step import running
 
 NAMES = ("input", "output", "outputs", "port", "error", "iteration", "run", "env")
 """What a template can be about."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, quote_plus
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 
 
 @contextmanager

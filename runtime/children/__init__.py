@@ -1,1 +1,1 @@
-"""Children: runs that a run starts and waits for."""
+"""Children: runs that a run starts and waits for, and cycle detection over keys."""

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import trio
 
+from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import (
     ChildCancelled,
     ChildFailed,
@@ -18,26 +19,25 @@ from keyrun.runtime.errors import (
     StepFailed,
     TooDeep,
 )
-from keyrun.runtime.journal.branch import Branch
-from keyrun.runtime.journal.entry import CHILD, Call
-from keyrun.runtime.journal.expected import INSIDE
-from keyrun.runtime.journal.scope import FailAfter
-from keyrun.runtime.records import read_failure
+from keyrun.runtime.records.journal_entry import CHILD, Call
+from keyrun.runtime.records.submission import read_failure
 from keyrun.runtime.recovery.bugs import is_bug
-from keyrun.runtime.steps.stepping import REMEDY, contradiction, halt, read_outcome
-from keyrun.runtime.steps.trying import ready
+from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.expected import INSIDE
+from keyrun.runtime.run.scope import FailAfter
+from keyrun.runtime.steps.attempts import ready
+from keyrun.runtime.steps.execution import REMEDY, contradiction, halt, read_outcome
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
-from keyrun.runtime.verdict import workflow_error
-from keyrun.runtime.waiting.receiving import receive
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.verdicts import workflow_error
+from keyrun.runtime.waiting.receive import receive
 from keyrun.storage import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from keyrun.runtime.run import Run
+    from keyrun.runtime.run.run import Run
 
 MAX_DEPTH = 5
 

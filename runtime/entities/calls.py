@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 import trio
 from outcome import Error
 
+from keyrun._waking import WAKE
 from keyrun.actors.errors import shown
 from keyrun.runtime.entities.entity import Kind, Method
 from keyrun.runtime.entities.requests import Request
-from keyrun.runtime.entities.states import State
+from keyrun.runtime.entities.state_cache import State
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
-from keyrun.runtime.steps.current import Draft
+from keyrun.runtime.steps.current_step import Draft
+from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
 from keyrun.storage.record import seal
-from keyrun.waking import GO_ON
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
-    from keyrun.runtime.order.line import Line
-    from keyrun.runtime.steps.current import CurrentStep
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.steps.current_step import CurrentStep
     from keyrun.storage.group import Group
 
 serving: "ContextVar[Call | None]" = ContextVar("keyrun.call", default=None)
@@ -132,7 +132,7 @@ class Call:
         task, self.task = self.task, None
         self.value = value
         if task is not None:
-            trio.lowlevel.reschedule(task, GO_ON)
+            trio.lowlevel.reschedule(task, WAKE)
 
     def refuse(self, error: BaseException) -> None:
         """Have the caller get `error` at once: nothing of the call is stored."""

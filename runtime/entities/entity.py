@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import attrs
 
+from keyrun.runtime.definitions.step import return_type
 from keyrun.runtime.errors import UnknownMethod
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.steps.step import return_type
-from keyrun.runtime.wording import brief
+from keyrun.runtime.texts import brief
 
 E = TypeVar("E")
 

@@ -7,24 +7,26 @@ oldest.
 
 from contextlib import suppress
 from hashlib import sha256
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
+from keyrun.runtime.entities.bloom_filter import Sieve
 from keyrun.runtime.entities.entity import Kind, Method
-from keyrun.runtime.entities.sieve import Sieve
 from keyrun.runtime.errors import CallFailed, InputMismatch
-from keyrun.runtime.records import read_failure, write_failure
-from keyrun.runtime.retention import PAGE, Retention
+from keyrun.runtime.host.due_loop import NOW, DueLoop
+from keyrun.runtime.records.submission import read_failure, write_failure
+from keyrun.runtime.recovery.retention import PAGE, Retention
+from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Failure
-from keyrun.runtime.wording import brief
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.native import pack
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.partition import Engine
     from keyrun.storage.group import Group
 
 MAX_REQUEST_ID = 255
@@ -76,7 +78,7 @@ class Requests:
         self._retention = retention
         self._answered = 0
         self._sieve = Sieve()
-        self._wake = trio.Event()
+        self._loop = DueLoop(self._sweep_due)
 
     def describe(
         self,
@@ -165,57 +167,46 @@ class Requests:
         self._answered += 1
         self._sieve.add(record)
         if self._answered == 1 or self._answered > self._retention.count:
-            group.when_durable(self._look)
-
-    def _look(self) -> None:
-        self._wake.set()
+            group.when_durable(self._loop.wake)
 
     async def run(self) -> None:
         """Remove answers when their time is over, for ever."""
         stored = await self._count()
         self._answered += stored
         await self._fill_sieve()
-        while True:
-            self._wake = trio.Event()
-            store, ledger = self._engine.store, self._engine.ledger
-            rows = await store.scan("answered", prefix=ledger.prefix, limit=PAGE)
-            now, swept = self._engine.wall(), 0
-            for index, raw in rows:
-                due = ledger.split_timed(index)[0] + self._retention.age
-                if due > now and self._answered <= self._retention.count:
-                    break
-                group = store.open_group()
-                group.delete("answered", index)
-                with suppress(StoreCorrupt):  # what it leads to stays, and is found as before
-                    group.delete("requests", unseal("answered", index, raw)[0])
-                self._answered -= 1
-                swept += 1
-            if swept:
-                await store.durable()
-                continue
-            oldest = ledger.split_timed(rows[0][0])[0] if rows else float("inf")
-            with trio.move_on_after(max(0.0, oldest + self._retention.age - now)):
-                await self._wake.wait()
+        await self._loop.run()
+
+    async def _sweep_due(self) -> float:
+        """Remove the answers whose time is over. Return when the next one's is."""
+        store, ledger = self._engine.store, self._engine.ledger
+        rows = await store.scan("answered", prefix=ledger.prefix, limit=PAGE)
+        now, swept = self._engine.wall(), 0
+        for index, raw in rows:
+            due = ledger.split_timed(index)[0] + self._retention.age
+            if due > now and self._answered <= self._retention.count:
+                break
+            group = store.open_group()
+            group.delete("answered", index)
+            with suppress(StoreCorrupt):  # what it leads to stays, and is found as before
+                group.delete("requests", unseal("answered", index, raw)[0])
+            self._answered -= 1
+            swept += 1
+        if swept:
+            await store.durable()
+            return NOW
+        oldest = ledger.split_timed(rows[0][0])[0] if rows else inf
+        return trio.current_time() + (oldest + self._retention.age - now)
 
     async def _count(self) -> int:
-        ledger, total, start = self._engine.ledger, 0, b""
-        while rows := await ledger.store.scan(
-            "answered", prefix=ledger.prefix, start=start, limit=5000
-        ):
+        ledger, total = self._engine.ledger, 0
+        async for rows in ledger.pages("answered", size=5000):
             # Those of this process were counted when they were staged.
             total += sum(ledger.split_timed(key)[1] < self._engine.opened_at for key, _ in rows)
-            start = rows[-1][0] + b"\0"
-            await trio.lowlevel.checkpoint()
         return total
 
     async def _fill_sieve(self) -> None:
         """Know all that is stored. The index by time does not, if a record of it was damaged."""
-        ledger, start = self._engine.ledger, b""
-        while rows := await ledger.store.scan(
-            "requests", prefix=ledger.prefix, start=start, limit=5000
-        ):
+        async for rows in self._engine.ledger.pages("requests", size=5000):
             for record, _ in rows:
                 self._sieve.add(record)
-            start = rows[-1][0] + b"\0"
-            await trio.lowlevel.checkpoint()
         self._sieve.whole = True

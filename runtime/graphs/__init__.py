@@ -7,7 +7,7 @@ pause, recovery and history hold unchanged.
 from keyrun.runtime.graphs.errors import ConditionError, InvalidGraph, OutputTooLarge
 from keyrun.runtime.graphs.graph import Graph
 from keyrun.runtime.graphs.node import Port, durable
-from keyrun.runtime.graphs.told import NodeInput
+from keyrun.runtime.graphs.node_input import NodeInput
 
 __all__ = [
     "ConditionError",

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.node_input import Told
 from keyrun.runtime.graphs.plan import Station
-from keyrun.runtime.graphs.told import Told
 from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keyrun.runtime.graphs.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from keyrun.runtime.graphs.told import Told
+    from keyrun.runtime.graphs.node_input import Told
 
 _MARKS = ("{{", "{%", "{#")
 

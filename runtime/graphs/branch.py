@@ -1,7 +1,7 @@
 """The branch of a node that is workflow code."""
 
-from keyrun.runtime.journal.branch import Branch
-from keyrun.runtime.steps.stepping import contradiction, halt
+from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.steps.execution import contradiction, halt
 from keyrun.runtime.unwinding import Halt
 
 

@@ -24,9 +24,9 @@ from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.condition import Condition, context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.errors import ConditionError
+from keyrun.runtime.graphs.node_input import Told
 from keyrun.runtime.graphs.plan import Plan, Station
 from keyrun.runtime.graphs.shortcut import Doubt
-from keyrun.runtime.graphs.told import Told
 from keyrun.storage.group import Group
 
 

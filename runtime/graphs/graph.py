@@ -6,25 +6,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
-from keyrun.runtime import fingerprints
-from keyrun.runtime.context import Context
-from keyrun.runtime.graphs import sketch
-from keyrun.runtime.graphs.allowance import OUTPUT, RUN
+from keyrun.runtime.definitions import fingerprint
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.definitions.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
+from keyrun.runtime.execution.context import Context
+from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import InvalidGraph
-from keyrun.runtime.graphs.execution import Execution
 from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
+from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
 from keyrun.runtime.graphs.plan import Plan, draw, node_of
+from keyrun.runtime.graphs.scheduler import Execution
 from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import excesses, faults
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.policies.cadence import Checkpoint
-from keyrun.runtime.policies.policy import Throttles
+from keyrun.runtime.policies.checkpoint import Checkpoint
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.steps.step import StepFunction
+from keyrun.runtime.policies.step_policies import Throttles
 from keyrun.runtime.values import UNSET, Failure, Unset
-from keyrun.runtime.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
 
 Schedule = Literal["eager", "waves"]
 
@@ -247,9 +247,9 @@ class Graph(Workflow[Any, Any]):
         """Tells this definition from others: the document of a flow, or else nodes, edges and the
         code of durable nodes."""
         if self.document is not None:
-            return fingerprints.of_definition(self.document)
+            return fingerprint.of_definition(self.document)
         nodes = [[node.args, node.undone_by, *_code(node.target)] for node in self.nodes]
-        return fingerprints.of_definition([sketch.fields(self), self.fail_fast, nodes])
+        return fingerprint.of_definition([stored_graph.fields(self), self.fail_fast, nodes])
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
         """All nodes that have a compensation, or those that led to the one that failed."""
@@ -280,7 +280,7 @@ class Graph(Workflow[Any, Any]):
 
 def _code(target: Any) -> tuple[str, str | None]:
     """The name of what a node does, and the fingerprint of its code if it is workflow code."""
-    code = fingerprints.of_function(target) if is_durable(target) else None
+    code = fingerprint.of_function(target) if is_durable(target) else None
     return getattr(target, "__name__", ""), None if code is None else code.hex()
 
 

@@ -6,11 +6,11 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
+from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
-from keyrun.runtime.graphs.told import NodeInput, Told, copied
+from keyrun.runtime.graphs.node_input import NodeInput, Told, copied
 from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.steps.step import StepFunction, as_step
 from keyrun.runtime.values import Failure, Priority
 
 Join = Literal["all", "any"]

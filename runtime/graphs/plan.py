@@ -5,11 +5,11 @@ from typing import Any
 
 import attrs
 
+from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.edge import Edge, Link, On
 from keyrun.runtime.graphs.node import Node
 from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.steps.step import StepFunction
 
 
 @attrs.frozen(kw_only=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import attrs
 
 from keyrun.runtime.graphs.view import NodeState, percent_over
+from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.values import State
-from keyrun.runtime.views.progress import Progress
 
 
 def in_nodes(far: Progress, counts: Mapping[NodeState, int]) -> Progress:

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from keyrun.runtime.context import Context
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.node import durable
-from keyrun.runtime.graphs.told import NodeInput, copied
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.graphs.node_input import NodeInput, copied
 
 
 def subworkflow(

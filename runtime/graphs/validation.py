@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from keyrun.runtime.definitions.step import as_step, check_name
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.condition import Condition, Unreadable
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.steps.step import as_step, check_name
-from keyrun.runtime.wording import check_text
+from keyrun.runtime.texts import check_text
 
 _OPTIONAL = ("max_concurrency",)
 """Limits that need not be there."""

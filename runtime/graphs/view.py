@@ -8,10 +8,10 @@ import attrs
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier
+from keyrun.runtime.graphs.journal_trace import UNKNOWN, Tracing
 from keyrun.runtime.graphs.plan import node_of
-from keyrun.runtime.graphs.tracing import UNKNOWN, Tracing
-from keyrun.runtime.journal.entry import COMPENSATION, Entry
-from keyrun.runtime.journal.journal import Journal
+from keyrun.runtime.records.journal_entry import COMPENSATION, Entry
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.values import CompensationProgress, Failure, State
 
 

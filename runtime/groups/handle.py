@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from keyrun.runtime.errors import UnknownGroup
-from keyrun.runtime.groups.ends import Ends
-from keyrun.runtime.groups.group import GroupStatus, MemberOutcome, member_run_id, read_status
+from keyrun.runtime.groups.member_ends import Ends
+from keyrun.runtime.groups.records import GroupStatus, MemberOutcome, member_run_id, read_status
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.partition import Engine
 
 T = TypeVar("T")
 

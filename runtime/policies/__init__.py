@@ -1,1 +1,1 @@
-"""Policies: what holds for the calls of a step, one small module each."""
+"""Policies of steps: retry, circuit breaker, rate limit and resources, one module each."""

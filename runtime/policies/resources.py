@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 import trio
 
+from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Priority
-from keyrun.runtime.wording import check_text
 
 PATIENCE = 10.0
 WARN_AFTER = 30.0

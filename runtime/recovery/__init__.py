@@ -1,1 +1,1 @@
-"""Recovery: what becomes of runs after a crash, damage, a bug, or a failure for good."""
+"""Recovery: start-up after a crash, internal errors, damaged records, and retention."""

@@ -8,29 +8,29 @@ if it came to be, and was not raised on purpose, in a module that touches nothin
 from dis import opmap
 from types import TracebackType
 
-from keyrun.errors import KeyrunError
-from keyrun.runtime.recovery.damage import DAMAGE
+from keyrun._errors import KeyrunError
+from keyrun.runtime.records.damage import DAMAGE
 from keyrun.storage import StoreCorrupt, StoreError
 
 _OURS = ("keyrun.runtime.", "keyrun.storage.", "keyrun.actors.")
 _INNER = frozenset(
     f"keyrun.{name}"
     for name in (
-        "runtime.steps.attempt",
-        "runtime.journal.branch",
-        "runtime.steps.clock",
-        "runtime.views.feed",
-        "runtime.journal.gathering",
-        "runtime.journal.journal",
-        "runtime.ledger",
-        "runtime.order.line",
+        "runtime.steps.invocation",
+        "runtime.run.branch",
+        "runtime.steps.deadline",
+        "runtime.events.feed",
+        "runtime.execution.gather",
+        "runtime.run.journal",
+        "runtime.records.tables",
+        "runtime.queue.key_queue",
         "runtime.steps.outcome",
-        "runtime.run",
-        "runtime.journal.scope",
-        "runtime.steps.slots",
-        "runtime.steps.stepping",
-        "runtime.views.telling",
-        "runtime.waiting.timer",
+        "runtime.run.run",
+        "runtime.run.scope",
+        "runtime.host.slots",
+        "runtime.steps.execution",
+        "runtime.events.emitter",
+        "runtime.waiting.sleep",
         "storage.group",
         "storage.group_commit",
         "storage.record",
@@ -38,7 +38,7 @@ _INNER = frozenset(
     )
 )
 _DOORS = frozenset(
-    f"keyrun.runtime.{name}" for name in ("runtime", "handle", "groups.handle", "views.reader")
+    f"keyrun.runtime.{name}" for name in ("runtime", "handle", "groups.handle", "inspect.reader")
 )
 """What there is to be asked from outside of a workflow."""
 _CALLS = frozenset({"perform", "_call", "in_thread"})

@@ -1,1 +1,1 @@
-"""Schedules: runs that the clock starts."""
+"""Schedules: runs that are started at given times."""

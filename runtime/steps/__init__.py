@@ -1,1 +1,1 @@
-"""Steps: from what a workflow asks for, over attempts, to the outcome in the journal."""
+"""Step execution: attempts, the gate that applies policies, and outcomes."""

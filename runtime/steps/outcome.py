@@ -2,19 +2,19 @@
 
 from typing import Any
 
+from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
-from keyrun.runtime.journal.journal import Call, Entry, Memory
-from keyrun.runtime.journal.memories import UNDOABLE
-from keyrun.runtime.logs import log
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.records import write_failure
-from keyrun.runtime.run import Run
-from keyrun.runtime.steps.attempt import Overrun
-from keyrun.runtime.steps.current import CurrentStep
-from keyrun.runtime.steps.step import StepFunction
+from keyrun.runtime.records.submission import write_failure
+from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.memories import UNDOABLE
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.steps.current_step import CurrentStep
+from keyrun.runtime.steps.invocation import Overrun
+from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.views import telling
-from keyrun.runtime.wording import named, traceback_of, type_of
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
 # To look a member up in its enum, and to pack it, takes as long as the rest of the record.
@@ -74,7 +74,7 @@ def stage_value(
         run.delete("memo", engine.ledger.step(run.number, ident))
     run.standing.steps_done += 1
     if engine.feed is not None:
-        telling.step_completed(engine.feed, run, current, now)
+        emitter.step_completed(engine.feed, run, current, now)
     if run.cadence is not None:
         # After it was told: that waits for the commit, whoever else does not.
         run.cadence.step_done(run)
@@ -104,7 +104,7 @@ def failed(
         if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
             note_undoable(run, step, ident)
         if feed is not None:
-            telling.step_failed(feed, run, failure, current, timed_out=timed_out)
+            emitter.step_failed(feed, run, failure, current, timed_out=timed_out)
         return final
     if step.set.compensate is not None:
         note_attempted(run, step, ident)
@@ -127,7 +127,7 @@ def failed(
     if step.complete is not None:
         run.journal.turn_entries += (run.journal.next - 1,)
     if feed is not None:
-        telling.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
+        emitter.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
     log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
     return None
 
@@ -174,8 +174,8 @@ def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> 
     feed = run.engine.feed
     if feed is not None:
         if not at_most_once:
-            telling.limit_hit(feed, run, failure)
-        telling.step_failed(feed, run, failure)
+            emitter.limit_hit(feed, run, failure)
+        emitter.step_failed(feed, run, failure)
     return final
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.journal.journal import Entry
-from keyrun.runtime.logs import log
-from keyrun.runtime.views import telling
-from keyrun.runtime.views.events import EventKind
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.host.due_loop import DueLoop
+from keyrun.runtime.run.journal import Entry
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run import Run
-    from keyrun.runtime.steps.current import CurrentStep
+    from keyrun.runtime.run.run import Run
+    from keyrun.runtime.steps.current_step import CurrentStep
 
 
 class Watched:
@@ -41,7 +42,7 @@ class Overruns:
     def __init__(self) -> None:
         self._watched: dict[Watched, None] = {}
         self._next = inf
-        self._changed = trio.Event()
+        self._loop = DueLoop(self._report_due)
 
     def watch(self, run: "Run", current: "CurrentStep") -> Watched:
         """An attempt goes into a thread."""
@@ -49,7 +50,7 @@ class Overruns:
         if watched.until < inf:
             self._watched[watched] = None
             if watched.until < self._next:
-                self._changed.set()
+                self._loop.wake()
         return watched
 
     def returned(self, watched: Watched) -> None:
@@ -57,17 +58,18 @@ class Overruns:
         self._watched.pop(watched, None)
 
     async def run(self) -> None:
-        """Tell of overruns for ever."""
-        while True:
-            self._changed = trio.Event()
-            self._next = min((each.until for each in self._watched), default=inf)
-            with trio.move_on_at(self._next):
-                await self._changed.wait()
-            now = trio.current_time()
-            for watched in [each for each in self._watched if each.until <= now]:
-                del self._watched[watched]
-                if watched.begun:
-                    _tell(watched)
+        """Report overruns until cancelled."""
+        await self._loop.run()
+
+    async def _report_due(self) -> float:
+        """Report the attempts whose time is up. Return when the next one's is."""
+        now = trio.current_time()
+        for watched in [each for each in self._watched if each.until <= now]:
+            del self._watched[watched]
+            if watched.begun:
+                _tell(watched)
+        self._next = min((each.until for each in self._watched), default=inf)
+        return self._next
 
 
 def _tell(watched: Watched) -> None:
@@ -79,5 +81,5 @@ def _tell(watched: Watched) -> None:
     )
     feed = run.engine.feed
     if feed is not None:
-        telling.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
+        emitter.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
     log(run, "step_overrun", said, current=current)

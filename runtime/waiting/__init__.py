@@ -1,1 +1,1 @@
-"""Waiting: timers, signals and approvals, and runs that leave memory until they come."""
+"""Waiting: timers, signals, approvals, and eviction of waiting runs from memory."""

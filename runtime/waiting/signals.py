@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
-from keyrun.runtime.journal.journal import GATE, Journal
-from keyrun.runtime.ledger import sealed
-from keyrun.runtime.records import Standing, Submission
-from keyrun.runtime.run import Run
-from keyrun.runtime.waiting.inbox import Signal, waits_on
+from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.tables import sealed
+from keyrun.runtime.run.inbox import Signal, waits_on
+from keyrun.runtime.run.journal import GATE, Journal
+from keyrun.runtime.run.run import Run
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.partition import Engine
     from keyrun.storage.group import Group
 
 

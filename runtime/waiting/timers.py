@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.logs import logger
-from keyrun.runtime.recovery.damage import trace
+from keyrun.runtime.events.logs import logger
+from keyrun.runtime.host.due_loop import DueLoop
+from keyrun.runtime.records.damage import trace
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.engine import Engine
+    from keyrun.runtime.partition import Engine
 
 WINDOW = 1000
 """How many are read at once; ten times as many may be in memory."""
@@ -39,7 +40,7 @@ class Timers:
         self._heap: list[Timer] = []
         self._beyond = inf
         """When those may be due, on Trio's clock, that are not in memory."""
-        self._changed = trio.Event()
+        self._loop = DueLoop(self._wake_due)
         self._ahead = 0.0
         """How far the wall clock was ahead of Trio's when somebody last looked."""
 
@@ -52,7 +53,7 @@ class Timers:
             self._heap = nsmallest(5 * WINDOW, self._heap)
             self._beyond = self._heap[-1][0]
         if until <= self._heap[0][0]:
-            self._changed.set()
+            self._loop.wake()
 
     def recover(self) -> None:
         """Know that there may be some in the store."""
@@ -61,19 +62,20 @@ class Timers:
 
     async def run(self) -> None:
         """Wake each run when it is due."""
+        await self._loop.run()
+
+    async def _wake_due(self) -> float:
+        """Wake the runs that are due. Return when the next one is due, or when to look at the wall
+        clock again."""
         while True:
-            self._changed = trio.Event()
             if self._beyond < inf and (not self._heap or self._heap[0][0] > self._beyond):
                 await self._read()
             if not self._heap:
-                await self._changed.wait()
-                continue
+                return inf
             now = self._follow()
             until = min(self._heap[0][0], self._beyond)
             if until > now:
-                with trio.move_on_at(min(until, now + max(LOOK, (until - now) / 100))):
-                    await self._changed.wait()
-                continue
+                return min(until, now + max(LOOK, (until - now) / 100))
             await self._fire(now)
 
     def _follow(self) -> float:

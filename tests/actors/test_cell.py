@@ -5,11 +5,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from keyrun._errors import KeyrunError
 from keyrun.actors import (
     ActorFailed,
     AskTimeout,
 )
-from keyrun.errors import KeyrunError
 from tests.actors.scripted import AT_ONCE, GIVE_UP, Boom, Gate, World, boom
 
 

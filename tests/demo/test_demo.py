@@ -23,8 +23,8 @@ from rich.console import Console
 from keyrun.demo import command
 from keyrun.demo.display import Display
 from keyrun.demo.entry import Begun, begin, campaign_of
-from keyrun.runtime.journal.journal import Entry
-from keyrun.runtime.ledger import Ledger
+from keyrun.runtime.records.tables import Ledger
+from keyrun.runtime.run.journal import Entry
 from keyrun.storage import Batch, LmdbStore, unseal
 from keyrun.stress.violation import Promise
 

@@ -13,7 +13,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.runtime import Context, Runtime, State, open_reader, open_runtime, step, workflow
 from keyrun.storage import LmdbStore, MemoryStore, verify
 from keyrun.storage.payload import PayloadError, PayloadTypeError

@@ -45,11 +45,11 @@ KEYS = ("a", "b", "c")
 LONG = 2000.0
 
 SMALL = {
-    "keyrun.runtime.order.places.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
-    "keyrun.runtime.entities.reception.TURN": (1, 4),
-    "keyrun.runtime.entities.states.ROOM": (1, 2000),
-    "keyrun.runtime.order.spares.SPARE": (1, 3),
+    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
+    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
+    "keyrun.runtime.entities.dispatcher.TURN": (1, 4),
+    "keyrun.runtime.entities.state_cache.ROOM": (1, 2000),
+    "keyrun.runtime.queue.pool.SPARE": (1, 3),
 }
 
 

@@ -35,10 +35,10 @@ IDS = ("a", "b", "c")
 LONG = 2000.0
 
 SMALL = {
-    "keyrun.runtime.order.places.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
-    "keyrun.runtime.order.spares.SPARE": (1, 3),
-    "keyrun.runtime.waiting.parking.IN_MEMORY": (1, 5),
+    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
+    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
+    "keyrun.runtime.queue.pool.SPARE": (1, 3),
+    "keyrun.runtime.waiting.eviction.IN_MEMORY": (1, 5),
 }
 
 

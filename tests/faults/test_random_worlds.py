@@ -13,9 +13,9 @@ import trio
 from trio.testing import MockClock
 
 from keyrun.runtime import Priority, State
-from keyrun.runtime.order.line import Line
-from keyrun.runtime.outbox import Outbox
-from keyrun.runtime.run import Run
+from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.outbox import Outbox
+from keyrun.runtime.run.run import Run
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from tests.faults.simulated.simulation import seeded
@@ -24,12 +24,12 @@ from tests.faults.world import World
 SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
 
 SMALL = {
-    "keyrun.runtime.order.entrance.SLACK": (0, 2),
-    "keyrun.runtime.order.entrance.AT_HAND": (0, 2),
-    "keyrun.runtime.order.places.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.recovery.PAGE": (1, 4),
-    "keyrun.runtime.views.journal_follower._FIRST": (1, 4),
-    "keyrun.runtime.recovery.recovery.MARKS": (1, 4),
+    "keyrun.runtime.queue.concurrency_gate.SLACK": (0, 2),
+    "keyrun.runtime.queue.concurrency_gate.AT_HAND": (0, 2),
+    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
+    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
+    "keyrun.runtime.inspect.journal_follower._FIRST": (1, 4),
+    "keyrun.runtime.recovery.startup.MARKS": (1, 4),
 }
 """What keeps little in memory, and reads little at once: as if there were very much."""
 
@@ -114,9 +114,9 @@ async def _lose(outbox: Outbox, cursor: bytes) -> None:
 @pytest.mark.parametrize(
     ("broken", "by", "said"),
     [
-        ("keyrun.runtime.run.Run.stopped", property(_deaf), "was paused"),
-        ("keyrun.runtime.order.line.Line.found", _late, "began before"),
-        ("keyrun.runtime.outbox.Outbox.next_key", _lose, "was never told"),
+        ("keyrun.runtime.run.run.Run.stopped", property(_deaf), "was paused"),
+        ("keyrun.runtime.queue.key_queue.Line.found", _late, "began before"),
+        ("keyrun.runtime.queue.outbox.Outbox.next_key", _lose, "was never told"),
         ("keyrun.storage.MemoryStore._commit", _show_early, "began after it was cancelled"),
     ],
 )

@@ -15,14 +15,16 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import Every, FailureKind, Runtime, State, driver, loading
-from keyrun.runtime.continuing import go_on
+from keyrun.runtime import Every, FailureKind, Runtime, State
 from keyrun.runtime.entities.requests import Request, Requests
-from keyrun.runtime.groups import groups
-from keyrun.runtime.journal.entry import Call
-from keyrun.runtime.journal.journal import Entry, Journal
-from keyrun.runtime.policies.turnstile import Pass, Turnstile
-from keyrun.runtime.run import Run
+from keyrun.runtime.execution import driver
+from keyrun.runtime.groups import service
+from keyrun.runtime.records.journal_entry import Call
+from keyrun.runtime.run import loading
+from keyrun.runtime.run.continue_as import go_on
+from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.steps.gate import Pass, Turnstile
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.storage.group import Group
 from keyrun.storage.group_commit import GroupCommit
@@ -241,7 +243,7 @@ def no_turnstile() -> None:
 def group_again() -> None:
     """Members that succeeded are run again with their group."""
     again: Any = frozenset(state for state in State if state.terminal)
-    sabotage.replace(groups, "_AGAIN", again)
+    sabotage.replace(service, "_AGAIN", again)
 
 
 def fire_every_other() -> None:

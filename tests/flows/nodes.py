@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from keyrun import Context, Failure, Retry, RunFailed, workflow
-from keyrun.runtime.steps.step import step
+from keyrun.runtime.definitions.step import step
 from keyrun.testing import open_test_runtime
 
 QUICK = Retry.fixed(max_attempts=3, delay=0.001, jitter=0)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from keyrun import Context, FailureKind, Retry, RunCancelled, workflow
 from keyrun.flows.nodes.http import http
-from keyrun.runtime.steps.step import step
+from keyrun.runtime.definitions.step import step
 from keyrun.testing import open_test_runtime
 from tests.flows.nodes import Given, failure_of, run_node
 from tests.flows.server import Reply, Server, serving

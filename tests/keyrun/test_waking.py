@@ -6,7 +6,7 @@ import pytest
 import trio
 from outcome import Error
 
-from keyrun.waking import GO_ON, Hall, Seat, Told
+from keyrun._waking import WAKE, WaiterPool, WaitSlot, WakeValue
 
 
 async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
@@ -25,7 +25,7 @@ async def test_any_number_of_tasks_can_be_woken_with_it() -> None:
             nursery.start_soon(sleep)
         await trio.testing.wait_all_tasks_blocked()
         for task in sleepers:
-            trio.lowlevel.reschedule(task, GO_ON)
+            trio.lowlevel.reschedule(task, WAKE)
     assert woken == [None, None, None]
 
 
@@ -41,26 +41,26 @@ async def test_it_lets_generators_of_both_kinds_go_on() -> None:
         yield "second"
 
     one, other = plain(), asynchronous()
-    assert [next(one), Told(7).send(one)] == ["first", "second"]
-    assert [await anext(other), await GO_ON.asend(other)] == ["first", "second"]
+    assert [next(one), WakeValue(7).send(one)] == ["first", "second"]
+    assert [await anext(other), await WAKE.asend(other)] == ["first", "second"]
     await other.aclose()
 
 
-async def test_a_task_can_wait_in_its_seat_over_and_over() -> None:
+async def test_a_task_can_wait_in_its_slot_again_and_again() -> None:
     place: dict[trio.lowlevel.Task, None] = {}
     turns = []
 
-    async def sit() -> None:
-        seat = Seat(trio.lowlevel.current_task())
+    async def wait() -> None:
+        slot = WaitSlot(trio.lowlevel.current_task())
         for turn in range(3):
-            await seat.wait(place)
+            await slot.wait(place)
             turns.append(turn)
         with pytest.raises(ValueError, match="the news"):
-            await seat.wait(place)
+            await slot.wait(place)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(sit)
-        for told in (GO_ON, GO_ON, GO_ON, Error(ValueError("the news"))):
+        nursery.start_soon(wait)
+        for told in (WAKE, WAKE, WAKE, Error(ValueError("the news"))):
             await trio.testing.wait_all_tasks_blocked()
             task, _ = place.popitem()
             trio.lowlevel.reschedule(task, told)
@@ -71,17 +71,17 @@ async def test_a_task_can_wait_in_its_seat_over_and_over() -> None:
 async def test_who_is_cancelled_leaves_the_place_where_it_waits() -> None:
     first: dict[trio.lowlevel.Task, None] = {}
     second: dict[trio.lowlevel.Task, None] = {}
-    seat = Seat(trio.lowlevel.current_task())
+    slot = WaitSlot(trio.lowlevel.current_task())
     for place in (first, second, first):
         with trio.CancelScope() as scope:
             scope.cancel()
-            await seat.wait(place)
+            await slot.wait(place)
         assert scope.cancelled_caught
         assert (first, second) == ({}, {})
 
 
-async def test_one_task_after_the_other_waits_in_a_hall() -> None:
-    hall = Hall()
+async def test_one_task_after_the_other_waits_in_a_pool() -> None:
+    pool = WaiterPool()
     waiting: list[trio.lowlevel.Task] = []
     left = []
 
@@ -94,7 +94,7 @@ async def test_one_task_after_the_other_waits_in_a_hall() -> None:
 
     async def wait(name: str) -> None:
         waiting.append(trio.lowlevel.current_task())
-        await hall.wait(leave(name))
+        await pool.wait(leave(name))
 
     for turn in range(3):
         async with trio.open_nursery() as nursery:
@@ -102,7 +102,7 @@ async def test_one_task_after_the_other_waits_in_a_hall() -> None:
                 nursery.start_soon(wait, f"{turn}.{number}")
             await trio.testing.wait_all_tasks_blocked()
             for task in waiting:
-                trio.lowlevel.reschedule(task, GO_ON)
+                trio.lowlevel.reschedule(task, WAKE)
             waiting.clear()
     assert left == []
     with trio.move_on_after(0) as scope:

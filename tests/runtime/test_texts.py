@@ -20,13 +20,13 @@ from keyrun.runtime import (
     Retry,
     RunFailed,
     Runtime,
-    admission,
     current_step,
     entity,
     machine,
     step,
     workflow,
 )
+from keyrun.runtime.queue import admission
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

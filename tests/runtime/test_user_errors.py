@@ -421,7 +421,7 @@ async def test_a_log_handler_that_raises_disturbs_nobody(
     try:
         async with open_test_runtime(workflows=[job, healthy]) as rt:
             await check_failed(rt, job)
-            monkeypatch.setattr("keyrun.runtime.driver._start", raise_unspeakable)
+            monkeypatch.setattr("keyrun.runtime.execution.driver._start", raise_unspeakable)
             await rt.submit(healthy, key="k")
             await trio.sleep(100)
             assert [key.key for key in await rt.keys(quarantined=True)] == ["k"]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError
 from tests.storage.values import same, values
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyrun.errors import KeyrunError
+from keyrun._errors import KeyrunError
 from keyrun.storage.errors import StoreCorrupt, StoreTooNew
 from keyrun.storage.record import VERSION, check, seal, unseal
 

@@ -11,13 +11,13 @@ from typing import Any
 import trio
 
 from keyrun import Runtime
-from keyrun.runtime.journal.journal import Entry, Journal
-from keyrun.runtime.order.delays import Delays
-from keyrun.runtime.order.places import Places
-from keyrun.runtime.outbox import Outbox
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.queue.delays import Delays
+from keyrun.runtime.queue.outbox import Outbox
+from keyrun.runtime.queue.queue_window import Places
+from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.run.journal import Entry, Journal
 from keyrun.runtime.steps import outcome
-from keyrun.runtime.steps.current import CurrentStep
+from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.storage.group import Group
 from keyrun.storage.group_commit import GroupCommit
 from keyrun.stress import child
@@ -113,7 +113,7 @@ def delay() -> None:
     def hasty(self: Delays, submission: Submission, due: float) -> None:
         admit(self, submission, due)
         self._heap[:] = [(0.0, number) for _, number in self._heap]
-        self._changed.set()
+        self._loop.wake()
 
     replace(Delays, "_admit", hasty)
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from keyrun.flows.scope import Given
-from keyrun.runtime.context import Context
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
+from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import Port, durable
 from keyrun.runtime.graphs.node import FailurePort, with_ports
-from keyrun.runtime.journal.scope import watched
+from keyrun.runtime.run.scope import watched
+from keyrun.runtime.texts import type_of
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.waiting.receiving import wait_approval
-from keyrun.runtime.wording import type_of
+from keyrun.runtime.waiting.receive import wait_approval
 
 FAILING = ("rejected", "timeout")
 """The ports by which the node fails if no edge takes them."""

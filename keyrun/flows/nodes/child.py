@@ -6,10 +6,10 @@ from typing import Any
 from keyrun.flows.errors import NodeFailed
 from keyrun.flows.scope import Given, scope
 from keyrun.flows.templates import fillable
-from keyrun.runtime.context import Context
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import durable
-from keyrun.runtime.graphs.told import copied
-from keyrun.runtime.workflow import Workflow
+from keyrun.runtime.graphs.node_input import copied
 
 
 def child(

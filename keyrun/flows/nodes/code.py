@@ -22,8 +22,8 @@ from keyrun.flows.extras import need
 from keyrun.flows.scope import Given, environment, names, scope
 from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
-from keyrun.runtime.graphs.allowance import OUTPUT
 from keyrun.runtime.graphs.errors import OutputTooLarge
+from keyrun.runtime.graphs.output_limit import OUTPUT
 
 Language = Literal["python", "javascript", "wasm"]
 LANGUAGES: tuple[Language, ...] = ("python", "javascript", "wasm")

@@ -10,8 +10,8 @@ from keyrun.flows.scope import Given, scope
 from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
 from keyrun.flows.web import Exchange
-from keyrun.runtime.graphs.allowance import OUTPUT
-from keyrun.runtime.steps.current import current_step
+from keyrun.runtime.graphs.output_limit import OUTPUT
+from keyrun.runtime.steps.current_step import current_step
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

@@ -23,7 +23,7 @@ from keyrun.runtime import (
     entity,
     workflow,
 )
-from keyrun.runtime.schedules.schedules import firing_id
+from keyrun.runtime.schedules.service import firing_id
 from keyrun.testing import EPOCH
 from tests.faults.simulated.acting import Act, Fault, act, scene
 from tests.faults.simulated.family import NESTS, nested, task_at_random, worth_of

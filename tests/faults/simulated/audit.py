@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from keyrun.runtime import FailureKind, State
-from keyrun.runtime.journal.entry import Entry
+from keyrun.runtime.records.journal_entry import Entry
 from keyrun.storage import PayloadCodec
 from tests.faults.simulated.casting import Role
 from tests.faults.simulated.world import UNDO, Known, World, log_of

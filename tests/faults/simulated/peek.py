@@ -7,10 +7,10 @@ is checked when it counts, not when all is over.
 from bisect import bisect_left
 from typing import Any
 
-from keyrun.runtime.ids import number_in
-from keyrun.runtime.journal.journal import Journal
-from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.records import Standing, Submission
+from keyrun.runtime.records.ids import number_in
+from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.tables import Ledger
+from keyrun.runtime.run.journal import Journal
 from keyrun.storage import MemoryStore, PayloadCodec
 from keyrun.storage.record import unseal
 from keyrun.storage.store import upper_bound

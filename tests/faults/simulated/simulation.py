@@ -45,14 +45,14 @@ ENOUGH: tuple[str, ...] = ()
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
-    "keyrun.runtime.order.places.WINDOW": (1, 2, 3),
-    "keyrun.runtime.recovery.recovery.PAGE": (1, 2, 3),
-    "keyrun.runtime.order.entrance.SLACK": (0, 1, 64),
-    "keyrun.runtime.order.entrance.AT_HAND": (0, 1, 10_000),
+    "keyrun.runtime.queue.queue_window.WINDOW": (1, 2, 3),
+    "keyrun.runtime.recovery.startup.PAGE": (1, 2, 3),
+    "keyrun.runtime.queue.concurrency_gate.SLACK": (0, 1, 64),
+    "keyrun.runtime.queue.concurrency_gate.AT_HAND": (0, 1, 10_000),
     "keyrun.actors.pool.PASS": (1, 2, 256),
-    "keyrun.runtime.delivery.AT_ONCE": (1, 2, 16),
-    "keyrun.runtime.delivery.WINDOW": (1, 2, 256),
-    "keyrun.runtime.delivery.MAX_BACKING_OFF": (0, 1, 10_000),
+    "keyrun.runtime.queue.delivery.AT_ONCE": (1, 2, 16),
+    "keyrun.runtime.queue.delivery.WINDOW": (1, 2, 256),
+    "keyrun.runtime.queue.delivery.MAX_BACKING_OFF": (0, 1, 10_000),
 }
 """Sizes that are too large to matter in a small world, and what they are there instead."""
 
@@ -312,7 +312,9 @@ def played(simulation: S, seed: int) -> S:
         logger.setLevel(logging.CRITICAL + 1)
         stack.enter_context(seeded(seed))
         # Else ids that are made would not be the same again.
-        stack.enter_context(patch("keyrun.runtime.ids.token_hex", lambda size: "0" * 2 * size))
+        stack.enter_context(
+            patch("keyrun.runtime.records.ids.token_hex", lambda size: "0" * 2 * size)
+        )
         for name, size in simulation.small.items():
             stack.enter_context(patch(name, size))
         trio.run(simulation.run, clock=MockClock(autojump_threshold=0))

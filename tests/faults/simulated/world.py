@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from keyrun.runtime import CurrentStep, RunOutcome, State
-from keyrun.runtime.records import Standing
+from keyrun.runtime.records.submission import Standing
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from keyrun.storage.record import unseal

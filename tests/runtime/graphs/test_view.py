@@ -18,10 +18,10 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.ledger import Ledger
-from keyrun.runtime.views.drawings import Drawings
-from keyrun.runtime.views.reading import Reading
-from keyrun.runtime.workflow import Registry
+from keyrun.runtime.definitions.workflow import Registry
+from keyrun.runtime.inspect.execution_graphs import Drawings
+from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
 from keyrun.testing import open_test_runtime, virtual_wall

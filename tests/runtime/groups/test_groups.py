@@ -31,7 +31,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.groups import groups as groups_module
+from keyrun.runtime.groups import service as groups_module
 from keyrun.storage import LmdbStore, MemoryStore, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -147,7 +147,7 @@ async def test_whoever_has_seen_enough_leaves_nothing_behind(
         for _ in range(3):
             async for _outcome in group:
                 break
-        watched = rt._engine.watched
+        watched = rt._engine.runs._callbacks
         assert watched == {}
         with trio.move_on_after(10) as scope:
             await group.results()

@@ -21,8 +21,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.journal.journal import Journal
-from keyrun.runtime.run import Run
+from keyrun.runtime.run.journal import Journal
+from keyrun.runtime.run.run import Run
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 

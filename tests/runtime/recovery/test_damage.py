@@ -21,7 +21,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.ledger import sealed
+from keyrun.runtime.records.tables import sealed
 from keyrun.storage import StoreCorrupt, unseal
 from keyrun.testing import RecordingHook, open_test_runtime, replay
 from tests.runtime.fragile import FragileStore
@@ -253,8 +253,8 @@ async def test_no_damaged_record_keeps_anything_from_being_listed(
 async def test_the_listing_shows_damage_among_the_sound_and_pages_over_it(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.views.listing.PAGE", 3)
-    monkeypatch.setattr("keyrun.runtime.recovery.damage.PAGE", 2)
+    monkeypatch.setattr("keyrun.runtime.inspect.listing.PAGE", 3)
+    monkeypatch.setattr("keyrun.runtime.records.damage.PAGE", 2)
     store = await a_store(runs=10)
     for number in (2, 3, 4, 9):
         store.damage("runs", record_of(store, "runs", number))

@@ -23,13 +23,13 @@ from keyrun.runtime import (
     UnknownRun,
     current_step,
     open_reader,
-    settlement,
     step,
     workflow,
 )
-from keyrun.runtime import driver as driver_module
-from keyrun.runtime.order import line, serving
-from keyrun.runtime.run import Run
+from keyrun.runtime.execution import driver as driver_module
+from keyrun.runtime.queue import key_actor, key_queue
+from keyrun.runtime.run import settlement
+from keyrun.runtime.run.run import Run
 from keyrun.runtime.unwinding import Halt
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
@@ -98,13 +98,13 @@ def of_run(run: Run, *_: Any) -> str:
 
 
 FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
-    "drive": (serving, "drive", of_run),
+    "drive": (key_actor, "drive", of_run),
     "settle": (driver_module, "settle", of_run),
-    "load": (line, "load", lambda line, *rest: line.key),
+    "load": (key_queue, "load", lambda line, *rest: line.key),
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),
     "conclude": (driver_module, "_conclude", of_run),
-    "leave": (line.Line, "leave", lambda line, *_: line.key),
-    "window": (line.Line, "read_window", lambda line, *_: line.key),
+    "leave": (key_queue.Line, "leave", lambda line, *_: line.key),
+    "window": (key_queue.Line, "read_window", lambda line, *_: line.key),
 }
 
 
@@ -566,7 +566,7 @@ async def test_a_key_that_is_held_by_a_quarantined_run_is_listed_and_released(
 async def test_keys_are_paged_with_and_without_the_filter(
     autojump_clock: MockClock, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.views.keys.PAGE", 3)
+    monkeypatch.setattr("keyrun.runtime.inspect.keys.PAGE", 3)
     fault.key_of = lambda run: "bad" if run.key.startswith("bad") else ""
     names = [f"bad{n}" for n in range(5)] + [f"ok-{n:02}" for n in range(7)]
     async with open_test_runtime(workflows=[job]) as rt:

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from keyrun.runtime import Context, State, Workflow, current_step, step, workflow
-from keyrun.runtime.loading import assemble
-from keyrun.runtime.order import entrance
-from keyrun.runtime.recovery import recovery
+from keyrun.runtime.queue import concurrency_gate
+from keyrun.runtime.recovery import startup
+from keyrun.runtime.run.loading import assemble
 from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
 from keyrun.storage.batch import Tables
 from keyrun.testing import RecordingHook, open_test_runtime
@@ -66,9 +66,9 @@ async def test_runs_of_many_keys_go_on_with_all_that_they_had(
 ) -> None:
     """Journals, memos and the mappings of keys, where they are read together and where not; those
     that are not let in at once are read later."""
-    monkeypatch.setattr(recovery, "PAGE", 7)
-    monkeypatch.setattr(recovery, "TOGETHER", 3)
-    monkeypatch.setattr(entrance, "SLACK", 0)
+    monkeypatch.setattr(startup, "PAGE", 7)
+    monkeypatch.setattr(startup, "TOGETHER", 3)
+    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
     killed = False
 
     @step
@@ -114,8 +114,8 @@ async def test_recovery_can_itself_be_interrupted_at_every_commit(
     second: int,
 ) -> None:
     """Each interruption is written down once, however often recovery begins anew."""
-    monkeypatch.setattr(recovery, "PAGE", 3)
-    monkeypatch.setattr(recovery, "MARKS", 3)
+    monkeypatch.setattr(startup, "PAGE", 3)
+    monkeypatch.setattr(startup, "MARKS", 3)
     store = FragileStore()
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         for n in range(10):
@@ -180,7 +180,7 @@ async def test_thousands_of_pending_runs_go_on_in_order(
 async def test_delayed_runs_that_are_due_while_the_others_are_counted_are_counted_once(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 1)
+    monkeypatch.setattr(startup, "PAGE", 1)
     store = MemoryStore()
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         await rt.pause_all()
@@ -386,7 +386,7 @@ async def test_numbers_are_never_used_twice_over_crashes(
 async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 3)
+    monkeypatch.setattr(startup, "PAGE", 3)
     done: list[int] = []
 
     @step
@@ -438,8 +438,8 @@ async def test_the_garbage_collector_rests_while_runs_are_loaded_and_at_no_other
     async def job(ctx: Context) -> None:
         await ctx.step(work)
 
-    monkeypatch.setattr("keyrun.runtime.order.line.assemble", look)
-    monkeypatch.setattr(recovery, "PAGE", 3)
+    monkeypatch.setattr("keyrun.runtime.queue.key_queue.assemble", look)
+    monkeypatch.setattr(startup, "PAGE", 3)
     (gc.enable if enabled else gc.disable)()
     store = MemoryStore()
     async with open_test_runtime(store, workflows=[job]) as rt:
@@ -467,7 +467,7 @@ async def test_the_garbage_collector_goes_on_when_the_index_cannot_be_read(
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         await rt.submit(log.job, key="k", run_id="r")
         store.crash()
-    monkeypatch.setattr(recovery, "_wake", unreadable)
+    monkeypatch.setattr(startup, "_wake", unreadable)
     with pytest.raises(OSError, match="no such page"):
         async with open_test_runtime(store, workflows=[log.job]):
             await trio.sleep(1)
@@ -501,8 +501,8 @@ class BusyStore(MemoryStore):
 async def test_a_run_that_ends_while_the_index_is_read_is_not_found_there_again(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 1)
-    monkeypatch.setattr(recovery, "PASSES", 1000)
+    monkeypatch.setattr(startup, "PAGE", 1)
+    monkeypatch.setattr(startup, "PASSES", 1000)
     ran: list[str] = []
 
     @step

@@ -1,0 +1,1 @@
+"""Definitions: `@step`, `@workflow`, and the registry of workflows."""

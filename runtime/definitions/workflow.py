@@ -1,0 +1,262 @@
+"""Workflows: how a run decides what to do next, written as an async function."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
+
+from keyrun.runtime.definitions import fingerprint
+from keyrun.runtime.definitions.step import StepFunction, return_type
+from keyrun.runtime.errors import UnknownWorkflow
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.texts import check_text
+from keyrun.runtime.values import Failure
+
+if TYPE_CHECKING:
+    from keyrun.runtime.policies.checkpoint import Checkpoint
+    from keyrun.runtime.policies.resources import Resources
+
+I = TypeVar("I")  # noqa: E741 (the input)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+WhileWaiting = Literal["hold", "yield"]
+WhenFull = Literal["queue", "reject"]
+CompensateOn = Literal["completed", "attempted"]
+
+
+class Workflow(Generic[I, T_co]):
+    """A named, versioned way to run; `@workflow` and `@machine` make it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        version: int,
+        limits: Limits,
+        retry: Retry | None,
+        input_type: Any,
+        result_type: Any,
+        kind: Literal["function", "machine", "graph"] = "function",
+        compensate_on: CompensateOn = "completed",
+        while_waiting: WhileWaiting = "hold",
+        instances: int | None = None,
+        when_full: WhenFull = "queue",
+        checkpoint: "Checkpoint | None" = None,
+        written: Callable[..., Any] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name or len(check_text(name, "name").encode()) > 200:
+            raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise ValueError(f"version must be a whole number of at least 1, got {version!r}")
+        if compensate_on not in get_args(CompensateOn):
+            raise ValueError(
+                f"compensate_on must be 'completed' or 'attempted', got {compensate_on!r}"
+            )
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits must be Limits, got {limits!r}")
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(f"retry must be a Retry, got {retry!r}")
+        if instances is not None and (
+            isinstance(instances, bool) or not isinstance(instances, int) or instances < 1
+        ):
+            raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
+        if checkpoint is not None:
+            from keyrun.runtime.policies.checkpoint import Checkpoint
+
+            if not isinstance(checkpoint, Checkpoint):
+                raise TypeError(
+                    f"checkpoint must be EverySteps, EverySeconds or Manual, got {checkpoint!r}"
+                )
+        if when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full must be 'queue' or 'reject', got {when_full!r}")
+        if while_waiting not in ("hold", "yield"):
+            raise ValueError(f"while_waiting must be 'hold' or 'yield', got {while_waiting!r}")
+        self.function = function
+        self.name = name
+        self.version = version
+        self.limits = limits
+        self.retry = retry
+        self.input_type = input_type
+        self.result_type = result_type
+        self.kind = kind
+        self.compensate_on = compensate_on
+        self.while_waiting = while_waiting
+        self.instances = instances
+        self.when_full = when_full
+        self.checkpoint = checkpoint
+        self._written = written or function
+        self.takes_input = len(inspect.signature(function).parameters) > 1
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def fingerprint(self) -> bytes | None:
+        """Tells this code from other code of the same name and version; None where nobody can."""
+        return fingerprint.of_function(self._written)
+
+    def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
+        """Which of the steps that have a compensation are undone when the run ends so."""
+        return idents
+
+    def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
+        """The step with the compensation of `ident`, if that is known without running the code."""
+        return None
+
+    def registered(self, shared: "Resources | None") -> None:
+        """It is given to a runtime, whose runs share some resources: the time to refuse what cannot
+        be run."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for unit tests of it."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} v{self.version}>"
+
+
+def _check_signature(function: Callable[..., Any]) -> None:
+    signature = inspect.signature(function)
+    try:
+        # As it will be called: with the context, or with context and input.
+        signature.bind(*[None, None] if len(signature.parameters) > 1 else [None])
+    except TypeError:
+        raise TypeError(
+            f"a workflow takes the context, and one input if it has any; {function.__name__} takes "
+            f"{signature}: put several values into a dict, a tuple or a class"
+        ) from None
+
+
+def _input_type(function: Callable[..., Any]) -> Any:
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) < 2:
+        return Any
+    try:
+        return get_type_hints(function).get(parameters[1], Any)
+    except Exception:
+        return Any
+
+
+Function = Callable[[Any, I], Coroutine[Any, Any, T]]
+NoInput = Callable[[Any], Coroutine[Any, Any, T]]
+
+
+class _Decorator:
+    """What `@workflow(...)` returns: only its type matters."""
+
+    @overload
+    def __call__(self, function: Function[I, T], /) -> Workflow[I, T]: ...
+    @overload
+    def __call__(self, function: NoInput[T], /) -> Workflow[None, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise AssertionError("only for the type checker")
+
+
+@overload
+def workflow(function: Function[I, T], /) -> Workflow[I, T]: ...
+@overload
+def workflow(function: NoInput[T], /) -> Workflow[None, T]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = ...,
+    version: int = ...,
+    limits: Limits = ...,
+    retry: Retry | None = ...,
+    compensate_on: CompensateOn = ...,
+    while_waiting: WhileWaiting = ...,
+    instances: int | None = ...,
+    when_full: WhenFull = ...,
+    checkpoint: "Checkpoint | None" = ...,
+) -> _Decorator: ...
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    retry: Retry | None = None,
+    compensate_on: CompensateOn = "completed",
+    while_waiting: WhileWaiting = "hold",
+    instances: int | None = None,
+    when_full: WhenFull = "queue",
+    checkpoint: "Checkpoint | None" = None,
+) -> Any:
+    """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
+
+    What is between its steps is ordinary code that may be run again: it decides, and has no
+    effects of its own. `retry` is for those of its steps that have no policy of their own. With
+    `compensate_on="attempted"` steps that failed or were cut off are undone, too.
+    `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
+    signal, an approval or a child. `instances` is how many runs may be under way, from start to
+    end; others wait, or with `when_full="reject"` are refused when they are submitted.
+    `checkpoint` is how often it waits until what was done is durable, if not before every step.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"a workflow is an async function, and {function!r} is none")
+        _check_signature(function)
+        return Workflow(
+            function,
+            name=name or function.__name__,
+            version=version,
+            limits=limits,
+            retry=retry,
+            compensate_on=compensate_on,
+            input_type=_input_type(function),
+            result_type=return_type(function),
+            while_waiting=while_waiting,
+            instances=instances,
+            when_full=when_full,
+            checkpoint=checkpoint,
+        )
+
+    return decorate if function is None else decorate(function)
+
+
+class Registry:
+    """The workflows of a runtime, by name and version."""
+
+    def __init__(
+        self, workflows: Iterable[Workflow[Any, Any]], resources: "Resources | None" = None
+    ) -> None:
+        self._versions: dict[str, dict[int, Workflow[Any, Any]]] = {}
+        for each in workflows:
+            if not isinstance(each, Workflow):
+                raise TypeError(
+                    f"workflows must be made with @workflow, @machine or Graph, got {each!r}"
+                )
+            versions = self._versions.setdefault(each.name, {})
+            if versions.get(each.version, each) is not each:
+                raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
+            each.registered(resources)
+            # Now, and not when it is first needed: its file may be replaced by then.
+            _ = each.fingerprint
+            versions[each.version] = each
+        self._latest = {name: known[max(known)] for name, known in self._versions.items()}
+
+    def __iter__(self) -> "Iterator[Workflow[Any, Any]]":
+        for versions in self._versions.values():
+            yield from versions.values()
+
+    def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
+        """The highest version of a workflow, which new runs take."""
+        if type(wanted) is Workflow and (latest := self._latest.get(wanted.name)) is not None:
+            return latest
+        name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
+        latest = self._latest.get(name) if isinstance(name, str) else None
+        if latest is None:
+            known = ", ".join(sorted(self._versions)) or "none"
+            raise UnknownWorkflow(
+                f"{wanted!r} is not a workflow of this runtime, which has: {known}; give it to "
+                "open_runtime(workflows=[...])"
+            )
+        return latest
+
+    def find(self, name: str, version: int) -> Workflow[Any, Any] | None:
+        """One version of a workflow, or None if this runtime does not have it."""
+        versions = self._versions.get(name)
+        return None if versions is None else versions.get(version)

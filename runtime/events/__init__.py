@@ -1,0 +1,1 @@
+"""Events: their types, the emitter, subscriptions, and log lines."""

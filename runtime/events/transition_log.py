@@ -1,0 +1,85 @@
+"""The transition log: logs when runs start, wait, resume and end, at INFO.
+
+It listens to events like anybody else, so a line comes after the commit that makes it true. While
+the logger does not want INFO it does not listen, and costs one look at the level per commit.
+Failures are logged elsewhere, at their own level.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.events.logs import fields, logger, title
+from keyrun.runtime.events.types import Brief, Event, EventKind, RunEvent, WaitEvent, in_full
+
+if TYPE_CHECKING:
+    from keyrun.runtime.events.feed import Feed
+
+_SAID = {
+    EventKind.RUN_STARTED: "started",
+    EventKind.RUN_RESUMED: "resumed",
+    EventKind.RUN_RECOVERED: "resumed after a restart",
+    EventKind.RUN_CONTINUED: "continued with another input",
+    EventKind.RUN_PAUSED: "paused",
+    EventKind.RUN_CANCELLING: "is being cancelled",
+    EventKind.RUN_COMPENSATING: "is being compensated",
+    EventKind.RUN_REDRIVEN: "redriven",
+    EventKind.RUN_SUCCEEDED: "succeeded",
+    EventKind.RUN_CANCELLED: "cancelled",
+}
+
+
+class TransitionLog:
+    """Logs the transitions of all runs while the logger wants INFO."""
+
+    run_id: str | None = None
+
+    def __init__(self, feed: "Feed") -> None:
+        self._feed = feed
+        self._wanted = logging.getLogger(logger.name).isEnabledFor
+        self._listens = False
+        self.look_at_level()
+
+    def look_at_level(self, group: Any = None) -> None:
+        """Begin to listen, or stop, if the level of the logger was changed."""
+        if self._wanted(logging.INFO) is not self._listens:
+            self._listens = not self._listens
+            if self._listens:
+                self._feed.add(self)
+            else:
+                self._feed.remove(self)
+
+    def take(self, events: Sequence[Event | Brief]) -> None:
+        """Log the transitions among these events."""
+        for event in events:
+            kind: Any = event[0]
+            if kind is EventKind.RUN_WAITING:
+                assert isinstance(event, WaitEvent)
+                _log(event, _waits(event))
+            elif kind in _SAID:
+                told = in_full(event)[0] if type(event) is tuple else event
+                if isinstance(told, RunEvent):
+                    _log(told, _said(told))
+
+    def end(self) -> None:
+        """Nothing will happen any more."""
+
+
+def _log(event: RunEvent | WaitEvent, message: str) -> None:
+    about = event.run_id, event.key, event.workflow
+    extra = fields(str(event.kind), *about)
+    logger.log(logging.INFO, "%s: %s", title(*about), message, extra=extra)
+
+
+def _waits(event: WaitEvent) -> str:
+    limit = "" if event.delay is None else f", for at most {event.delay:.3f} s"
+    return f"waits for {event.waiting_on}{limit}"
+
+
+def _said(event: RunEvent) -> str:
+    said = _SAID[event.kind]
+    if event.generation > 1:
+        said += f" in generation {event.generation}"
+    if event.elapsed is not None:
+        said += f" after {event.elapsed:.3f} s and {event.steps_done} steps"
+    return said if event.reason is None else f"{said}: {event.reason}"

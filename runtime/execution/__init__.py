@@ -1,0 +1,1 @@
+"""Execution: the context of a workflow, the driver, gather, and compensation."""

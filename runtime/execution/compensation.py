@@ -1,0 +1,233 @@
+"""Undoing: what a run has done is undone when it fails or is cancelled.
+
+1. A step that has a compensation says so in the journal when it completes, or where an attempt is
+   enough, when it is begun.
+2. When the run comes to an end that is no success, one entry says how it will end and what is to be
+   undone. From then on its workflow is not driven any more, whatever happens.
+3. The compensations run one after the other, the last step first. Each is a step with an outcome of
+   its own, so each is done once, also after a crash. Cancel, deadline and limits of the run do not
+   bind them. One that fails for good is recorded, and the rest still run.
+4. The run ends as was decided.
+
+Which function undoes which step is known from the code alone. After a restart the workflow is
+rehearsed against its journal to find that out, which has no effects.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+import trio
+
+from keyrun.runtime.definitions.step import StepFunction, as_step
+from keyrun.runtime.errors import NonDeterminism, StepFailed
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.inspect.exported import Records
+from keyrun.runtime.records.journal_entry import COMPENSATION, Entry
+from keyrun.runtime.records.submission import read_failure, write_failure
+from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.continue_as import input_of
+from keyrun.runtime.run.quarantine import quarantine, quarantine_input
+from keyrun.runtime.run.run import NOT_DRIVEN, Run
+from keyrun.runtime.run.settlement import settle
+from keyrun.runtime.steps.attempts import attempts
+from keyrun.runtime.texts import unreadable_outcome
+from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_fatal
+from keyrun.runtime.values import Failure, QuarantineCause, State
+
+if TYPE_CHECKING:
+    from keyrun.runtime.records.journal_entry import Memory
+
+
+@attrs.frozen(kw_only=True)
+class Compensation:
+    """What a compensation is told: why it runs, which step failed and how if one did, the step that
+    it undoes with its output, what else is to be undone after it, and the input of the run."""
+
+    why: Literal["failed", "cancelled"]
+    failed: str | None
+    error: Failure | None
+    step: str
+    output: Any
+    left: tuple[str, ...]
+    run_input: Any
+
+
+def decide(
+    run: Run,
+    state: State,
+    *,
+    reason: str | None = None,
+    failure: Failure | None = None,
+    dead: bool = False,
+) -> bool:
+    """Write down that the run will end so when all is undone. Says whether there is anything to
+    undo."""
+    journal = run.journal
+    noted = list(journal.undoable or ())
+    # What was cut off comes after all that has its outcome, and so is undone first.
+    noted.sort(key=lambda ident: not journal.has_outcome(ident))
+    idents = run.workflow.to_undo(noted, failure)
+    if not idents:
+        return False
+    fields = (str(state), reason, write_failure(failure), dead, idents)
+    run.write(Entry.UNDO, "", *fields)
+    journal.undoing = list(fields)
+    standing = run.standing
+    standing.failure, standing.waiting_on = failure, None
+    if standing.state is State.WAITING:
+        standing.state = State.RUNNING
+    standing.compensation = journal.compensation()
+    run.store_standing()
+    if run.engine.feed is not None:
+        emitter.compensating(run.engine.feed, run, reason)
+    run.rewind()
+    return True
+
+
+def _store_progress(run: Run) -> None:
+    """Stage how far the compensation is, if that has changed."""
+    progress = run.journal.compensation()
+    if run.standing.compensation != progress:
+        run.standing.compensation = progress
+        # Compensations are no steps of the workflow.
+        run.standing.steps_done = run.journal.steps_done()
+        run.store_standing()
+
+
+async def undo(run: Run) -> bool:
+    """Run the compensations that have not run, then end the run. Says whether it has ended."""
+    journal, engine = run.journal, run.engine
+    assert journal.undoing is not None
+    stored, reason, failed, dead, idents = journal.undoing
+    state, failure = State(stored), read_failure(failed)
+    run.undoing = True
+    run.deadline = inf
+    run.begin()
+    # A store of an earlier Keyrun has it in the journal only.
+    run.standing.compensation, run.standing.failure = journal.compensation(), failure
+    try:
+        run_input = engine.codec.decode(input_of(run), run.workflow.input_type)
+    except BaseException as error:  # classes of the user may raise anything
+        if is_fatal(error):
+            raise
+        quarantine_input(run, error)
+        return False
+    scope = run.scope = engine.actors.scope()
+    branch = Branch(run, COMPENSATION, apart=True)
+    left: list[str] = []
+    try:
+        compensators = run.compensators or {}
+        contradiction: NonDeterminism | None = None
+        if not compensators.keys() >= set(idents):
+            compensators, contradiction = await _collect(run, run_input)
+        for at in range(len(idents) - 1, -1, -1):
+            ident = idents[at]
+            step = compensators.get(ident) or run.workflow.undone_by(ident)
+            if step is None:
+                said = f"nothing in the code says any more how to undo the step {ident!r}"
+                cause = QuarantineCause.CONTRADICTION
+                if contradiction is not None:
+                    said, cause = f"{said}: {contradiction}", contradiction.cause
+                quarantine(run, cause, said)
+                return False
+            try:
+                output = _output(run, step, journal.memories.get(ident))
+            except BaseException as error:  # classes of the user may raise anything
+                if is_fatal(error):
+                    raise
+                quarantine(run, QuarantineCause.OUTCOME, unreadable_outcome(ident, error))
+                return False
+            given = Compensation(
+                why="failed" if state is State.FAILED else "cancelled",
+                failed=None if failure is None else failure.step,
+                error=failure,
+                step=ident,
+                output=output,
+                left=tuple(reversed(idents[:at])),
+                run_input=run_input,
+            )
+            if not await _compensate(branch, step, ident, given):
+                left.append(ident)
+            _store_progress(run)
+    except Halt:
+        pass
+    except trio.Cancelled:
+        if not scope.cancel_called:
+            raise
+    finally:
+        branch.close()
+        run.scope = NOT_DRIVEN
+        run.spent = scope.cancel_called
+        scope.deadline = inf
+    if run.unwinding is Unwind.LEAVE:
+        return False
+    _end(run, state, reason, failure, dead, left)
+    return True
+
+
+def _end(
+    run: Run, state: State, reason: str | None, failure: Failure | None, dead: bool, left: list[str]
+) -> None:
+    if left:
+        named = ", ".join(map(repr, left))
+        said = f"compensations failed, and these steps are not undone: {named}"
+        log(run, "compensation_failed", said)
+        cause = run.journal.last_failure
+        if failure is None:
+            assert cause is not None
+            failure = attrs.evolve(cause, reason=said, cause=cause)
+        failure = attrs.evolve(failure, left=tuple(left))
+        if reason is None and state is State.FAILED:
+            reason = f"{failure.reason}; {said}"
+    settle(run, state, reason=reason, failure=failure, dead=dead)
+
+
+async def _compensate(
+    branch: Branch, step: StepFunction[..., Any], ident: str, given: Compensation
+) -> bool:
+    """Undo one step. Says whether that was done."""
+    compensate = step.set.compensate
+    assert compensate is not None
+    name = COMPENSATION + ident
+    memory = branch.run.journal.memory(name)
+    if memory.outcome is None:
+        try:
+            await attempts(branch, as_step(compensate), name, memory, (given,), {})
+        except StepFailed:
+            return False
+    return memory.outcome is Entry.DONE
+
+
+def _output(run: Run, step: StepFunction[..., Any], memory: "Memory | None") -> Any:
+    """What the step returned; None if it failed, or was cut off."""
+    if memory is None or memory.outcome is not Entry.DONE:
+        return None
+    value = run.engine.codec.decode(memory.payload, step.declared)
+    read: Callable[[Any], Any] | None = step.read
+    return value if read is None else read(value)
+
+
+async def _collect(
+    run: Run, run_input: Any
+) -> tuple[dict[str, StepFunction[..., Any]], NonDeterminism | None]:
+    """Find out from the code which function undoes which step, as far as the code fits the journal,
+    and where it does not."""
+    # They stand above the driver, which needs this module.
+    from keyrun.runtime.execution.driver import one_pass
+    from keyrun.runtime.inspect.dry_run import Rehearsal
+
+    await run.gate()
+    ledger = run.engine.ledger
+    rows = await ledger.scan("journal", run.record)
+    entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
+    records = Records(run.submission, run.standing, entries)
+    rehearsal = Rehearsal(records, run.workflow, run.engine.codec, {})
+    with trio.CancelScope() as scope:
+        await one_pass(rehearsal, run_input, scope, lambda *_: None)
+    decision = rehearsal.decision
+    contradiction = decision if isinstance(decision, NonDeterminism) else None
+    return rehearsal.compensators or {}, contradiction

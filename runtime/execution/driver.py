@@ -1,0 +1,277 @@
+"""The driver: calls the workflow of a run, and again if need be, until it ends or leaves memory."""
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any
+
+import trio
+
+from keyrun.runtime.errors import (
+    ChildCancelled,
+    ChildFailed,
+    NonDeterminism,
+    StepFailed,
+)
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.execution.compensation import decide, undo
+from keyrun.runtime.execution.context import Context
+from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
+from keyrun.runtime.run.branch import Branch, contradicted
+from keyrun.runtime.run.continue_as import go_on, input_of, what_keeps
+from keyrun.runtime.run.quarantine import quarantine, quarantine_input
+from keyrun.runtime.run.run import NOT_DRIVEN, Run
+from keyrun.runtime.run.settlement import settle
+from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_cancellation, is_fatal, is_user_error, without
+from keyrun.runtime.values import Failure, FailureKind, QuarantineCause, State
+from keyrun.runtime.verdicts import CancelVerdict, Continuation, workflow_error
+from keyrun.storage.errors import StoreError
+
+Conclude = Callable[[Run, Any, Failure | None], bool | None]
+
+# To look a member up in its enum takes as long as a call.
+_RUNNING, _SUCCEEDED = State.RUNNING, State.SUCCEEDED
+
+
+def drive(run: Run) -> Awaitable[bool | None]:
+    """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
+    be driven again where the answer is None. The scope may be used up then."""
+    if run.standing.started_at is None and run.stopped:
+        return _stay(run)
+    if run.journal.undoing is not None:
+        return undo(run)
+    try:
+        input_ = run.engine.codec.decode(input_of(run), run.workflow.input_type)
+    except BaseException as error:  # classes of the user may raise anything
+        if is_fatal(error):
+            raise
+        return _hold_for_input(run, error)
+    instances = run.engine.instances
+    if instances is not None and not instances.enter(run):
+        return _stay(run)
+    if run.workflow.checkpoint is not None and run.cadence is None:
+        from keyrun.runtime.policies.checkpoint import Cadence
+
+        run.cadence = Cadence(run.workflow.checkpoint)
+    _start(run)
+    seat = run.seat = run.engine.actors.seat()
+    return one_pass(run, input_, seat.scope)
+
+
+async def _stay(run: Run) -> bool:
+    """A run that is held before it begins: its line is woken when that may have changed."""
+    if run.standing.cancel_requested:
+        settle(run, State.CANCELLED)
+        return True
+    return False
+
+
+async def _hold_for_input(run: Run, error: BaseException) -> bool | None:
+    """Quarantine a run that has not begun this pass, because `error` says that its input does not
+    fit; unless somebody has cancelled it."""
+    if run.standing.cancel_requested:
+        return _end(run, State.CANCELLED)
+    quarantine_input(run, error)
+    return False
+
+
+async def one_pass(
+    run: Run, input_: Any, scope: trio.CancelScope, conclude: Conclude | None = None
+) -> bool | None:
+    """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
+    pass."""
+    run.scope = scope
+    run.timed = run.spent = False
+    result: Any = None
+    failure: Failure | None = None
+    branch = Branch(run)
+    try:
+        if run.standing.cancel_requested:
+            run.unwind(Unwind.CANCEL)
+        if run.deadline < inf:
+            scope.deadline = run.deadline
+            run.timed = True
+        if run.unwinding is not None or run.timed:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            workflow = run.workflow
+            if run.journal.continued is not None:
+                # What it was before is gone for good first; and a loop that does nothing but go on
+                # lets others have their turn.
+                await run.gate()
+            context = Context(branch, input_)
+            if workflow.takes_input:
+                result = await workflow.function(context, input_)
+            else:
+                result = await workflow.function(context)
+        except (StepFailed, ChildFailed, ChildCancelled) as error:
+            failure = error.failure
+        except Halt:
+            if run.decision is None or run.unwinding is not None:
+                raise
+        except Exception as error:
+            # If not of this store, a StoreError is of one that the workflow uses itself.
+            failed = isinstance(error, StoreError) and run.engine.failure is not None
+            if failed or is_bug(error) or is_store_failure(error):
+                raise
+            failure = workflow_error(error)
+        except BaseException as error:
+            if scope.cancel_called or not is_user_error(error):
+                raise
+            failure = _failure_in(run, error, cancelled=False)
+        while conclude is None and run.held:
+            # Its last step was running when it was paused, or a time limit brought it here: what is
+            # paused does not end.
+            await run.hold()
+    except Halt:
+        pass
+    except StoreError:
+        raise
+    except BaseException as error:
+        failure = _failure_in(run, error, cancelled=scope.cancel_called)
+    finally:
+        branch.close()
+        run.scope = NOT_DRIVEN
+        # Only these can have cancelled it, and to ask costs more than a step of a run.
+        if run.timed or run.unwinding is not None:
+            run.spent = scope.cancel_called
+            scope.deadline = inf
+    return (conclude or _conclude)(run, result, failure)
+
+
+def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
+    """Return the failure that an error outside of `Exception` is, without the parts that only end
+    the pass: a nursery of the workflow wraps them. Raise the error if it is not the workflow's.
+    `cancelled` says whether the scope of the pass was cancelled."""
+    if is_fatal(error) or is_bug(error) or is_store_failure(error):
+        raise error
+    if not cancelled and is_cancellation(error):
+        # All of the runtime ends.
+        raise error
+    if not run.rehearsed:
+        # Nothing in between has looked at it, so a step may have left without giving this back.
+        run.line.holder = None
+    rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)
+    return None if rest is None else workflow_error(rest)
+
+
+def _start(run: Run) -> None:
+    standing, engine = run.standing, run.engine
+    if standing.started_at is None:
+        standing.started_at = engine.wall()
+        limit = run.submission.limits.run_timeout
+        standing.deadline = None if limit is None else engine.steady() + limit
+        standing.state = _RUNNING
+        if not run.journal.memories and run.journal.turn is None:
+            standing.fingerprint = run.workflow.fingerprint
+        if limit is not None:
+            run.store_standing()
+        if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):
+            emitter.started(engine.feed, run)
+    if standing.deadline is not None:
+        rest = standing.deadline - engine.steady()
+        limit = run.submission.limits.run_timeout
+        # A clock that was set back does not make it longer.
+        run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
+
+
+def _end(
+    run: Run,
+    state: State,
+    *,
+    reason: str | None = None,
+    failure: Failure | None = None,
+    dead: bool = False,
+) -> bool | None:
+    """End a run that has not succeeded, unless there is something to undo first."""
+    if run.journal.undoable and decide(run, state, reason=reason, failure=failure, dead=dead):
+        return None
+    settle(run, state, reason=reason, failure=failure, dead=dead)
+    return True
+
+
+def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
+    decision, standing = run.decision, run.standing
+    plain = decision is None and failure is None and run.unwinding is None
+    alone = run.deadline == inf and not standing.cancel_requested
+    expected = run.journal.expected
+    if plain and alone and (not run.journal.past or run.journal.unread() is None) and not expected:
+        # What most runs come to: nobody else had a say in it.
+        return _succeed(run, result)
+    if isinstance(decision, CancelVerdict):
+        return _end(run, State.CANCELLED, reason=decision.reason)
+    if standing.cancel_requested:
+        run.engine.parking.stay(run)
+        return _end(run, State.CANCELLED)
+    if isinstance(decision, NonDeterminism):
+        quarantine(run, decision.cause, str(decision))
+        return False
+    if decision is None or isinstance(decision, Continuation):
+        # What a workflow makes of being unwound, an error or even a value, says nothing.
+        if run.unwinding is Unwind.AGAIN:
+            run.rewind()
+            return None
+        if run.unwinding is Unwind.LEAVE:
+            return False
+        if run.unwinding is Unwind.EVICT:
+            return run.engine.parking.left(run)
+        if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
+            return _end(run, State.FAILED, failure=_out_of_time(run))
+    unread = run.journal.unread()
+    if unread is None and decision is None and expected is not None:
+        unread = expected.next()
+    if unread is not None:
+        said = contradicted(run.journal, unread, None)
+        quarantine(run, QuarantineCause.CONTRADICTION, said)
+        return False
+    if isinstance(decision, Failure):
+        return _end(run, State.FAILED, failure=decision)
+    if isinstance(decision, Continuation):
+        return _continue(run, decision)
+    if failure is not None:
+        return _end(run, State.FAILED, failure=failure, dead=True)
+    return _succeed(run, result)
+
+
+def _continue(run: Run, decision: Continuation) -> bool | None:
+    kept = what_keeps(run)
+    if kept is not None:
+        # A step that nothing could cut off was done after the workflow had decided.
+        failure = Failure(kind=FailureKind.WORKFLOW_ERROR, reason=kept)
+        return _end(run, State.FAILED, failure=failure, dead=True)
+    go_on(run, decision.input)
+    return None
+
+
+def _succeed(run: Run, result: Any) -> bool | None:
+    try:
+        payload = run.engine.codec.encode(result, run.workflow.result_type)
+    except BaseException as error:
+        if is_fatal(error):
+            raise
+        return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
+    settle(run, _SUCCEEDED, result=payload)
+    return True
+
+
+def _out_of_time(run: Run) -> Failure:
+    standing = run.standing
+    limit = run.submission.limits.run_timeout
+    # By the clock that is never set back.
+    elapsed = run.engine.steady() - (standing.deadline or 0.0) + (limit or 0.0)
+    last = run.journal.last_failure
+    step, attempt = standing.step, standing.attempt or None
+    if step is None and last is not None:
+        step, attempt = last.step, last.attempt
+    where = "" if step is None else f" at step {step!r}"
+    failure = Failure(
+        kind=FailureKind.RUN_TIMEOUT,
+        reason=f"the run took {elapsed:.3f} s{where}, and its run_timeout is {limit or 0:g} s",
+        step=step,
+        attempt=attempt,
+        elapsed=elapsed,
+        cause=last,
+    )
+    log(run, "run_timeout", failure.reason, failure)
+    return failure

@@ -1,0 +1,117 @@
+"""Gather: several branches of a run side by side.
+
+When a branch fails, one journal entry says which, and its siblings are cancelled. Driven again
+after a crash, the siblings give back what they had, and start nothing that they had not finished.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
+from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.expected import END, INSIDE
+from keyrun.runtime.run.journal import Call, Entry
+from keyrun.runtime.steps.execution import halt
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
+
+Start = Callable[[Any, Branch], Awaitable[Any]]
+
+
+async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[Any, ...]:
+    """The results of all `parts`, in their order, or what the first that failed raised."""
+    run = branch.run
+    branch.check()
+    if run.pending:
+        run.engine.suspension.callback = None
+    journal = run.journal
+    scope = f"{branch.prefix}g{branch.count('gather()')}"
+    ident = f"{scope}()"
+    decision = journal.memories.get(ident)
+    if journal.expected is not None:
+        name = ident[len(branch.prefix) :]
+        branch.pass_by(name + INSIDE)
+        missing = journal.expected and journal.expected.beyond(scope, len(parts))
+        if missing:
+            raise branch.contradicts(missing, None)
+    results: list[Any] = [None] * len(parts)
+    failed: list[BaseException] = []
+    left = len(parts)
+
+    async def live(index: int, nursery: trio.Nursery) -> None:
+        nonlocal left
+        child = branch.fork(f"{scope}.{index}/")
+        fails = decision is not None and decision.payload == index
+        if branch.lost or (decision is not None and not fails):
+            child.lost = child.bound = True
+        try:
+            if failed:
+                return
+            results[index] = await start(parts[index], child)
+            if journal.expected is not None:
+                child.check_ended()
+            if fails:
+                said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
+                raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
+        except BaseException as error:
+            if is_fatal(error) or (not failed and is_cancellation(error)):
+                raise
+            while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
+                await child.rest()
+            if not failed:
+                failed.append(error)
+                # First, so that losers that rest are not taken for all that is left.
+                for sibling in branch.forks:
+                    sibling.close()
+                if isinstance(error, Exception) and is_store_failure(error):
+                    # Else the siblings would be taken for cancelled by the workflow.
+                    run.engine.fail(error)
+                ended = branch.closed or isinstance(error, Halt) or run.engine.failure
+                if not (ended or is_bug(error)):
+                    _decide(branch, ident, index)
+                # What losers were given after the decision is asked for by nobody.
+                journal.abandon(f"{scope}.", halted=isinstance(error, Halt))
+                nursery.cancel_scope.cancel()
+        finally:
+            child.closed = True
+            left -= 1
+            if left:  # after the last one, the branch above goes on
+                journal.tasks -= 1
+                journal.look()
+                if run.parked and not failed:
+                    # All that is left may wait.
+                    run.engine.parking.consider(run)
+
+    if parts:
+        journal.tasks += left - 1
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(left):
+                    nursery.start_soon(live, index, nursery)
+        except* trio.Cancelled:
+            # That a branch failed is written down, so it comes before what else cancelled them.
+            if not failed:
+                raise
+        finally:
+            branch.forks.clear()
+    if failed:
+        journal.abandon(f"{scope}.", halted=isinstance(failed[0], Halt))
+        raise failed[0]
+    return tuple(results)
+
+
+def _decide(branch: Branch, ident: str, index: int) -> None:
+    """Write down which branch failed first, unless that is known."""
+    run = branch.run
+    memory = run.journal.memory(ident)
+    if memory.outcome is not None:
+        branch.pass_by(ident[len(branch.prefix) :] + END)
+        run.journal.deliver(memory)
+        return
+    memory.call = Call.GATHER
+    memory.payload = index
+    run.write(Entry.DONE, ident, int(Call.GATHER), None, 1, None, index)
+    run.journal.settled(ident, memory, Entry.DONE)

@@ -1,0 +1,204 @@
+"""Tracing: where a run of a graph is, retraced from its journal.
+
+Which nodes were skipped, and which edges taken, is in no record. It follows from the order of
+outcomes, so the tracing walks the frontier of the run again, outcome by outcome. It keeps the
+frontier between two looks, so that a look costs as much as happened since the last one.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from keyrun.runtime.graphs.activation import End
+from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
+from keyrun.runtime.graphs.node import read
+from keyrun.runtime.graphs.plan import Station, node_of
+from keyrun.runtime.graphs.stored_graph import Sketch
+from keyrun.runtime.records.journal_entry import Entry
+from keyrun.runtime.records.submission import read_failure
+from keyrun.runtime.run.journal import Journal
+from keyrun.runtime.run.memories import NODE_ENDED
+from keyrun.runtime.values import Failure, FailureKind
+from keyrun.storage.payload import PayloadCodec
+
+UNKNOWN = Failure(kind=FailureKind.WORKFLOW_ERROR, reason="the node failed")
+"""Stands for a failure that no record describes."""
+
+_DONE, _FAILED, _GAVE_UP = int(Entry.DONE), int(Entry.FAILED), int(Entry.GAVE_UP)
+_NOTE, _REDRIVEN = int(Entry.NOTE), int(Entry.REDRIVEN)
+_UNRELATED = frozenset(map(int, (Entry.TURN, Entry.UNDO, Entry.CONTINUED)))
+_AT_ONCE = 32
+"""Outcomes that are walked in one go."""
+
+
+class _Retraced(Frontier):
+    """A frontier that follows what is known to have happened."""
+
+    def __init__(self, sketch: Sketch, run_input: Any, reached: set[str]) -> None:
+        self.noted: Mapping[str, list[int]] = {}
+        self.guessed = False
+        """Whether an edge was taken or not by what was reached so far: more entries may show
+        another answer."""
+        self._reached = reached
+        super().__init__(
+            sketch.plan,
+            run_input,
+            max_concurrency=sketch.max_concurrency,
+            waves=sketch.schedule == "waves",
+        )
+
+    def _fired(self, station: Station, end: End) -> set[int]:
+        noted = self.noted.get(station.node.id)
+        if noted is not None:
+            return set(noted)
+        try:
+            return super()._fired(station, end)
+        except Exception:
+            # This process cannot evaluate the conditions.
+            return set(self.reached_from(station))
+
+    def reached_from(self, station: Station) -> list[int]:
+        """The edges out of a node that must have been taken, since nodes after it were reached."""
+        self.guessed = True
+        return [link.index for link in station.leaving if link.edge.target in self._reached]
+
+
+class NodeTimes:
+    """When the turns of nodes began and ended, and the number of their last attempt, by the name
+    of the turn."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, float] = {}
+        self.ended: dict[str, float] = {}
+        self.attempts: dict[str, int] = {}
+        self._totals: dict[str, tuple[int, float]] = {}
+
+    def take(self, fields: list[Any]) -> None:
+        """Take in an attempt that is over."""
+        kind, ident, at, *rest = fields
+        _, _, attempt, begun, _ = rest if kind == _DONE else (None, *rest[:3], None)
+        name = ident.partition("/")[0]
+        if begun is not None:
+            self.begun.setdefault(name, begun)
+        self.attempts[name] = attempt
+        if kind == _FAILED:
+            return
+        start, last = self.begun.get(name), self.ended.get(name)
+        self.ended[name] = at
+        if start is not None:
+            node = node_of(name)
+            turns, seconds = self._totals.get(node, (0, 0.0))
+            if last is None:
+                self._totals[node] = turns + 1, seconds + at - start
+            else:
+                self._totals[node] = turns, seconds + at - last
+
+    def mean(self, node: str) -> float | None:
+        """The mean time of the turns of a node that are over, in seconds."""
+        turns, seconds = self._totals.get(node, (0, 0.0))
+        return seconds / turns if turns else None
+
+
+class Tracing:
+    """What the journal of a run says of its nodes. `take` the entries in order, then `walk` until
+    it says that there is no more."""
+
+    def __init__(self, sketch: Sketch, codec: PayloadCodec, run_input: bytes) -> None:
+        self._sketch = sketch
+        self._codec = codec
+        self._input: Any = None
+        with suppress(Exception):
+            self._input = codec.decode(run_input)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all entries."""
+        self.times = NodeTimes()
+        self._ends: list[list[Any]] = []
+        """The entries that say how turns of nodes ended, the last one of each turn."""
+        self._ended: set[str] = set()
+        self._failed: list[str] = []
+        """What the graph says of the nodes that failed."""
+        self._reached: set[str] = set()
+        self._walk_again()
+
+    def _walk_again(self) -> None:
+        self.frontier = _Retraced(self._sketch, self._input, self._reached)
+        self._walked = 0
+
+    def take(self, entries: Iterable[list[Any]]) -> None:
+        """Take in the next entries."""
+        if self.frontier.guessed:
+            self._walk_again()
+        for fields in entries:
+            kind, ident = fields[0], fields[1]
+            if kind == _NOTE:
+                if fields[3] == NODE_ENDED:
+                    self._add(ident, fields)
+            elif kind == _REDRIVEN:
+                # What is tried again has not ended yet.
+                for name in self._failed:
+                    self._drop(name.removesuffix("/"))
+                self._walk_again()
+            elif ident == "graph()":
+                self._failed = fields[-1]
+            elif kind not in _UNRELATED:
+                self._reached.add(node_of(ident))
+                if kind in (_DONE, _FAILED, _GAVE_UP):
+                    self.times.take(fields)
+                    if kind != _FAILED and "/" not in ident:
+                        self._add(ident, fields)
+
+    def _add(self, ident: str, fields: list[Any]) -> None:
+        if ident in self._ended:
+            self._drop(ident)
+            self._walk_again()
+        self._ended.add(ident)
+        self._ends.append(fields)
+
+    def _drop(self, ident: str) -> None:
+        self._ended.discard(ident)
+        self._ends = [each for each in self._ends if each[1] != ident]
+
+    def walk(self, journal: Journal) -> bool:
+        """Walk past the next outcomes. `journal` is what all entries add up to: it lacks the
+        outcomes that a redrive took back. Says whether there are more."""
+        part = self._ends[self._walked : self._walked + _AT_ONCE]
+        self._walked += len(part)
+        for fields in part:
+            self._follow(journal, fields[1], fields)
+        return self._walked < len(self._ends)
+
+    def _follow(self, journal: Journal, ident: str, fields: list[Any]) -> None:
+        frontier = self.frontier
+        activation = frontier.active.get(node_of(ident)) or frontier.recall(ident)
+        if activation is None or activation.ident != ident:
+            return
+        node = activation.station.node
+        memory = journal.memories.get(ident)
+        if fields[0] == _NOTE:
+            _, on, port, fired, *failure = fields[3:]
+            known = read_failure(failure[0]) if failure else None
+            end = End(On(on), port, None, known or (UNKNOWN if on != On.COMPLETE else None))
+            frontier.noted = {node.id: fired}
+        elif memory is None or memory.outcome is None:
+            return
+        elif memory.outcome is Entry.DONE:
+            end = End(On.COMPLETE)
+            try:
+                end = End(On.COMPLETE, *read(node, self._codec.decode(fields[-1])))
+            except Exception:
+                # This process cannot read the output.
+                frontier.noted = {node.id: frontier.reached_from(activation.station)}
+        else:
+            assert memory.failure is not None
+            refused = memory.failure.kind is FailureKind.CIRCUIT_OPEN and node.fallback is not None
+            numbers = memory.failure.numbers if refused else None
+            end = End(On.OPEN if refused else On.FAIL, None, numbers, memory.failure)
+        try:
+            frontier.end(activation, end)
+        except TooManyTurns:
+            return
+        finally:
+            frontier.noted = {}

@@ -1,0 +1,106 @@
+"""Places: holds nodes back while too many wait for what comes after them.
+
+A node that leads to one with `max_waiting` begins only when there is a place there for what it may
+bring. It has all the places that it needs, or none. A run may still hold some that it took for a
+node before, and runs that wait for each other's places would wait for ever: so what such places
+depend on waits only for turnstiles further on, and goes over the limit elsewhere.
+"""
+
+from collections import Counter
+
+from keyrun.runtime.graphs.activation import Activation
+from keyrun.runtime.graphs.frontier import Frontier
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.steps.gate import Held, Turnstile
+
+
+class Places:
+    """Those that one run has."""
+
+    def __init__(self, run: Run, frontier: Frontier) -> None:
+        self._run = run
+        self._frontier = frontier
+        self._taken: dict[str, Turnstile] = {}
+        self._awaited: Counter[Turnstile] = Counter()
+
+    def reserve(self, activation: Activation) -> bool:
+        """Take the places that a node needs before it begins. False if there is one missing."""
+        if self._lacking(activation) is not None:
+            return False
+        for name in activation.station.crowded:
+            if name not in self._taken:
+                turnstile = self._taken[name] = self._turnstile(name)
+                turnstile.keep((self._run.number, name))
+        # With what the run holds from here on, others of its nodes may not have to wait any more.
+        for each in +self._awaited:
+            each.stir()
+        return True
+
+    async def wait(self, activation: Activation) -> None:
+        """Return when it has the places that it needs."""
+        while not self.reserve(activation):
+            lacking = self._lacking(activation)
+            assert lacking is not None
+            self._awaited[lacking] += 1
+            try:
+                # One saturation, however often it asks in vain.
+                with lacking.saturation.wait(self._held(activation, lacking)):
+                    while self._lacking(activation) is lacking:
+                        await lacking.wait_for_place()
+            finally:
+                self._awaited[lacking] -= 1
+
+    def _held(self, activation: Activation, lacking: Turnstile) -> Held:
+        full = (name for name in activation.station.crowded if self._turnstile(name) is lacking)
+        return Held(self._run, activation.ident, next(full))
+
+    def _lacking(self, activation: Activation) -> Turnstile | None:
+        """Where there is no room for what a node needs, if it has to wait for that."""
+        crowded = activation.station.crowded
+        needs = Counter(self._turnstile(name) for name in crowded if name not in self._taken)
+        for turnstile, count in needs.items():
+            if not turnstile.has_room(count) and not self._is_ahead(activation, turnstile):
+                return turnstile
+        return None
+
+    def _is_ahead(self, activation: Activation, turnstile: Turnstile) -> bool:
+        """Whether the run holds a place there or further on, which depends on this node."""
+        plan, name = self._frontier.plan, activation.station.node.id
+        here = self._rank(turnstile)
+        return any(
+            held.keeps((self._run.number, target))
+            and self._rank(held) >= here
+            and (self._frontier.is_narrow or name in plan.before(target))
+            for target, held in self._taken.items()
+        )
+
+    def _rank(self, turnstile: Turnstile) -> tuple[int, int]:
+        """How far on a turnstile is: the same for all runs of a graph."""
+        return min(
+            (station.level, station.rank[1])
+            for name, station in self._frontier.plan.stations.items()
+            if station.is_crowded and self._turnstile(name) is turnstile
+        )
+
+    def _turnstile(self, name: str) -> Turnstile:
+        step = self._frontier.plan.stations[name].step
+        assert step is not None
+        return self._run.engine.turnstiles.of(step)
+
+    def review(self) -> None:
+        """Give up what nobody will come for: the node ended, and nothing leads to it any more."""
+        for name in list(self._taken):
+            station = self._frontier.plan.stations[name]
+            before = (link.edge.source for link in station.incoming)
+            if not self._frontier.under_way(name) and not any(
+                map(self._frontier.under_way, before)
+            ):
+                self._vacate(name)
+
+    def clear(self) -> None:
+        """Give up all of them."""
+        for name in list(self._taken):
+            self._vacate(name)
+
+    def _vacate(self, name: str) -> None:
+        self._taken.pop(name).vacate((self._run.number, name))

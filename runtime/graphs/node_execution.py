@@ -1,0 +1,183 @@
+"""The performer: how one node is run, from the journal to its end."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from keyrun.runtime.errors import StepFailed
+from keyrun.runtime.execution.context import Context
+from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.branch import NodeBranch
+from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.inline_start import Seat, Spent, sprint
+from keyrun.runtime.graphs.node import FailurePort, read, stored
+from keyrun.runtime.graphs.node_backpressure import Places
+from keyrun.runtime.graphs.node_input import NodeInput
+from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.steps.attempts import attempts
+from keyrun.runtime.steps.execution import halt, replayed
+from keyrun.runtime.steps.outcome import step_failed
+from keyrun.runtime.texts import named, traceback_of, type_of
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import has, is_user_error
+from keyrun.runtime.values import Failure, FailureKind
+
+
+class Aside(Protocol):
+    """Awaits what may wait, while others go on with the rest."""
+
+    def __call__(
+        self, call: Coroutine[Any, Any, None], seat: Seat, /
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+class Performer:
+    """Runs nodes. `end` is told how each of them ended, as soon as the journal knows."""
+
+    def __init__(
+        self,
+        context: Context,
+        places: Places,
+        *,
+        aside: Aside,
+        end: Callable[[Activation, End], None],
+    ) -> None:
+        self._context = context
+        self._branch = context.branch
+        self._run = context.branch.run
+        self._steps = context.branch.fork("")
+        """The branch that all nodes with a step are in: only their names tell them apart."""
+        self._places = places
+        self._aside = aside
+        self._end = end
+
+    async def begin(self, activation: Activation, seat: Seat) -> Spent | None:
+        """Run a node. What it gives back is to be gone on with when the seat has another scope."""
+        run, station, ident = self._run, activation.station, activation.ident
+        journal, step = run.journal, station.step
+        if journal.expected is not None:
+            self._branch.pass_by(ident)
+        if step is None:
+            await self._aside(self._durably(activation), seat)
+            return None
+        run.begun_steps += 1
+        memory = journal.memories.get(ident)
+        if memory is not None and memory.outcome is not None:
+            await self._aside(self._again(activation, memory), seat)
+            return None
+        most = run.submission.limits.max_iterations
+        if most is not None and run.begun_steps > most:
+            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+        passed = None
+        if (
+            not step.light
+            or not run.engine.slots.free
+            or (run.careful or run.stopped or (memory is not None and memory.known))
+            or (station.crowded and not self._places.reserve(activation))
+        ):
+            await self._aside(self._attempts(activation), seat)
+            return None
+        if step.guarded:
+            passed = run.engine.turnstiles.of(step).enter_nowait((run.number, step.set.name))
+            if passed is None:
+                await self._aside(self._attempts(activation), seat)
+                return None
+        value = await sprint(run, activation, seat, passed)
+        if isinstance(value, Spent):
+            return value
+        self._complete(activation, value)
+        return None
+
+    async def go_on(self, activation: Activation, spent: Spent, seat: Seat) -> None:
+        """Go on with an attempt that did not simply return."""
+        await self._aside(self._attempts(activation, spent), seat)
+
+    async def _attempts(self, activation: Activation, spent: Spent | None = None) -> None:
+        step, ident = activation.station.step, activation.ident
+        assert step is not None
+        memory = self._run.journal.remember(ident, None)
+        started, passed = (None, None) if spent is None else (spent.started, spent.passed)
+        given = (activation.given,)
+        if activation.station.crowded and not self._run.rehearsed:
+            await self._places.wait(activation)
+        try:
+            value = await attempts(self._steps, step, ident, memory, given, {}, started, passed)
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _again(self, activation: Activation, memory: Memory) -> None:
+        """Give an outcome back."""
+        step = activation.station.step
+        assert step is not None
+        try:
+            value = await replayed(self._run, step, activation.ident, memory)
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        else:
+            self._complete(activation, value)
+
+    async def _durably(self, activation: Activation) -> None:
+        """A node that is workflow code."""
+        node, run = activation.station.node, self._run
+        before = run.begun_steps
+        branch = NodeBranch(self._branch, f"{activation.ident}/")
+        context = Context(branch, self._context.input)
+        try:
+            if activation.station.crowded and not run.rehearsed:
+                # What had begun before goes on: its outcomes are asked for in their order.
+                if run.journal.replaying:
+                    self._places.reserve(activation)
+                else:
+                    await self._places.wait(activation)
+            end = self._left(activation, await node.target(context, NodeInput.of(activation.given)))
+        except StepFailed as error:
+            self._fail(activation, error.failure, error)
+        except BaseException as error:
+            if has(error, Halt) or not is_user_error(error):
+                raise
+            self._fail(activation, _failure(activation, error), error)
+        else:
+            if run.begun_steps == before:
+                # A loop of nodes that ask for nothing would go on for ever.
+                run.begun_steps += 1
+            self._end(activation, end)
+        finally:
+            branch.close()
+            del self._branch.forks[branch]
+
+    def _left(self, activation: Activation, value: Any) -> End:
+        """Return how workflow code has ended that returned `value`."""
+        node, ident, journal = activation.station.node, activation.ident, self._run.journal
+        if not isinstance(value, FailurePort):
+            return End(On.COMPLETE, *read(node, stored(node, value)))
+        left = End(On.COMPLETE, value.name, value.output)
+        if journal.left_by is not None and journal.left_by.get(ident) == value.name:
+            # An earlier Keyrun let edges without a port take it, and the run has followed them.
+            return left
+        failed = step_failed(self._run, value.failure)
+        return left._replace(
+            otherwise=End(On.FAIL, failure=value.failure, error=failed, afresh=True)
+        )
+
+    def _complete(self, activation: Activation, value: Any) -> None:
+        port, output = read(activation.station.node, value)
+        self._end(activation, End(On.COMPLETE, port, output))
+
+    def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:
+        refused = failure.kind is FailureKind.CIRCUIT_OPEN
+        if refused and activation.station.node.fallback is not None:
+            self._end(activation, End(On.OPEN, None, failure.numbers, failure, error))
+        else:
+            self._end(activation, End(On.FAIL, None, None, failure, error))
+
+
+def _failure(activation: Activation, error: BaseException) -> Failure:
+    return Failure(
+        kind=FailureKind.WORKFLOW_ERROR,
+        reason=f"the node {activation.ident!r} raised {named(error)}",
+        step=activation.ident,
+        error_type=type_of(error),
+        traceback=traceback_of(error),
+    )

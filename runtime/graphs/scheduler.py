@@ -1,0 +1,279 @@
+"""Execution: runs the nodes that the frontier of a graph allows, as durably as any step.
+
+Nodes are served by as few tasks as will do. One task takes what may be begun, node after node; as
+soon as a node has to wait for something, another task goes on with the rest. A node that waits for
+nothing so costs no task, no cancel scope and no slot.
+
+Driven again from its journal, outcomes are given back in their order, and nothing is begun before
+the last of them was: the frontier then is where it was, whatever was under way.
+"""
+
+from collections.abc import Coroutine
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.execution.context import Context
+from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
+from keyrun.runtime.graphs.inline_start import Seat, Spent, attended
+from keyrun.runtime.graphs.node_backpressure import Places
+from keyrun.runtime.graphs.node_execution import Performer
+from keyrun.runtime.graphs.output_limit import Allowance
+from keyrun.runtime.records.submission import write_failure
+from keyrun.runtime.run.expected import Expected
+from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.memories import NODE_ENDED
+from keyrun.runtime.steps.execution import halt
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
+from keyrun.runtime.values import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.graph import Graph
+
+
+class Execution:
+    """One pass over a graph."""
+
+    def __init__(self, graph: "Graph", context: Context, input_: Any) -> None:
+        branch = context.branch
+        self._graph = graph
+        self._context = context
+        self._run = branch.run
+        self._run.allowance = Allowance(graph.max_output, graph.max_run_output)
+        self._journal = branch.run.journal
+        self._branch = branch
+        self._frontier = self._run.frontier = Frontier(
+            graph.plan,
+            input_,
+            max_concurrency=graph.max_concurrency,
+            waves=graph.schedule == "waves",
+            staged=self._run.staged,
+        )
+        self._places = Places(self._run, self._frontier)
+        self._performer = Performer(context, self._places, aside=self._aside, end=self._end)
+        self._tasks = 1
+        """Those that serve."""
+        self._raised: BaseException | None = None
+        self._stopped = False
+        self._clean = copy_context()
+
+    async def run(self) -> None:
+        """Return when no node can run any more; raise what nobody took care of."""
+        run, frontier = self._run, self._frontier
+        self._branch.check()
+        if run.pending:
+            run.engine.suspension.callback = None
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._serve()
+        except* trio.Cancelled:
+            # That a node failed is in the journal, so it comes before what else cancelled them.
+            if self._raised is None and not self._stopped:
+                raise
+        finally:
+            self._places.clear()
+            self._branch.forks.clear()
+        if self._raised is not None:
+            raise self._raised
+        if frontier.failed:
+            self._decide()
+            _, end = frontier.failed[0]
+            assert end.error is not None
+            raise end.error
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the nodes that have completed."""
+        return self._frontier.outputs
+
+    async def _serve(self) -> None:
+        """Take what may be begun, until there is nothing left or somebody else goes on with it."""
+        seat = Seat(self._run, self)
+        try:
+            while await self._take(seat):
+                pass
+        except BaseException as error:
+            if is_fatal(error):
+                raise
+            if is_cancellation(error):
+                if not self._stopped:
+                    raise
+            elif self._raised is None:
+                self._raised = error
+                self._stop()
+        finally:
+            self._tasks -= 1
+            if self._tasks:  # after the last one, the branch above goes on
+                self._journal.tasks -= 1
+                self._journal.look()
+                if self._run.parked and not self._stopped:
+                    # All that is left may wait.
+                    self._run.engine.parking.consider(self._run)
+
+    async def _take(self, seat: Seat) -> bool:
+        """Serve in one scope for as long as that will do. Says whether there may be more."""
+        performer, journal = self._performer, self._journal
+        spent: Spent | None = None
+        with trio.CancelScope() as seat.scope:
+            while spent is None and not self._stopped:
+                activation = self._next()
+                if activation is None:
+                    if not self._frontier.picked:
+                        return False
+                    await self._catch_up()
+                    continue
+                gate = activation.gate
+                if gate is not None and not gate.durable and not journal.replaying:
+                    await gate.wait()
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                spent = await performer.begin(activation, seat)
+        if spent is not None:
+            assert activation is not None
+            await performer.go_on(activation, spent, seat)
+        return not self._stopped
+
+    def relieve(self, *, counted: bool) -> None:
+        """The task that serves has to wait: another goes on, if there is anything to do."""
+        if self._frontier.picked and not self._stopped:
+            self._tasks += 1
+            if not counted:
+                self._journal.tasks += 1
+            # Not in the context of the step that waits.
+            self._clean.run(self._nursery.start_soon, self._serve)
+        elif counted:
+            self._journal.tasks -= 1
+
+    async def _aside(self, call: Coroutine[Any, Any, None], seat: Seat) -> None:
+        """Await what may wait for an outcome, or for good. While there is more to do, the task that
+        would go on with it counts from the start: else it could look as if nobody could."""
+        if self._frontier.picked:
+            self._journal.tasks += 1
+            seat.counted = True
+        try:
+            await attended(call, seat)
+        finally:
+            if seat.counted:
+                self._journal.tasks -= 1
+                seat.counted = False
+
+    def _next(self) -> Activation | None:
+        """What to begin next. While there are outcomes to be given back, that whose turn it is,
+        then what could ask for one."""
+        picked = self._frontier.picked
+        if not self._journal.replaying:
+            if self._journal.expected is not None:
+                return self._next_expected(self._journal.expected)
+            return picked.popleft() if picked else None
+        upcoming, memories = self._journal.upcoming(), self._journal.memories
+        found = known = None
+        for activation in picked:
+            if activation.ident == upcoming:
+                found = activation
+                break
+            if activation.station.step is None:
+                # What is upcoming may be inside of it.
+                found = activation
+            elif known is None and _is_known(memories.get(activation.ident)):
+                known = activation
+        if found is None and upcoming is not None:
+            recall = self._frontier.recall
+            found = recall(upcoming.partition("/")[0]) or known or recall("")
+        else:
+            found = found or known
+        if found is not None:
+            picked.remove(found)
+        return found
+
+    def _next_expected(self, expected: Expected) -> Activation | None:
+        """What to begin next while the journal has nodes that have begun: one of those, or workflow
+        code, which may lead there."""
+        picked, frontier = self._frontier.picked, self._frontier
+        for activation in picked:
+            if activation.station.step is None or expected.has("", activation.ident):
+                picked.remove(activation)
+                return activation
+        for ident in expected.nodes:
+            found = frontier.recall(ident)
+            if found is not None:
+                picked.remove(found)
+                return found
+        return None
+
+    async def _catch_up(self) -> None:
+        """Return when all outcomes were given back, and all that has begun was asked for."""
+        journal = self._journal
+        missing = await journal.turn_of("graph()")
+        if missing is None and journal.expected is not None:
+            missing = await journal.all_asked()
+        if missing is not None:
+            if not self._run.going:
+                raise Halt
+            raise self._branch.contradicts(missing, None)
+        self._journal.advance()
+
+    def _end(self, activation: Activation, end: End) -> None:
+        if self._stopped:
+            return
+        self._frontier.staged = self._run.staged
+        try:
+            end = self._frontier.end(activation, end)
+            if activation.station.step is None and not self._journal.replaying:
+                self._note(activation, end)
+        except TooManyTurns as error:
+            limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
+            raise halt(self._run, limit) from None
+        self._places.review()
+        if self._graph.fail_fast and self._frontier.failed:
+            self._stop()
+
+    def _note(self, activation: Activation, end: End) -> None:
+        """Record how workflow code has ended, for the views of the run: its journal entries do not
+        say it."""
+        run, failure = self._run, end.failure
+        stored = failure and write_failure(attrs.evolve(failure, traceback=None, cause=None))
+        about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired), stored)
+        run.write(Entry.NOTE, activation.ident, *about)
+        if end.afresh and failure is not None and not run.rehearsed:
+            log(run, "step_failed", failure.reason, failure)
+            if run.engine.feed is not None:
+                emitter.step_failed(run.engine.feed, run, failure)
+
+    def _stop(self) -> None:
+        """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""
+        run, journal = self._run, self._journal
+        self._stopped = True
+        for branch in self._branch.forks:
+            branch.close()
+        if run.going and run.decision is None and not journal.replaying:
+            for ident in [each.ident for each in self._frontier.active.values()]:
+                # What is running says so itself.
+                if ident not in run.current and not _is_known(journal.memories.get(ident)):
+                    run.write(Entry.NOTE, ident, "step_cancelled", "while it waited")
+        # What was given to others after this is asked for by nobody.
+        journal.abandon("")
+        self._nursery.cancel_scope.cancel()
+
+    def _decide(self) -> None:
+        """Write down which failures nobody took care of: a redrive tries those again."""
+        run, journal = self._run, self._journal
+        memory = journal.memory("graph()")
+        if memory.outcome is not None:
+            journal.deliver(memory)
+            return
+        memory.call = Call.GRAPH
+        memory.payload = [
+            f"{activation.ident}/" if end.afresh else activation.ident
+            for activation, end in self._frontier.failed
+        ]
+        run.write(Entry.DONE, "graph()", int(Call.GRAPH), None, 1, None, memory.payload)
+        journal.settled("graph()", memory, Entry.DONE)
+
+
+def _is_known(memory: Memory | None) -> bool:
+    return memory is not None and memory.outcome is not None

@@ -1,0 +1,1 @@
+"""The host: what a process has once, such as slots, the asyncio loop and the clock."""

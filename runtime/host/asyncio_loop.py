@@ -1,0 +1,70 @@
+"""The asyncio loop: for steps that are coroutines of asyncio libraries, by way of trio-asyncio.
+
+One loop serves all steps of a runtime. It is opened when the first of them asks, so that whoever
+uses none does not even import asyncio.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from keyrun.runtime.events.logs import logger
+
+
+class AsyncioLoop:
+    """An asyncio loop on top of Trio's."""
+
+    def __init__(self) -> None:
+        self._wanted = trio.Event()
+        self._opened = trio.Event()
+        self._interrupted = trio.Event()
+        self._loop: Any = None
+
+    async def run(self) -> None:
+        """Keep the loop open from the first use on, until this is cancelled."""
+        await self._wanted.wait()
+        import trio_asyncio
+
+        async with trio_asyncio.open_loop() as self._loop:
+            self._loop.set_exception_handler(_log)
+            self._guard(self._loop)
+            self._opened.set()
+            await self._interrupted.wait()
+            raise KeyboardInterrupt
+
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Await a coroutine in the loop."""
+        self._wanted.set()
+        await self._opened.wait()
+        import trio_asyncio
+
+        return await trio_asyncio.aio_as_trio(function, loop=self._loop)(*args, **kwargs)
+
+    def _guard(self, loop: Any) -> None:
+        """Let the loop survive `sys.exit()` and `KeyboardInterrupt` in a task or a callback. Both
+        stop a loop of asyncio, and other tasks in it would never end. The future of a task has the
+        exception as well, and so it reaches the step."""
+        from trio_asyncio._base import TrioAsyncioExit
+
+        # trio-asyncio calls this method for each callback and has no public hook for that.
+        run_one = loop._main_loop_one
+
+        async def run_one_safely(no_wait: bool = False) -> None:
+            try:
+                await run_one(no_wait)
+            except TrioAsyncioExit:
+                raise  # the loop is asked to stop
+            except SystemExit as error:
+                _log(loop, {"message": "a callback called sys.exit()", "exception": error})
+            except KeyboardInterrupt:
+                self._interrupted.set()
+
+        loop._main_loop_one = run_one_safely
+
+
+def _log(loop: Any, context: dict[str, Any]) -> None:
+    """A callback that nobody waits for must not take the loop of all steps down."""
+    logger.error("asyncio: %s", context.get("message"), exc_info=context.get("exception"))

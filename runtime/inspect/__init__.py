@@ -1,0 +1,1 @@
+"""Inspection: status, history, progress and listings, and replay of stored histories."""

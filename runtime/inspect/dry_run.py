@@ -1,0 +1,162 @@
+"""Rehearsal: a run that is driven against its journal, with no store and no step run.
+
+Calls that the journal has an outcome of get it, in its order, as after a crash. A call that it has
+none of waits; when nothing else can go on, the journal is at its end, or is contradicted. Time
+passes only then, and only while there are outcomes left: a timer holds up nothing.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from keyrun.actors.pool import Suspension
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.inspect.exported import Records
+from keyrun.runtime.inspect.history import History
+from keyrun.runtime.partition import Engine
+from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.tables import Ledger
+from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.wait import Wait
+from keyrun.runtime.unwinding import Unwind
+from keyrun.runtime.values import State
+from keyrun.storage import MemoryStore
+from keyrun.storage.payload import PayloadCodec
+
+if TYPE_CHECKING:
+    from keyrun.runtime.queue.key_queue import Line
+
+
+class Stage:
+    """What a rehearsed run needs of an engine."""
+
+    failure = None
+    feed = None
+
+    def __init__(self, codec: PayloadCodec, at: float) -> None:
+        self.codec = codec
+        self.suspension = Suspension()
+        self.ledger = Ledger(MemoryStore().namespace("rehearsal"))
+        self._at = at
+
+    def wall(self) -> float:
+        """The time at which the history ends."""
+        return self._at
+
+    steady = wall
+
+
+class Script(Journal):
+    """A journal that knows when nobody can go on."""
+
+    __slots__ = ("parked", "run", "timers")
+
+    def __init__(self, run: "Rehearsal") -> None:
+        super().__init__()
+        self.run = run
+        self.parked = 0
+        """Branches that wait for what only happens in earnest."""
+        self.timers: list[trio.Event] = []
+        """What waits for time to pass, in the order in which it was asked for."""
+
+    def waiting(self) -> int:
+        return super().waiting() + self.parked
+
+    def look(self) -> None:
+        if self.scopes:
+            self.advance()
+        if self.tasks > self.waiting():
+            return
+        asked = self.expected is None or not self.expected.left
+        if self.timers and (self.unread() is not None or not asked):
+            self.parked -= 1
+            self.timers.pop(0).set()
+            return
+        super().look()
+        if not self.waiters and not self.resting and not self.held:
+            self.run.unwind(Unwind.LEAVE)
+
+
+class Rehearsal(Run):
+    """A run that is driven to see what it asks for. It stages nothing. `given` are the values of
+    steps that the journal does not know."""
+
+    __slots__ = ("asks", "came_to", "given", "known", "new", "outcomes", "records")
+    rehearsed = True
+    stopped = False
+    held = False
+
+    def __init__(
+        self,
+        records: Records,
+        workflow: Workflow[Any, Any],
+        codec: PayloadCodec,
+        given: Mapping[str, Any],
+    ) -> None:
+        stage = Stage(codec, History(records)[-1].at)
+        super().__init__(
+            cast(Engine, stage), cast("Line", None), records.submission, Standing(), workflow
+        )
+        if records.standing is not None and records.standing.patches is not None:
+            self.standing.patches = dict(records.standing.patches)
+        self.records = records
+        self.given = given
+        self.journal: Script = Script(self)
+        for sequence, fields in records.entries:
+            self.journal.fold(sequence, fields)
+        self.journal.expect(workflow.kind)
+        self.known = frozenset(self.journal.memories)
+        self.outcomes = self.journal.outcomes()
+        self.careful = True
+        self.asks: list[str] = []
+        """What waits, of those that are not cancelled."""
+        self.new: list[str] = []
+        """Steps that the journal does not know."""
+        self.came_to = State.RUNNING
+
+    def resume(self) -> None:
+        """Nobody can hold it, and it stands in no line."""
+
+    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+        """Nothing is written in a rehearsal."""
+
+    async def rehearse(self, step: StepFunction[..., Any], ident: str) -> Any:
+        if ident in self.given:
+            codec = self.engine.codec
+            return codec.decode(codec.encode(self.given[ident], step.declared), step.declared)
+        if ident not in self.known:
+            self.new.append(ident)
+        return await self._park(ident, trio.Event())
+
+    async def rehearse_wait(self, label: str) -> Any:
+        return await self._park(label, trio.Event())
+
+    async def wait(self, wait: Wait) -> None:
+        passed = trio.Event()
+        if wait.channel is None:
+            self.journal.timers.append(passed)
+        await self._park(wait.label, passed)
+
+    async def _park(self, asked: str, passed: trio.Event) -> None:
+        """Wait for what only happens in earnest."""
+        journal = self.journal
+        self.asks.append(asked)
+        journal.parked += 1
+        journal.look()
+        try:
+            await passed.wait()
+        finally:
+            if not passed.is_set():
+                journal.parked -= 1
+                if passed in journal.timers:
+                    journal.timers.remove(passed)
+            if self.unwinding is None:
+                self.asks.remove(asked)
+
+    def contradiction(self, said: str) -> NonDeterminism:
+        """An error about this run."""
+        return NonDeterminism(said, run_id=self.run_id, key=self.key)

@@ -1,0 +1,268 @@
+"""Listing: which runs fit a filter, found page by page from either end of the admission order.
+
+A filtered listing may look at every run there is, so a record is unsealed only if its bytes could
+fit, and no read transaction is longer than a page. What is damaged is listed with what other
+records tell of it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+
+import attrs
+
+from keyrun.runtime.inspect.statuses import Reading, Seen
+from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.pages import Rows
+from keyrun.runtime.records.submission import SUBMITTED_AT, Submission
+from keyrun.runtime.texts import check_text
+from keyrun.runtime.values import RunStatus, State
+from keyrun.storage import StoreError
+from keyrun.storage.record import unseal
+
+PAGE = 1000
+
+_ONGOING = frozenset(state for state in State if not state.terminal)
+_STATE = re.compile(b"|".join(state.encode() for state in State))
+_STATE_AT = slice(5, 24)
+"""Where in a record of `status` its first field is: after the checksum, the version and the
+headers of msgpack."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What a run must be like to be listed."""
+
+    states: frozenset[State] | None = None
+    key: str | None = None
+    workflow: str | None = None
+    tag: str | None = None
+    since: float | None = None
+    until: float | None = None
+    origin: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        state: State | Collection[State] | None,
+        key: str | None,
+        workflow: str | None,
+        tag: str | None,
+        since: float | None,
+        until: float | None,
+        origin: str | None = None,
+    ) -> "Wanted":
+        """From the arguments of `runs`."""
+        for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
+            if text is not None:
+                check_text(text, name)
+        states: frozenset[State] | None = None
+        if isinstance(state, str):
+            states = frozenset([State(state)])
+        elif state is not None:
+            states = frozenset(map(State, state))
+        return cls(
+            states=states,
+            key=key,
+            workflow=workflow,
+            tag=tag,
+            since=since,
+            until=until,
+            origin=origin,
+        )
+
+    def marks(self) -> list[bytes]:
+        """What the bytes of a submission that fits have in them."""
+        texts = (self.key, self.workflow, self.tag, self.origin)
+        return [text.encode() for text in texts if text is not None]
+
+    def in_time(self, submitted_at: float) -> bool:
+        """Was it submitted at a time that fits?"""
+        return (self.since is None or submitted_at >= self.since) and (
+            self.until is None or submitted_at < self.until
+        )
+
+    def fits(self, submission: Submission) -> bool:
+        """Does everything fit that never changes?"""
+        return (
+            (self.key is None or submission.key == self.key)
+            and (self.workflow is None or submission.workflow == self.workflow)
+            and (self.tag is None or self.tag in submission.tags)
+            and self.in_time(submission.submitted_at)
+            and (self.origin is None or submission.origin == self.origin)
+        )
+
+    def fits_damaged(self, status: RunStatus) -> bool | None:
+        """Does a run fit whose submission is damaged? None if nobody can tell."""
+        if self.states is not None and status.state not in self.states:
+            return False
+        if self.key is not None and status.key not in (self.key, ""):
+            return False
+        lost = [self.workflow, self.tag, self.since, self.until, self.origin]
+        if not status.key:
+            lost.append(self.key)
+        return None if any(asked is not None for asked in lost) else True
+
+    def may_be(self, state: State) -> bool:
+        """May a run fit that the status record shows in this state? It may be out of date where it
+        says that the run waits."""
+        states = self.states
+        if states is None or state in states:
+            return True
+        return state is State.WAITING and State.RUNNING in states
+
+    def stored_states(self) -> frozenset[State]:
+        """What may be stored of a run that is shown in one of the states: a run that is paused or
+        being cancelled is stored as what it is besides."""
+        states = frozenset(State) if self.states is None else self.states
+        return states | _ONGOING if states & _ONGOING else states
+
+
+class Listing:
+    """Finds runs."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._ledger = reading.ledger
+
+    async def page(
+        self,
+        wanted: Wanted,
+        *,
+        table: str = "runs",
+        limit: int = 100,
+        after: int = 0,
+        newest_first: bool = False,
+    ) -> list[RunStatus]:
+        """At most `limit` runs that fit; `after` is the number of the last that is known, 0 for
+        none. `table` is an index by number."""
+        ledger, found = self._ledger, list[RunStatus]()
+        seen = Seen()
+        more = True
+        while more and len(found) < limit:
+            room = limit - len(found)
+            size = min(PAGE, room) if wanted == _ANY else PAGE
+            with ledger.store.view():
+                rows = await ledger.store.scan(
+                    table,
+                    prefix=ledger.prefix,
+                    start=b"" if newest_first else ledger.number(after + 1),
+                    stop=ledger.number(after) if newest_first and after else None,
+                    limit=size,
+                    reverse=newest_first,
+                )
+                taken = await self._take(rows, table, wanted, seen, room)
+            if len(taken) == room:
+                after = next(reversed(taken))
+            else:
+                more = len(rows) == size
+                if more:
+                    after = ledger.split_number(rows[-1][0])[0]
+            found += await self._shown(taken, wanted)
+        return found
+
+    async def _take(
+        self, rows: Rows, table: str, wanted: Wanted, seen: Seen, room: int
+    ) -> dict[int, RunStatus | StoreError]:
+        """The first `room` runs that fit, or may: those that cannot be read, and why."""
+        if wanted.states is not None:
+            damaged = State.QUARANTINED in wanted.states
+            rows = await self._in_state(rows, wanted.stored_states(), damaged=damaged)
+        marks = wanted.marks()
+        taken: dict[int, RunStatus | StoreError] = {}
+        for record, value in rows:
+            raw = value if table == "runs" else await self._ledger.store.get("runs", record)
+            if raw is None or not all(mark in raw for mark in marks):
+                continue
+            number = self._ledger.split_number(record)[0]
+            live = self._reading.live(number)
+            try:
+                submission = self._read(record, raw, wanted) if live is None else live.submission
+            except DAMAGE as error:
+                taken[number] = error
+            else:
+                if submission is None or not wanted.fits(submission):
+                    continue
+                status = await self._reading.stands(submission, self._reading.tolerant, seen)
+                if wanted.may_be(status.state):
+                    taken[number] = await self._reading.with_quarantined(status, number, seen)
+            if len(taken) == room:
+                break
+        return taken
+
+    def _read(self, record: bytes, raw: bytes, wanted: Wanted) -> Submission | None:
+        """What was submitted; None if that it does not fit is seen before all of it is read."""
+        fields = unseal("runs", record, raw)
+        for at in fields[SUBMITTED_AT : SUBMITTED_AT + 1]:
+            if isinstance(at, float) and not wanted.in_time(at):
+                return None
+        return self._ledger.submission_of(record, fields)
+
+    async def _shown(
+        self, taken: dict[int, RunStatus | StoreError], wanted: Wanted
+    ) -> list[RunStatus]:
+        """The same in the same order, with what can be said of those that cannot be read."""
+        damaged = await self._reading.damaged(
+            {number: read for number, read in taken.items() if isinstance(read, StoreError)}
+        )
+        shown: list[RunStatus] = []
+        for number, read in taken.items():
+            if not isinstance(read, StoreError):
+                status = await self._reading.up_to_date(number, read)
+                if wanted.states is None or status.state in wanted.states:
+                    shown.append(status)
+                continue
+            fits = wanted.fits_damaged(damaged[number])
+            if fits:
+                shown.append(damaged[number])
+            elif fits is None:
+                self._reading.unreadable += 1
+        return shown
+
+    async def _in_state(
+        self, rows: Rows, states: frozenset[State], *, damaged: bool = False
+    ) -> Rows:
+        """The rows whose run may be stored in one of the states, or in a record that is damaged."""
+        stored = {}
+        if rows:
+            first, last = sorted((rows[0][0], rows[-1][0]))
+            stored = dict(await self._ledger.store.scan("status", start=first, stop=last + b"\0"))
+        fitting = []
+        for row in rows:
+            raw = stored.get(row[0])
+            if raw is None:
+                fits = State.PENDING in states
+            else:
+                state = _STATE.search(raw[_STATE_AT])
+                fits = state is None or state[0].decode() in states
+                fits = fits or (damaged and _is_damaged(row[0], raw))
+            if fits:
+                fitting.append(row)
+        return fitting
+
+    async def unfinished(self) -> dict[tuple[str, int], int]:
+        """How many runs, by workflow and version, have not ended and are not quarantined."""
+        counts: Counter[tuple[str, int]] = Counter()
+        ledger = self._ledger
+        states = _ONGOING - {State.QUARANTINED}
+        pages = ledger.pages("runs", size=PAGE)
+        while pages.more:
+            with ledger.store.view():
+                for record, raw in await self._in_state(await pages.next(), states):
+                    try:
+                        submission = ledger.read_submission(record, raw)
+                    except DAMAGE:
+                        continue
+                    counts[submission.workflow, submission.version] += 1
+        return dict(counts)
+
+
+def _is_damaged(record: bytes, raw: bytes) -> bool:
+    try:
+        unseal("status", record, raw)
+    except DAMAGE:
+        return True
+    return False
+
+
+_ANY = Wanted()

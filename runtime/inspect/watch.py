@@ -1,0 +1,186 @@
+"""Watching: the progress of a run again and again, whenever it has changed, until it ends."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.inspect.progress import Progress
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.runs import NoEnd
+from keyrun.storage import StoreClosed
+
+if TYPE_CHECKING:
+    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.events.types import Brief, Event
+    from keyrun.runtime.inspect.surveys import Look
+    from keyrun.runtime.runs import End, RunTable
+
+
+class Changes:
+    """Notices that something happened to a run, and that it ended. It does not keep the events, so
+    it costs next to nothing however many there are."""
+
+    def __init__(self, run_id: str, feed: "Feed", runs: "RunTable") -> None:
+        self.run_id: str | None = run_id
+        self._feed = feed
+        self._runs = runs
+        self._number: int | None = None
+        self._open = False
+        self._woken = trio.Event()
+        self.changed = False
+        self.over = False
+        """Whether the run has ended, or the runtime was left."""
+        self.ended: Run | None = None
+        """The run, once it has ended."""
+
+    def open(self) -> None:
+        """Notice changes from now on."""
+        self._open = True
+        self._feed.add(self)
+
+    def expect_end(self, number: int) -> None:
+        """Notice the end of the run from now on."""
+        self._number = number
+        self._runs.when_ended(number, self._ended)
+
+    def take(self, events: "Sequence[Event | Brief]") -> None:
+        """Something happened."""
+        if not self.changed:
+            self.changed = True
+            self._woken.set()
+
+    def end(self) -> None:
+        """The runtime was left."""
+        self.over = True
+        self._woken.set()
+
+    def _ended(self, number: int, end: "End") -> None:
+        if not isinstance(end, Run | NoEnd):
+            # The run is quarantined, which is a change like any other.
+            self.expect_end(number)
+            return
+        self._number = None
+        if end is not NoEnd.CLOSED:
+            self.ended = end if isinstance(end, Run) else None
+            self.changed = True
+        self.end()
+
+    async def wait(self, *, until: float) -> None:
+        """Return when something has happened, but not before `until` unless the run has ended."""
+        while not self.over and (not self.changed or trio.current_time() < until):
+            self._woken = trio.Event()
+            with trio.move_on_at(until if self.changed else float("inf")):
+                await self._woken.wait()
+
+    def close(self) -> None:
+        """Notice nothing any more."""
+        if self._open:
+            self._open = False
+            self._feed.remove(self)
+        if self._number is not None:
+            self._runs.ignore_end(self._number, self._ended)
+            self._number = None
+
+
+class Watch:
+    """An async iterator of `Progress`. It gives the progress at the time it is asked: a slow reader
+    misses what was in between, never the end. Without `changes` to wake it, it looks every
+    `interval` seconds. With them it looks after a change, at most every `interval` seconds, and at
+    once when the run ends."""
+
+    _over = True
+
+    def __init__(
+        self,
+        run_id: str,
+        find: Callable[[str], Awaitable[int | None]],
+        look_at: "Callable[[int], Look]",
+        interval: float,
+        changes: Changes | None = None,
+    ) -> None:
+        number = isinstance(interval, int | float) and not isinstance(interval, bool)
+        if not number or not interval >= 0 or not isfinite(interval):
+            raise ValueError(f"interval must be at least 0 seconds, got {interval!r}")
+        self._run_id = run_id
+        self._find = find
+        self._look_at = look_at
+        self._interval = interval
+        self._changes = changes
+        self._look: Look | None = None
+        self._looked = 0.0
+        self._last: Progress | None = None
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Progress:
+        try:
+            return await self._next()
+        except Exception:
+            self.close()
+            raise
+
+    async def _next(self) -> Progress:
+        if self._over:
+            raise StopAsyncIteration
+        look, changes = self._look, self._changes
+        if look is None:
+            look = self._look = await self._begin()
+        while True:
+            if self._last is not None:
+                await self._wait()
+            self._looked = trio.current_time()
+            found = await look.progress(None if changes is None else changes.ended)
+            if found is None:
+                if self._last is None:
+                    raise self._unknown()
+                raise StopAsyncIteration
+            if found != self._last:
+                self._last = found
+                if found.state.terminal:
+                    self.close()
+                return found
+
+    async def _begin(self) -> "Look":
+        if self._changes is not None:
+            # Before the first look, so that nothing falls between the two.
+            self._changes.open()
+        number = await self._find(self._run_id)
+        if number is None:
+            raise self._unknown()
+        if self._changes is not None:
+            self._changes.expect_end(number)
+        return self._look_at(number)
+
+    async def _wait(self) -> None:
+        """Return when there may be something new."""
+        changes, until = self._changes, self._looked + self._interval
+        if changes is None:
+            await trio.sleep_until(until)
+            return
+        await changes.wait(until=until)
+        if not changes.changed:
+            raise StoreClosed(
+                "the runtime was left before the run ended; it goes on when the store is "
+                "opened again"
+            )
+        changes.changed = False
+
+    def _unknown(self) -> UnknownRun:
+        return UnknownRun(
+            f"no run has the id {self._run_id!r}, or it was forgotten", run_id=self._run_id
+        )
+
+    def close(self) -> None:
+        """Watch no longer. You need not call it: a watch that nothing refers to is closed."""
+        self._over = True
+        if self._changes is not None:
+            self._changes.close()
+
+    def __del__(self) -> None:
+        if not self._over:
+            self.close()

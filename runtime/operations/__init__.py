@@ -1,0 +1,1 @@
+"""Operations on runs: cancel, pause, resume, redrive, forget, release."""

@@ -1,0 +1,340 @@
+"""Dead letters and what is quarantined, and their way back: redrive, forget, release."""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyrun.runtime.errors import RunEnded, UnknownRun
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.operations.control import Control
+from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission, write_end
+from keyrun.runtime.records.tables import placed, sealed
+from keyrun.runtime.recovery.corruption import check_submitted, readmit, remains
+from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.runs import Change
+from keyrun.runtime.texts import brief
+from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.partition import Engine
+    from keyrun.storage.group import Group
+
+
+async def redrive(engine: "Engine", run_id: str) -> int:
+    """Give a failed or quarantined run another chance, with today's code. Returns its generation.
+
+    A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
+    goes on from the step that failed. A quarantined one keeps its place."""
+    generation, group = await stage_redrive(engine, run_id)
+    if group is not None:
+        await engine.store.durable(group)
+    return generation
+
+
+async def stage_redrive(
+    engine: "Engine", run_id: str, *, states: Collection[State] = (State.FAILED, State.QUARANTINED)
+) -> "tuple[int, Group | None]":
+    """Stage what `redrive` does to a run that is in one of `states`. There is no group if the run
+    was redriven before this returns."""
+    await engine.outbox.converted()
+    number, submission, standing = await _find(engine, run_id)
+    if standing.state in states:
+        check_submitted(submission)
+    if standing.state is State.QUARANTINED:
+        if standing.place is None:
+            return await _back_in_line(engine, submission, standing), None
+        return standing.generation, _retry_in_place(engine, submission, standing)
+    held = engine.crashes.quarantined.get(submission.key)
+    if held is not None and held.number == number and not standing.state.terminal:
+        engine.crashes.release(submission.key)
+        return standing.generation, None
+    if held is not None and not standing.state.terminal:
+        raise RunEnded(
+            f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries again",
+            run_id=run_id,
+            key=submission.key,
+        )
+    ledger = engine.ledger
+    if standing.state is State.FAILED and await _was_undone(engine, number):
+        raise RunEnded(
+            f"what the run {run_id!r} had done was undone, so it cannot go on from there; submit "
+            "it again under another id",
+            run_id=run_id,
+            key=submission.key,
+        )
+    journal_key = ledger.entry(number, await _next_entry(engine, number))
+    counted = await engine.sweeper.counts(number, standing)
+    if standing.state not in states:
+        raise RunEnded(
+            f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
+            "redriven",
+            run_id=run_id,
+            key=submission.key,
+        )
+    version = _todays_version(engine, submission)
+    generation = standing.generation + 1
+    place = engine.take_number()
+    group = engine.store.open_group()
+    assert standing.ended_at is not None
+    group.delete("ended", ledger.timed(standing.ended_at, number))
+    if counted:
+        engine.sweeper.removed()
+    group.delete("dead", ledger.number(number))
+    fresh = Standing(
+        generation=generation,
+        place=place,
+        steps_done=standing.steps_done,
+        fingerprint=standing.fingerprint,
+        patches=standing.patches,
+    )
+    _put_standing(engine, group, number, fresh)
+    fields = (int(Entry.REDRIVEN), "", engine.wall(), generation, *write_end(standing))
+    group.put("journal", journal_key, sealed("journal", journal_key, *fields))
+    queued = ledger.place(submission.key, place)
+    group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+    submission = _put_version(engine, group, submission, version)
+    engine.unfinished.enter(submission, fresh)
+    engine.enter(submission.key)
+    engine.runs.begin_change(number, Change.REDRIVE, group)
+    _tell(engine, group, submission, fresh)
+    group.when_durable(_admit, engine, submission.key, place, number)
+    return generation, group
+
+
+def _admit(engine: "Engine", key: str, place: int, number: int) -> None:
+    engine.line(key).admit_stored(place, number)
+
+
+async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
+    """A run that was set aside gets a place at the end of its key's line."""
+    number, version = submission.number, _todays_version(engine, submission)
+    async with engine.salvaging:
+        fresh = await readmit(engine, submission, standing)
+        known = await engine.ledger.standing(number)
+        if known is None or known.state is not State.QUARANTINED:
+            # Somebody else asked at the same time.
+            return fresh.generation
+        place = fresh.place
+        assert place is not None
+        group = engine.store.open_group()
+        submission = _put_version(engine, group, submission, version)
+        engine.unfinished.enter(submission, fresh)
+        _put_standing(engine, group, number, fresh)
+        queued = engine.ledger.place(submission.key, place)
+        group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+        engine.enter(submission.key)
+        engine.runs.begin_change(number, Change.REDRIVE, group)
+        group.when_durable(_admit, engine, submission.key, place, number)
+        _tell(engine, group, submission, fresh)
+        await engine.store.durable(group)
+        return fresh.generation
+
+
+def _tell(engine: "Engine", group: "Group", submission: Submission, standing: Standing) -> None:
+    if engine.feed is not None:
+        kind = EventKind.RUN_REDRIVEN
+        emitter.run_changed(engine.feed, group, kind, submission, standing)
+
+
+def _retry_in_place(engine: "Engine", submission: Submission, standing: Standing) -> "Group":
+    """Stage that a quarantined run that holds its key is tried again. What memory has of the run
+    stays quarantined until that is durable, so that its actor leaves it alone."""
+    version = _todays_version(engine, submission)
+    number, group = submission.number, engine.store.open_group()
+    again = attrs.evolve(standing)
+    again.lift_quarantine()
+    _put_standing(engine, group, number, again)
+    engine.unfinished.leave(submission, standing)
+    submission = _put_version(engine, group, submission, version)
+    engine.unfinished.enter(submission, again)
+    engine.runs.begin_change(number, Change.REDRIVE, group)
+    group.when_durable(_reload, engine, submission.key, number)
+    _tell(engine, group, submission, again)
+    return group
+
+
+def _reload(engine: "Engine", key: str, number: int) -> None:
+    engine.line(key).reload(number)
+
+
+def _todays_version(engine: "Engine", submission: Submission) -> int:
+    """The version of the run, or the latest if that is no longer registered."""
+    if engine.registry.find(submission.workflow, submission.version) is not None:
+        return submission.version
+    return engine.registry.latest(submission.workflow).version
+
+
+def _put_version(
+    engine: "Engine", group: "Group", submission: Submission, version: int
+) -> Submission:
+    """The submission with this version, staged if that is another one."""
+    if version == submission.version:
+        return submission
+    record = engine.ledger.number(submission.number)
+    changed = attrs.evolve(submission, version=version)
+    group.put("runs", record, sealed("runs", record, *changed.fields()))
+    return changed
+
+
+def _put_standing(engine: "Engine", group: "Group", number: int, standing: Standing) -> None:
+    record = engine.ledger.number(number)
+    group.put("status", record, sealed("status", record, *standing.fields()))
+
+
+async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
+    """Return a run that is to be redriven or removed. Nothing of it is staged if it has ended or is
+    quarantined: what is only staged has not happened yet."""
+    while True:
+        number = await engine.runs.number_of(run_id)
+        run = None if number is None else engine.runs.find(number)
+        if number is not None and engine.signals.staged(number):
+            await engine.store.durable()
+            continue
+        if run is None or run.staged is None or run.staged.durable:
+            break
+        if not run.standing.state.terminal and run.standing.state is not State.QUARANTINED:
+            break
+        await engine.store.durable(run.staged)
+    submission: Submission | None = None
+    standing: Standing | None = None
+    if number is not None:
+        try:
+            submission = await engine.ledger.submission(number)
+            standing = run.standing if run is not None else await engine.ledger.standing(number)
+        except StoreCorrupt as error:
+            submission, standing = await remains(engine, number, error)
+            if engine.runs.changing(number) is not None:
+                return await _find(engine, run_id)
+    if number is None or submission is None:
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
+    return number, submission, standing or Standing(place=number)
+
+
+async def release(engine: "Engine", key: str) -> bool:
+    """Serve a key again that is quarantined, by itself or by its first run."""
+    engine.check_open()
+    if engine.crashes.release(key):
+        return True
+    number = await engine.ledger.head(key)
+    head = None if number is None else await engine.reading.status(number)
+    if head is None or head.state is not State.QUARANTINED:
+        return False
+    await redrive(engine, head.run_id)
+    return True
+
+
+async def _next_entry(engine: "Engine", number: int) -> int:
+    last = await engine.store.scan(
+        "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+    )
+    return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
+
+
+async def _was_undone(engine: "Engine", number: int) -> bool:
+    """Whether compensations of a run ran."""
+    for key, raw in await engine.store.scan("journal", prefix=engine.ledger.number(number)):
+        with suppress(StoreCorrupt):
+            if unseal("journal", key, raw)[0] == Entry.UNDO:
+                return True
+    return False
+
+
+async def forget(engine: "Engine", run_id: str) -> None:
+    """Remove all that is stored of a run that has ended, or is quarantined."""
+    # Before, one could not tell whether the run has been counted as waiting.
+    await engine.counted.wait()
+    await engine.outbox.converted()
+    number, submission, standing = await _find(engine, run_id)
+    quarantined = standing.state is State.QUARANTINED
+    if not (standing.state.terminal or quarantined) and await _held_by_key(engine, submission):
+        number, submission, standing = await _find(engine, run_id)
+    if not standing.state.terminal and not quarantined:
+        raise RunEnded(
+            f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
+            run_id=run_id,
+            key=submission.key,
+        )
+    family = quarantined and engine.children.used
+    children = await engine.children.of(number) if family else []
+    counted = await engine.sweeper.counts(number, standing)
+    group = await erase(engine, number, submission, standing)
+    if counted:
+        engine.sweeper.removed()
+    if family:
+        _tell_family(engine, group, submission, standing, children)
+    if quarantined:
+        group.when_durable(_drop, engine, submission.key, number, standing.place is not None)
+    await engine.store.durable(group)
+
+
+def _drop(engine: "Engine", key: str, number: int, placed: bool) -> None:
+    """A quarantined run was removed: its key is free."""
+    run, line = engine.runs.find(number), engine.line(key)
+    if run is not None:
+        engine.runs.remove(run)
+    if run.pending if run is not None else placed:
+        line.started()
+    line.drop(number)
+
+
+def _tell_family(
+    engine: "Engine",
+    group: "Group",
+    submission: Submission,
+    standing: Standing,
+    children: list[tuple[int, str]],
+) -> None:
+    """A run that has not ended is forgotten: who waits for it is told, and its children end."""
+    if submission.parent is not None and standing.generation == 1:
+        gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
+        engine.children.ended(submission, gone, group)
+    for child, child_id in children:
+        engine.children.leave_alone(group, submission.number, child, child_id)
+
+
+async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
+    """End a run that is quarantined with its key. Says whether it was."""
+    if submission.key not in engine.crashes.quarantined:
+        return False
+    await Control(engine).cancel(submission.run_id)
+    return True
+
+
+async def erase(
+    engine: "Engine", number: int, submission: Submission, standing: Standing
+) -> "Group":
+    """Stage the removal of every record of a run, except its outcome if that waits for the terminal
+    hook. All of it is read before anything is staged: what cannot be read must not leave half of a
+    run behind."""
+    ledger, store = engine.ledger, engine.store
+    record = ledger.number(number)
+    gone = [(table, record) for table in ("runs", "status", "dead")]
+    for table in ("journal", "memo", "begun", "reports", "signals", "sent", "children"):
+        gone += [(table, key) for key, _ in await store.scan(table, prefix=record)]
+    # The id may lead to a later run by now.
+    if await ledger.find(submission.run_id) == number:
+        gone.append(("ids", ledger.run_id(submission.run_id)))
+    if standing.ended_at is not None:
+        gone.append(("ended", ledger.timed(standing.ended_at, number)))
+    if standing.place is not None:
+        gone.append(("queue", ledger.place(submission.key, standing.place)))
+    leave: Callable[[Group], None] | None = None
+    if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
+        leave = await engine.groups.leaving(number, submission, standing)
+    group = store.open_group()
+    for table, key in gone:
+        group.delete(table, key)
+    if leave is not None:
+        leave(group)
+    if engine.instances is not None:
+        engine.instances.dropped(group, submission)
+    if standing.state is State.QUARANTINED and standing.place is not None:
+        # What has ended does not count any more, and what is damaged has left the counts.
+        engine.unfinished.leave(submission, standing)
+    engine.runs.begin_change(number, Change.REMOVAL, group)
+    return group

@@ -1,1 +1,0 @@
-"""Order: the runs of one key come one after the other, and who is next."""

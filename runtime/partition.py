@@ -1,0 +1,340 @@
+"""The engine: what all runs of a runtime share, and how they are found."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.actors import ActorSystem, Supervision
+from keyrun.runtime.children.child_runs import Children
+from keyrun.runtime.definitions.workflow import Registry
+from keyrun.runtime.entities.dispatcher import Reception
+from keyrun.runtime.events.feed import Feed
+from keyrun.runtime.host.asyncio_loop import AsyncioLoop
+from keyrun.runtime.host.slots import Slots
+from keyrun.runtime.host.wall_clock import TOLERANCE, SteadyClock
+from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.operations.control import Control
+from keyrun.runtime.policies.retry import DEFAULT_RETRY
+from keyrun.runtime.queue.admission import Admission
+from keyrun.runtime.queue.backpressure import Backlog
+from keyrun.runtime.queue.completed_runs import Endings
+from keyrun.runtime.queue.concurrency_gate import Entrance
+from keyrun.runtime.queue.delays import Delays
+from keyrun.runtime.queue.delivery import AT_ONCE, Delivery
+from keyrun.runtime.queue.hook import Hook, TerminalHook
+from keyrun.runtime.queue.instance_limits import Instances
+from keyrun.runtime.queue.key_actor import LineActor
+from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.outbox import Outbox
+from keyrun.runtime.queue.pool import Spares
+from keyrun.runtime.records.counter import stored_clock, stored_counter
+from keyrun.runtime.records.submission import Submission
+from keyrun.runtime.records.tables import Ledger, sealed
+from keyrun.runtime.records.unfinished import UnfinishedRuns
+from keyrun.runtime.recovery.bugs import store_failure
+from keyrun.runtime.recovery.retention import Retention, Sweeper
+from keyrun.runtime.recovery.supervision import Crashes
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.runs import RunTable
+from keyrun.runtime.steps.overruns import Overruns
+from keyrun.runtime.waiting.eviction import Parking
+from keyrun.runtime.waiting.signals import Signals
+from keyrun.runtime.waiting.timers import Timers
+from keyrun.storage import Store, StoreClosed
+from keyrun.storage.payload import PayloadCodec
+
+if TYPE_CHECKING:
+    from keyrun.runtime.groups.service import Groups
+    from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.schedules.service import Schedules
+    from keyrun.runtime.steps.gate import Turnstiles
+
+
+class Engine:
+    """The parts of a runtime."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        registry: Registry,
+        namespace: str,
+        limits: Limits,
+        max_concurrent_steps: int,
+        max_pending: int,
+        max_pending_per_key: int,
+        backpressure_timeout: float,
+        hook: Hook | None,
+        hook_timeout: float,
+        retention: Retention,
+        codec: PayloadCodec,
+        wall: Callable[[], float],
+        supervision: Supervision,
+        evict_after: float,
+        resources: "Resources | None" = None,
+        entities: Iterable[type] = (),
+    ) -> None:
+        self.store = store
+        self.commits = store.group_commit
+        self.registry = registry
+        self.ledger = Ledger(store.namespace(namespace))
+        self.unfinished = UnfinishedRuns(self.ledger)
+        self.limits = limits
+        self.crashes = Crashes(self, supervision)
+        self.runs = RunTable(self.ledger)
+        self.reading = Reading(
+            self.ledger,
+            codec,
+            registry,
+            live=self.runs.live,
+            quarantined=self.crashes.quarantined,
+        )
+        self.retention = retention
+        self.sweeper = Sweeper(self, retention)
+        self.retry = DEFAULT_RETRY
+        self.codec = codec
+        self.wall = wall
+        self.steady = SteadyClock(wall)
+        self.slots = Slots(max_concurrent_steps)
+        self.resources = resources
+        self.threads = trio.CapacityLimiter(max_concurrent_steps)
+        self.overruns = Overruns()
+        self.asyncio = AsyncioLoop()
+        self.suspects = trio.Lock()
+        self.salvaging = trio.Lock()
+        self.lines: dict[str, Line] = {}
+        self._spare = Spares()
+        self._endings = Endings()
+        self.asleep: dict[str, tuple[int, int]] = {}
+        """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
+        self.feed: Feed | None = None
+        """Where to tell what happens; None while nobody listens."""
+        self.listeners = Feed(self.commits, wall, self._listen)
+        self.entrance = Entrance(self, max_concurrent_steps)
+        self.backlog = Backlog(
+            self.lines,
+            self.entrance,
+            self.asleep,
+            max_pending,
+            max_pending_per_key,
+            backpressure_timeout,
+            lambda: self.feed,
+        )
+        self.token = trio.lowlevel.current_trio_token()
+        self.outbox = Outbox(self.ledger)
+        self.delivery: Delivery | None = None
+        """Calls the terminal hook, if there is one."""
+        if hook is not None:
+            self.delivery = Delivery(
+                self.outbox,
+                TerminalHook(hook, hook_timeout, AT_ONCE),
+                namespace=self.ledger.prefix,
+                decode_result=self.reading.decode_result,
+                fail=self.fail,
+            )
+        self.delays = Delays(self)
+        self.admission = Admission(self)
+        limited = [each for each in registry if each.instances is not None]
+        self.instances = Instances(self, limited) if limited else None
+        self.parking = Parking(self, evict_after)
+        self.timers = Timers(self)
+        self.signals = Signals(self)
+        self.children = Children(self)
+        self.control = Control(self)
+        self.reception = Reception(self, entities, retention)
+        self.actors: ActorSystem[str, Line, None] = ActorSystem(
+            lambda key: LineActor(),
+            supervision=supervision,
+            on_quarantine=self.crashes.quarantine,
+            idle_timeout=60.0,
+            # A line that was not served to its end is served again at the next open.
+            on_dead_letter=lambda letter: None,
+        )
+        self.suspension = self.actors.suspension
+        self.scope = trio.CancelScope(shield=True)
+        """Around all that works for the runs. It ends when the engine says so, also when the block
+        is cancelled: that is drained like any other."""
+        self.block = trio.CancelScope()
+        """Around the user's block, and then around the drain."""
+        self.finished = trio.Event()
+        """Set when nothing works for the runs any more."""
+        self.failure: Exception | None = None
+        self.draining = False
+        self.closed = False
+        self.paused = False
+        self.stopped = False
+        """Whether no step may start anywhere: paused or draining."""
+        self.stateless = False
+        """Whether no key has a durable mapping, so that there is none to be read."""
+        self.memoless = False
+        """Whether no step has a memo, so that there is none to be read."""
+        self.unclean = False
+        self.counted = trio.Event()
+        """Set when all runs that were there before are counted and their lines are awake."""
+        self.recovered = False
+        """Whether that is so."""
+        self.set_back = 0.0
+        """Seconds by which the wall clock was set back since an earlier process had the store, as
+        far as is known."""
+        self.next_number = 1
+        self.opened_at = 1
+        """The first number that was not taken before."""
+        self._reserved = 0
+        self.start: Callable[[Callable[[], Awaitable[None]]], None]
+        """Has something go on by itself, for as long as the runtime is open."""
+
+    @cached_property
+    def groups(self) -> "Groups":
+        """The groups; imported by the first who asks for them."""
+        from keyrun.runtime.groups.service import Groups
+
+        return Groups(self)
+
+    @cached_property
+    def turnstiles(self) -> "Turnstiles":
+        """What is in the way of steps; imported for the first of them that is guarded."""
+        from keyrun.runtime.steps.gate import Turnstiles
+
+        return Turnstiles(self, self.resources)
+
+    @cached_property
+    def schedules(self) -> "Schedules":
+        """The schedules; imported by the first who asks for them."""
+        from keyrun.runtime.schedules.service import Schedules
+
+        return Schedules(self, self.retention.age)
+
+    def _listen(self, feed: Feed | None) -> None:
+        self.feed = feed
+
+    def take_number(self) -> int:
+        """The next admission number; the counter is stored with whatever uses it."""
+        number = self.next_number
+        self.next_number = number + 1
+        if self.next_number >= self._reserved:
+            # In blocks: what a crash leaves unused is never used, which harms nobody.
+            self._reserved = self.next_number + 1000
+            key = self.ledger.name("next")
+            self.store.open_group().put("counter", key, sealed("counter", key, self._reserved))
+        return number
+
+    async def read_counter(self) -> None:
+        """Go on where the last owner of the store stopped."""
+        self.next_number = self.opened_at = await stored_counter(self.ledger)
+        time, behind = await stored_clock(self.ledger)
+        self.steady.at_least(time)
+        self.set_back = max(0.0, self.steady() - self.wall() - behind)
+
+    def keep_time(self) -> None:
+        """Have it stored how late it is, with what is staged."""
+        key = self.ledger.name("clock")
+        group = self.commits.open_group()
+        steady = self.steady()
+        group.put("counter", key, sealed("counter", key, steady, steady - self.wall()))
+
+    def keep_time_if_set_back(self) -> None:
+        """Have it stored how late it really is if the wall clock is behind: the next process has to
+        know."""
+        if self.steady() - self.wall() > TOLERANCE:
+            self.keep_time()
+
+    def line(self, key: str) -> Line:
+        """The line of a key, made if there is none."""
+        line = self.lines.get(key)
+        if line is None:
+            asleep = self.asleep.pop(key, None)
+            dormant = self.entrance.dormant.pop(key, 0)
+            line = self._spare.pop(key, None)
+            known = self.recovered and not dormant and asleep is None
+            if line is None or not known:
+                line = Line(self, key, known=known)
+                if self._endings:
+                    line.group = self._endings.pop(key, None)
+            self.lines[key] = line
+            if dormant:
+                line.revive(dormant)
+            if asleep is not None:
+                line.rouse(*asleep)
+        return line
+
+    def sleeps(self, key: str, number: int) -> None:
+        """A run was found that sleeps and holds its key."""
+        line = self.lines.get(key)
+        if line is None and key not in self.entrance.dormant:
+            # It may have been read before, and runs that came since be counted.
+            self.asleep[key] = number, self.asleep.get(key, (0, 0))[1]
+        elif self.runs.live(number) is None:
+            self.line(key).sleeper = number
+
+    def enter(self, key: str) -> None:
+        """One more run of a key waits to be started."""
+        line = self.lines.get(key)
+        if line is None:
+            if key in self.entrance.dormant:
+                self.entrance.dormant[key] += 1
+                self.backlog.pending += 1
+                return
+            if key in self.asleep:
+                sleeper, pending = self.asleep[key]
+                self.asleep[key] = sleeper, pending + 1
+                self.backlog.pending += 1
+                return
+            line = self.line(key)
+        self.backlog.enter(line)
+
+    def admitted(self, submission: Submission) -> None:
+        """A run has its place, durably. A key that is known by name only stays so."""
+        line = self.lines.get(submission.key)
+        if line is None and submission.key not in self.entrance.dormant:
+            if submission.key in self.asleep:
+                return
+            line = self.line(submission.key)
+        if line is not None:
+            line.admit(submission)
+
+    def forget_line(self, line: Line) -> None:
+        """A line with nothing in it costs nothing."""
+        # A run at rest may have woken a line that was forgotten before.
+        kept = line.pending or line.paused or line.sleeper is not None
+        if self.lines.get(line.key) is line and not kept:
+            del self.lines[line.key]
+            if self.recovered and line.reusable():
+                self._spare.keep(line)
+            elif line.group is not None and not line.group.durable:
+                self._endings.keep(line.key, line.group)
+            if line.entering:
+                line.entered()
+
+    def close(self) -> None:
+        """Report to everything that waits that no more runs will end."""
+        self.closed = True
+        self.listeners.close()
+        self.runs.close()
+        self.reception.close()
+
+    def check_open(self) -> None:
+        """Raise if the block has been left."""
+        if self.closed:
+            raise StoreClosed("the runtime was left; open it again to go on")
+
+    def run_ended(self, run: Run) -> None:
+        """Report the end of a run, which is durable."""
+        run.submission.at_hand = False
+        self.runs.remove(run)
+        self.sweeper.run_ended()
+        self.runs.report_end(run.number, run)
+        if self.delivery is not None:
+            self.delivery.add(run.key)
+
+    def fail(self, error: Exception) -> None:
+        """Stop everything: the store failed, or Keyrun has a bug. The first error counts."""
+        if self.failure is None:
+            self.failure = store_failure(error) or error
+            self.stopped = True
+            self.scope.cancel()
+            self.block.cancel()
+            for run in self.runs.all_live():
+                run.resume()

@@ -1,0 +1,101 @@
+"""Instances: how many runs of one workflow may be under way, from start to end.
+
+A run that is not let in waits at the head of its line, which is woken when another ends. Who is in
+is kept in the store, so that a restart lets nobody in in place of those that go on.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.errors import Backpressure
+from keyrun.runtime.records.tables import NUMBER, sealed
+
+if TYPE_CHECKING:
+    from keyrun.runtime.definitions.workflow import Workflow
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.records.submission import Submission
+    from keyrun.runtime.run.run import Run
+    from keyrun.storage.group import Group
+
+
+class Instances:
+    """The runs that are in, by workflow, and the lines that wait."""
+
+    def __init__(self, engine: "Engine", workflows: "Iterable[Workflow[Any, Any]]") -> None:
+        self._engine = engine
+        self._most: dict[str, int] = {}
+        self._rejects: set[str] = set()
+        for each in workflows:
+            if each.instances is not None:
+                self._most[each.name] = each.instances
+                if each.when_full == "reject":
+                    self._rejects.add(each.name)
+        self._inside: dict[str, set[int]] = {name: set() for name in self._most}
+        self._waiting: dict[str, dict[int, Line]] = {name: {} for name in self._most}
+
+    async def recover(self) -> None:
+        """Take in who was in when the store was last used."""
+        ledger = self._engine.ledger
+        for key, fields in await ledger.scan("instances", ledger.prefix):
+            name, number = fields[0], NUMBER.unpack(key[-8:])[0]
+            if name in self._inside:
+                self._inside[name].add(number)
+
+    def enter(self, run: "Run") -> bool:
+        """Let a run in, if there is room, or if it has begun before. Else it is woken later."""
+        name = run.submission.workflow
+        inside = self._inside.get(name)
+        if inside is None or run.number in inside:
+            return True
+        if run.submission.parent is not None:
+            # Its parent, which waits for it, may be the one that is in.
+            return True
+        if len(inside) >= self._most[name] and run.standing.started_at is None:
+            self._waiting[name][run.number] = run.line
+            return False
+        self._admit(self._engine.store.open_group(), name, run.number)
+        return True
+
+    def check(self, submission: "Submission") -> None:
+        """Raise if a workflow that queues nobody has no room for another run."""
+        name = submission.workflow
+        if name in self._rejects and len(self._inside[name]) >= self._most[name]:
+            raise Backpressure(
+                f"{len(self._inside[name])} runs of {name!r} are under way, and it allows "
+                f"{self._most[name]}; submit it again when one has ended",
+                key=submission.key,
+            )
+
+    def submitted(self, group: "Group", submission: "Submission") -> None:
+        """A run was admitted: where nobody waits it is in from then on."""
+        if submission.workflow in self._rejects:
+            self._admit(group, submission.workflow, submission.number)
+
+    def _admit(self, group: "Group", name: str, number: int) -> None:
+        self._inside[name].add(number)
+        key = self._engine.ledger.number(number)
+        group.put("instances", key, sealed("instances", key, name))
+
+    def left(self, group: "Group", run: "Run") -> None:
+        """Stage that a run has ended; when that is durable there is room for another."""
+        self.dropped(group, run.submission)
+
+    def dropped(self, group: "Group", submission: "Submission") -> None:
+        """The same of a run of which only the records are left."""
+        name, number = submission.workflow, submission.number
+        if name in self._inside:
+            self._waiting[name].pop(number, None)
+            if number in self._inside[name]:
+                group.delete("instances", self._engine.ledger.number(number))
+                group.when_durable(self._leave, name, number)
+
+    def _leave(self, name: str, number: int) -> None:
+        inside, waiting = self._inside[name], self._waiting[name]
+        inside.discard(number)
+        while waiting and len(inside) < self._most[name]:
+            # It is in from here on, so that nobody who comes later is let in before it.
+            following = next(iter(waiting))
+            line = waiting.pop(following)
+            self._admit(self._engine.store.open_group(), name, following)
+            line.wake()

@@ -1,0 +1,422 @@
+"""The outbox: outcomes of ended runs that the terminal hook has not received yet, in the store.
+
+Rules:
+
+- The commit that ends a run also puts its whole outcome into the outbox. The entry stays until the
+  hook has returned for it, or until `discard` drops it. Retention and `forget` remove the run, not
+  the entry.
+- A store collects from the first open with a hook until `discard`, also in opens without a hook.
+- Entries are ordered by ordering key, then by sequence number. Sequence numbers grow with every
+  end, so the entries of one key are in the order of its ends.
+- The number of entries is kept in the store. No call reads the whole outbox, except `discard` and
+  the conversion of entries that an older Keyrun wrote.
+- Entries of an older Keyrun name a run, whose own record has the outcome. `convert` gives them the
+  form of today. Until it has ended, nothing is delivered and no ended run may change: delivery,
+  `discard`, `forget`, `redrive` and retention wait for `converted`.
+"""
+
+import os
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+import trio
+
+from keyrun.runtime.events.logs import logger
+from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.pages import Rows
+from keyrun.runtime.records.submission import GENERATION, Standing, Submission
+from keyrun.runtime.records.tables import NUMBER, Ledger, wrong_content
+from keyrun.storage import LmdbStore, StoreClosed, StoreCorrupt
+from keyrun.storage.record import seal, unseal
+from keyrun.storage.store import upper_bound
+
+if TYPE_CHECKING:
+    from keyrun.storage.group import Group
+
+TABLE = "outcomes"
+LEGACY_TABLE = "outbox"
+"""Entries of an older Keyrun: number and generation of a run, whose own record has the outcome."""
+PAGE = 1000
+PAGE_BYTES = 4_000_000
+CONVERTED_AT_ONCE = 100
+"""Entries of an older Keyrun that are read before other tasks get their turn."""
+FIRST = 1 << 32
+"""The first sequence number in a store with entries of an older Keyrun: those get lower ones, as
+their runs ended before."""
+
+_COUNTS = "outbox"
+_RUN = struct.Struct(">QI")
+"""What a record key ends with: the admission number and the generation."""
+_LEGACY_ORDER = struct.Struct(">QQQI")
+
+
+@attrs.frozen(kw_only=True)
+class StoredOutcome:
+    """The outcome of one end, as an entry of the outbox holds it."""
+
+    number: int
+    run_id: str
+    key: str
+    workflow: str
+    version: int
+    headers: dict[str, str]
+    standing: Standing
+
+    @staticmethod
+    def encode(submission: Submission, standing: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The fields of an entry; `standing` is the fields of the terminal record."""
+        return (
+            submission.run_id,
+            submission.workflow,
+            submission.version,
+            submission.headers,
+            standing,
+        )
+
+    @classmethod
+    def decode(cls, number: int, key: str, fields: list[Any]) -> "StoredOutcome":
+        """The inverse of `encode`; the record key has the admission number and the ordering key."""
+        run_id, workflow, version, headers, standing = fields[:5]
+        return cls(
+            number=number,
+            run_id=run_id,
+            key=key,
+            workflow=workflow,
+            version=version,
+            headers=headers,
+            standing=Standing.read(standing),
+        )
+
+    def outcome_id(self, namespace: bytes) -> str:
+        """Identify this end: the same in every repeat, and of no other end. A run id that was
+        forgotten and used again belongs to another number."""
+        standing = self.standing
+        parts = (self.run_id, self.number, standing.generation, standing.ended_at)
+        return sha256(namespace + repr(parts).encode()).hexdigest()[:32]
+
+
+@attrs.frozen
+class Entry:
+    """An entry of the outbox, not decoded yet."""
+
+    key: str
+    sequence: int
+    record: bytes
+    raw: bytes
+
+
+@attrs.frozen(kw_only=True)
+class OutboxStatus:
+    """The state of the outbox: the number of ends that wait for the terminal hook, and whether the
+    store keeps further ends for it."""
+
+    waiting: int
+    collecting: bool
+
+
+class Outbox:
+    """The outbox of one namespace. Only its owner may write to it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._record = ledger.name(_COUNTS)
+        self.collecting = False
+        """Whether the end of a run goes to the outbox."""
+        self.waiting = 0
+        """Entries, those included that are only staged."""
+        self._next = 1
+        self._discarded = 0
+        """Entries up to this sequence number are dropped by `discard`."""
+        self._discarding = trio.Lock()
+        self.converting = False
+        """Whether there are entries of an older Keyrun that `convert` has to deal with."""
+        self._converted_to = 0
+        """The last sequence number that was given to an entry of an older Keyrun."""
+        self._conversion_ended = trio.Event()
+
+    async def open(self, *, hook: bool) -> None:
+        """Read the state of the outbox. With a hook, the store collects from now on. The caller
+        waits for the commit, and starts `convert` if there is something to convert."""
+        counts = await _read(self._ledger)
+        self.waiting, self._next = counts.waiting, counts.following
+        self._converted_to = counts.converted_to
+        legacy = await self._store.scan(LEGACY_TABLE, prefix=self._ledger.prefix, limit=1)
+        self.converting = bool(legacy)
+        if self.converting:
+            self._next = max(self._next, FIRST)
+        self.collecting = counts.collecting or hook or self.converting
+        if self.collecting:
+            self._write(self._store.open_group())
+
+    async def converted(self) -> None:
+        """Return when the outbox has no entries of an older Keyrun any more."""
+        if self.converting:
+            await self._conversion_ended.wait()
+            if self.converting:
+                raise StoreClosed(
+                    "the runtime was left while it converted its outbox; open it again"
+                )
+
+    def put(self, group: "Group", submission: Submission, standing: tuple[Any, ...]) -> None:
+        """Stage the outcome of a run whose end is staged in `group`; `standing` is the fields of
+        its terminal record."""
+        sequence = self._next
+        self._next = sequence + 1
+        self._put(group, sequence, submission, standing)
+
+    def _put(
+        self, group: "Group", sequence: int, submission: Submission, standing: tuple[Any, ...]
+    ) -> None:
+        record = self._ledger.outcome(
+            submission.key, sequence, submission.number, standing[GENERATION]
+        )
+        self.waiting += 1
+        fields = StoredOutcome.encode(submission, standing)
+        group.tables[TABLE][record] = seal(TABLE, record, fields)
+        self._write(group)
+
+    async def first(self, key: str, after: int) -> Entry | None:
+        """The oldest entry of `key` whose sequence number is above `after`."""
+        ledger = self._ledger
+        start = ledger.place(key, max(after, self._discarded) + 1)
+        rows = await self._store.scan(TABLE, prefix=ledger.line(key), start=start, limit=1)
+        if not rows:
+            return None
+        record, raw = rows[0]
+        return Entry(key, _sequence(record), record, raw)
+
+    async def read(self, entry: Entry) -> StoredOutcome:
+        """The outcome in an entry. If the entry is damaged, the run's own records may still have
+        it. Raises one of `DAMAGE` if not."""
+        ledger = self._ledger
+        number, generation = _RUN.unpack(entry.record[-_RUN.size :])
+        try:
+            return _decode(number, entry)
+        except DAMAGE:
+            with ledger.store.view():
+                submission = await ledger.submission(number)
+                standing = await ledger.standing(number)
+            if submission is None or standing is None or standing.generation != generation:
+                raise
+            fields = StoredOutcome.encode(submission, standing.fields())
+            return StoredOutcome.decode(number, entry.key, [*fields])
+
+    async def next_key(self, cursor: bytes) -> tuple[str, bytes] | None:
+        """The first ordering key with entries at or after `cursor`, and the cursor behind it. Begin
+        with an empty cursor."""
+        ledger = self._ledger
+        while rows := await self._store.scan(TABLE, prefix=ledger.prefix, start=cursor, limit=1):
+            record = rows[0][0]
+            with suppress(StoreCorrupt):
+                key = ledger.split_place(record)[0]
+                end = upper_bound(ledger.line(key))
+                assert end is not None
+                return key, end
+            cursor = record + b"\0"
+        return None
+
+    def remove(self, entry: Entry) -> "Group | None":
+        """Stage the removal of an entry that the hook has received. None if `discard` drops it."""
+        if entry.sequence <= self._discarded:
+            return None
+        group = self._store.open_group()
+        group.delete(TABLE, entry.record)
+        self.waiting -= 1
+        self._write(group)
+        return group
+
+    async def discard(self, *, collecting: bool) -> int:
+        """Drop the entries that are there now, and return their number. `collecting` says whether
+        later ends go to the outbox."""
+        await self.converted()
+        async with self._discarding:
+            self.collecting = collecting
+            self._discarded = last = self._next - 1
+            self._write(self._store.open_group())
+            # The removals that were staged before are durable after this, so that no entry is
+            # counted twice.
+            await self._store.durable()
+            dropped = 0
+            async for rows in _pages(self._ledger, LEGACY_TABLE):
+                # The conversion has left only damaged entries.
+                group = self._store.open_group()
+                for record, _ in rows:
+                    group.delete(LEGACY_TABLE, record)
+                    dropped += 1
+                await self._store.durable(group)
+            async for rows in _pages(self._ledger, TABLE):
+                group = self._store.open_group()
+                for record, _ in rows:
+                    if _sequence(record) <= last:
+                        group.delete(TABLE, record)
+                        dropped += 1
+                        self.waiting -= 1
+                self._write(group)
+                await self._store.durable(group)
+            return dropped
+
+    def _write(self, group: "Group") -> None:
+        fields = (self.collecting, self.waiting, self._next, self._converted_to)
+        group.tables["counter"][self._record] = seal("counter", self._record, fields)
+
+    async def convert(self) -> None:
+        """Give the entries of an older Keyrun the form of today, in the order of the ends. An entry
+        changes its form in one commit, so a crash in between loses nothing."""
+        try:
+            logger.info("converting the ends that wait for on_terminal to a new format")
+            ends = await self._convert()
+            logger.info("converted %d ends that wait for on_terminal", ends)
+            self.converting = False
+        finally:
+            self._conversion_ended.set()
+
+    async def _convert(self) -> int:
+        found: list[bytes] = []
+        # Entries of an older Keyrun are small, except for runs that were redriven.
+        async for rows in self._ledger.pages(LEGACY_TABLE, size=CONVERTED_AT_ONCE):
+            for record, _ in rows:
+                order = await self._legacy_order(record)
+                if order is not None:
+                    found.append(order)
+        found.sort()
+        entries = size = 0
+        for order in found:
+            _, _, number, generation = _LEGACY_ORDER.unpack(order)
+            with suppress(*DAMAGE):
+                end = await self._legacy_end(number, generation)
+                if end is None:
+                    continue
+                submission, standing = end
+                group = self._store.open_group()
+                self._converted_to += 1
+                self._put(group, self._converted_to, submission, standing.fields())
+                group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
+                entries += 1
+                size += len(standing.result or b"")
+                if entries == CONVERTED_AT_ONCE or size > PAGE_BYTES:
+                    await self._store.durable(group)
+                    entries = size = 0
+        await self._store.durable()
+        return len(found)
+
+    async def _legacy_order(self, record: bytes) -> bytes | None:
+        """Sorts an entry of an older Keyrun by the time of the end. None if there is nothing to
+        convert: the run was forgotten, or a record is damaged."""
+        number, rest = self._ledger.split_number(record)
+        generation = int.from_bytes(rest, "big")
+        try:
+            end = await self._legacy_end(number, generation)
+        except DAMAGE as error:
+            logger.error(
+                "the end of run number %d cannot be read, and is tried again at the next open: %s",
+                number,
+                error,
+                extra={"number": number, "event": "hook_failed"},
+            )
+            return None
+        if end is None:
+            self._store.open_group().delete(LEGACY_TABLE, record)
+            return None
+        standing = end[1]
+        ended = int((standing.ended_at or 0.0) * 1e6)
+        return _LEGACY_ORDER.pack(max(0, ended), standing.place or 0, number, generation)
+
+    async def _legacy_end(self, number: int, generation: int) -> tuple[Submission, Standing] | None:
+        """How that generation of the run ended, or None if the run was forgotten."""
+        ledger = self._ledger
+        damage: StoreCorrupt | None = None
+        with ledger.store.view():
+            submission = await ledger.submission(number)
+            try:
+                kept = await ledger.get(LEGACY_TABLE, ledger.outbox(number, generation))
+            except StoreCorrupt as error:
+                # Unless the run was redriven, its own record says the same.
+                kept, damage = None, error
+            standing = Standing.read(kept) if kept else await ledger.standing(number)
+        if submission is None or standing is None or standing.generation != generation:
+            if damage is not None:
+                raise damage
+            return None
+        return submission, standing
+
+
+def _decode(number: int, entry: Entry) -> StoredOutcome:
+    fields = unseal(TABLE, entry.record, entry.raw)
+    try:
+        return StoredOutcome.decode(number, entry.key, fields)
+    except (TypeError, ValueError, KeyError) as error:
+        raise wrong_content(TABLE, entry.record) from error
+
+
+def _sequence(record: bytes) -> int:
+    sequence: int = NUMBER.unpack_from(record, len(record) - NUMBER.size - _RUN.size)[0]
+    return sequence
+
+
+async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> int:
+    """Drop the waiting ends of a store that no runtime has open, and stop the collecting. Returns
+    the number of ends."""
+    store = LmdbStore(path)
+    async with store, store.claim(namespace):
+        outbox = Outbox(Ledger(store.namespace(namespace)))
+        await outbox.open(hook=False)
+        if outbox.converting:
+            await outbox.convert()
+        return await outbox.discard(collecting=False)
+
+
+async def outbox_status(ledger: Ledger) -> OutboxStatus:
+    """The state of the outbox, for a reader; entries of an older Keyrun are counted."""
+    counts = await _read(ledger)
+    legacy = 0
+    async for rows in _pages(ledger, LEGACY_TABLE):
+        legacy += len(rows)
+    collecting = counts.collecting or legacy > 0
+    return OutboxStatus(waiting=counts.waiting + legacy, collecting=collecting)
+
+
+class _Counts(NamedTuple):
+    """What the store keeps about the outbox: one record of the table `counter`."""
+
+    collecting: bool = False
+    waiting: int = 0
+    following: int = 1
+    """The next sequence number."""
+    converted_to: int = 0
+    """The last sequence number that was given to an entry of an older Keyrun."""
+
+
+async def _read(ledger: Ledger) -> _Counts:
+    try:
+        return _Counts(*(await ledger.get("counter", ledger.name(_COUNTS)) or ()))
+    except DAMAGE as error:
+        # There was a record, so the store has been opened with a hook.
+        waiting, last, converted_to = 0, 0, 0
+        async for rows in _pages(ledger, TABLE):
+            waiting += len(rows)
+            for record, _ in rows:
+                last = max(last, _sequence(record))
+                if _sequence(record) < FIRST:
+                    converted_to = max(converted_to, _sequence(record))
+        logger.error(
+            "the count of ends that wait for on_terminal cannot be read; counted %d: %s",
+            waiting,
+            error,
+            extra={"event": "counter_lost"},
+        )
+        return _Counts(True, waiting, last + 1, converted_to)
+
+
+async def _pages(ledger: Ledger, table: str) -> AsyncIterator[Rows]:
+    """All records of a table, in pages. Entries may be large: a page is at most `PAGE` records,
+    and is made smaller when the last page was large."""
+    pages = ledger.pages(table, size=16)
+    async for rows in pages:
+        taken = sum(len(raw) for _, raw in rows)
+        pages.size = max(1, min(PAGE, 2 * pages.size, pages.size * PAGE_BYTES // (taken + 1)))
+        yield rows

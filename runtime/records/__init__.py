@@ -1,0 +1,1 @@
+"""Records: everything that is stored of runs, the tables and their keys."""

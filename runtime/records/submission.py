@@ -1,0 +1,354 @@
+"""Records: what is stored of a run, as values and as the fields of a record.
+
+Where a record is, and how it is found, is the business of the ledger.
+"""
+
+from typing import Any
+
+import attrs
+
+from keyrun.runtime.limits import ResolvedLimits
+from keyrun.runtime.values import (
+    CompensationProgress,
+    Failure,
+    FailureKind,
+    Priority,
+    QuarantineCause,
+    State,
+)
+
+SHARD, EPOCH = 0, 0
+"""Room for a store that several machines share: who owns a run, since when."""
+
+SALVAGED = "salvage"
+"""The origin of what stands in for a damaged run."""
+OF_GROUP = "group:"
+"""What the origin of a member of a group begins with."""
+GENERATION = 1
+"""Which field of a standing is the generation."""
+SUBMITTED_AT = 12
+"""Which field of a submission says when: listings look at it before they read all of them."""
+
+_PRIORITIES = {int(priority): priority for priority in Priority}
+_STATES = {str(state): state for state in State}
+_QUARANTINED = str(State.QUARANTINED)
+
+
+@attrs.frozen
+class Parent:
+    """The run that started another and waits for it: its number, key and place, and how deep the
+    child is below the run that nobody waits for."""
+
+    number: int
+    key: str
+    place: int
+    depth: int
+
+
+@attrs.define(kw_only=True)
+class Submission:
+    """What was submitted. The number is given at admission; nothing changes after that."""
+
+    number: int = 0
+    run_id: str
+    key: str
+    workflow: str
+    version: int
+    input: bytes
+    digest: bytes | None
+    """Of the input; None where the id was made for the run, so that hardly anybody asks."""
+    headers: dict[str, str]
+    tags: tuple[str, ...]
+    priority: Priority
+    limits: ResolvedLimits
+    submitted_at: float
+    delay: float
+    origin: str
+    parent: Parent | None = None
+    at_hand: bool = False
+    """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
+    told_as: tuple[str, str, str] | None = attrs.field(default=None, init=False)
+    """Id, key and workflow, made for whoever first tells of the run. Not stored."""
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Id, key and workflow."""
+        about = self.told_as
+        if about is None:
+            about = self.told_as = (self.run_id, self.key, self.workflow)
+        return about
+
+    def fields(self) -> tuple[Any, ...]:
+        """As they are stored."""
+        fields = (
+            SHARD,
+            EPOCH,
+            self.run_id,
+            self.key,
+            self.workflow,
+            self.version,
+            self.input,
+            self.digest,
+            self.headers,
+            self.tags,
+            self.priority._value_,
+            self.limits.stored,
+            self.submitted_at,
+            self.delay,
+            self.origin,
+        )
+        return fields if self.parent is None else (*fields, attrs.astuple(self.parent))
+
+    @classmethod
+    def read(cls, number: int, fields: list[Any]) -> "Submission":
+        """The inverse of `fields`."""
+        (_, _, run_id, key, workflow, version, input_, digest, headers, tags, priority) = fields[
+            :11
+        ]
+        limits, submitted_at, delay, origin = fields[11:15]
+        return cls(
+            number=number,
+            run_id=run_id,
+            key=key,
+            workflow=workflow,
+            version=version,
+            input=input_,
+            digest=digest,
+            headers=headers,
+            tags=tuple(tags),
+            priority=_PRIORITIES[priority],
+            limits=ResolvedLimits.read(limits),
+            submitted_at=submitted_at,
+            delay=delay,
+            origin=origin,
+            parent=Parent(*fields[15]) if len(fields) > 15 else None,
+        )
+
+
+@attrs.frozen
+class Berth:
+    """What a run waits for that has left memory: a time, and to be sent something on channels."""
+
+    due: float | None
+    channels: tuple[str, ...]
+
+
+@attrs.frozen
+class Quarantine:
+    """Why a run is quarantined. `fingerprint` is that of the workflow that contradicted the
+    journal, if it has one: the same code would contradict the journal again."""
+
+    cause: QuarantineCause
+    fingerprint: bytes | None = None
+
+
+DAMAGED = Quarantine(QuarantineCause.DAMAGED)
+
+
+@attrs.frozen(kw_only=True)
+class Summary:
+    """What the whole journal of a run adds up to, besides the number of steps that are done. It is
+    stored when a run ends or leaves memory, so that its progress can be shown without reading the
+    journal."""
+
+    retrying: int = 0
+    waiting: int = 0
+    failed: int = 0
+    recent: int = 0
+    """Steps that were done in this generation."""
+    last_failure: Failure | None = None
+    """How the latest attempt that failed did, unless the run failed and its failure says more."""
+    nodes: dict[str, int] | None = None
+    """Of a graph: the number of nodes in each state."""
+
+    def fields(self) -> tuple[Any, ...]:
+        """As they are stored."""
+        failure = write_failure(self.last_failure)
+        return self.retrying, self.waiting, self.failed, self.recent, failure, self.nodes
+
+    @classmethod
+    def read(cls, fields: list[Any]) -> "Summary":
+        """The inverse of `fields`."""
+        retrying, waiting, failed, recent, failure, nodes = fields[:6]
+        return cls(
+            retrying=retrying,
+            waiting=waiting,
+            failed=failed,
+            recent=recent,
+            last_failure=read_failure(failure),
+            nodes=nodes,
+        )
+
+
+@attrs.define(kw_only=True)
+class Standing:
+    """How a run stands, as it is stored. `place` is None until a delayed run is due."""
+
+    state: State = State.PENDING
+    generation: int = 1
+    place: int | None = None
+    started_at: float | None = None
+    deadline: float | None = None
+    ended_at: float | None = None
+    steps_done: int = 0
+    step: str | None = None
+    attempt: int = 0
+    waiting_on: str | None = None
+    result: bytes | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+    cancel_requested: bool = False
+    paused: bool = False
+    berth: Berth | None = None
+    """What it waits for if it has left memory. May be older than its place, which counts."""
+    fingerprint: bytes | None = None
+    """Of the code that the run started with; see `keyrun.runtime.definitions.fingerprint`."""
+    patches: dict[str, bool] | None = None
+    """What `ctx.patched` answered, by name."""
+    quarantine: Quarantine | None = None
+    """Why it is quarantined; None in any other state."""
+    journal_next: int | None = None
+    """The sequence number of the next journal entry when this was stored. The status is not stored
+    with every step: later entries say what this record does not know. None if that is unknown."""
+    summary: Summary | None = None
+    """Of a run that has left memory, or has ended: None then if there is nothing to say."""
+    compensation: CompensationProgress | None = None
+    """How far the compensation is, if there is anything to compensate."""
+
+    @classmethod
+    def damaged(cls, error: Exception) -> "Standing":
+        """How a run stands that cannot be read because of `error`."""
+        return cls(state=State.QUARANTINED, reason=str(error), quarantine=DAMAGED)
+
+    def lift_quarantine(self) -> None:
+        """Let the run resume where it was."""
+        self.state = State.PENDING if self.started_at is None else State.RUNNING
+        self.reason = self.quarantine = None
+
+    def fields(self) -> tuple[Any, ...]:
+        """As they are stored."""
+        held, undone = self.quarantine, self.compensation
+        return (
+            self.state._value_,
+            self.generation,
+            self.place,
+            self.started_at,
+            self.deadline,
+            self.ended_at,
+            self.steps_done,
+            self.step,
+            self.attempt,
+            self.waiting_on,
+            self.result,
+            self.reason,
+            self.failure and write_failure(self.failure),
+            self.cancel_requested,
+            self.paused,
+            self.berth and (self.berth.due, self.berth.channels),
+            self.fingerprint,
+            self.patches,
+            held and (held.cause._value_, held.fingerprint),
+            self.journal_next,
+            self.summary and self.summary.fields(),
+            undone and (undone.total, undone.done, undone.step, undone.left),
+        )
+
+    @classmethod
+    def read(cls, fields: list[Any]) -> "Standing":
+        """The inverse of `fields`."""
+        state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
+        attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
+        later = (*fields[15:22], None, None, None, None, None, None, None)
+        berth, fingerprint, patches, held, journal_next, summary, undone = later[:7]
+        quarantine = None
+        if held is not None:
+            quarantine = Quarantine(QuarantineCause(held[0]), held[1])
+        elif state == _QUARANTINED:
+            quarantine = _recognised(reason or "", place)
+        return cls(
+            state=_STATES[state],
+            generation=generation,
+            place=place,
+            started_at=started_at,
+            deadline=deadline,
+            ended_at=ended_at,
+            steps_done=steps_done,
+            step=step,
+            attempt=attempt,
+            waiting_on=waiting_on,
+            result=result,
+            reason=reason,
+            failure=failure and read_failure(failure),
+            cancel_requested=cancel_requested,
+            paused=paused,
+            berth=berth and Berth(berth[0], tuple(berth[1])),
+            fingerprint=fingerprint,
+            patches=patches,
+            quarantine=quarantine,
+            journal_next=journal_next,
+            summary=summary and Summary.read(summary),
+            compensation=undone and _read_compensation(*undone),
+        )
+
+
+def _read_compensation(
+    total: int, done: int, step: str | None, left: list[str]
+) -> CompensationProgress:
+    return CompensationProgress(total=total, done=done, step=step, left=tuple(left))
+
+
+def _recognised(reason: str, place: int | None) -> Quarantine:
+    """The cause of a quarantine that was stored with its reason only, by an older Keyrun."""
+    if place is None:
+        return DAMAGED
+    if reason.startswith("the workflow ") and " is not registered; " in reason:
+        return Quarantine(QuarantineCause.UNREGISTERED)
+    if " that the step cannot have: " in reason:
+        return Quarantine(QuarantineCause.OUTCOME)
+    return Quarantine(QuarantineCause.CONTRADICTION)
+
+
+def write_end(standing: Standing) -> tuple[Any, ...]:
+    """How a generation of a run went, as fields."""
+    failure = write_failure(standing.failure)
+    began, ended = standing.started_at, standing.ended_at
+    return began, ended, standing.state._value_, standing.reason, failure
+
+
+def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
+    """A failure as fields."""
+    if failure is None:
+        return None
+    fields = (
+        str(failure.kind),
+        failure.reason,
+        failure.step,
+        failure.attempt,
+        failure.error_type,
+        failure.traceback,
+        failure.elapsed,
+        write_failure(failure.cause),
+    )
+    if failure.numbers is None and not failure.left:
+        return fields
+    return (*fields, failure.numbers, failure.left)
+
+
+def read_failure(fields: list[Any] | None) -> Failure | None:
+    """The inverse of `write_failure`."""
+    if fields is None:
+        return None
+    kind, reason, step, attempt, error_type, traceback, elapsed, cause, *more = fields
+    numbers, left = more or (None, ())
+    return Failure(
+        kind=FailureKind(kind),
+        reason=reason,
+        step=step,
+        attempt=attempt,
+        error_type=error_type,
+        traceback=traceback,
+        elapsed=elapsed,
+        cause=read_failure(cause),
+        numbers=numbers,
+        left=tuple(left),
+    )

@@ -1,0 +1,311 @@
+"""The ledger: how runs are laid out in the tables of a store.
+
+Every record key starts with the namespace. A run is known by its admission number; run ids and
+ordering keys only lead to it, so a prefix of an id can never meet another id, and a forgotten id
+that is used again leads to a new run.
+
+| table   | key                  | what                                                      |
+|---------|----------------------|-----------------------------------------------------------|
+| runs    | number               | what was submitted; never changes                         |
+| status  | number               | how the run stands; none while it was never touched       |
+| ids     | run id               | the number, for ids that were given; others tell it       |
+| queue   | ordering key, place  | the number: the order of runs that have not ended, with   |
+|         |                      | the priority if it is not the usual, and whether it sleeps |
+| timers  | due time, number     | key and place of runs that have left memory until then    |
+| signals | number, sequence     | what a run was sent and has not taken                     |
+| sent    | number, signal id    | ids of what a run was sent, so that a repeat is harmless  |
+| journal | number, sequence     | what a run remembers                                      |
+| begun   | number, step         | steps that were started and have no outcome               |
+| memo    | number, step         | what a step keeps from attempt to attempt                 |
+| reports | number, step         | what a running step, or with no step the workflow, reported |
+| state   | ordering key         | the durable mapping of a key                              |
+| entities | ordering key, class | what an entity keeps under a key                         |
+| requests, answered |          | see `requests`                                            |
+| delayed | due time, number     | runs that get their place when they are due               |
+| ended   | end time, number     | ended runs, for retention                                 |
+| dead    | number               | dead letters                                              |
+| outcomes | ordering key, sequence, number, generation | outcomes that wait for the terminal |
+|         |                      | hook, see `outbox`                                        |
+| outbox  | number, generation   | the same, as an older Keyrun stored them                  |
+| held    | ordering key         | keys that are paused; the empty key stands for all        |
+| instances | number             | runs of workflows that allow only so many at a time       |
+| plans   | workflow, version    | the shape of a graph, for those who do not have its code  |
+| schedules, firings |          | see `schedule`                                            |
+| groups, members, former |     | see `group`                                               |
+| counter | name                 | the next admission number; the number of waiting outcomes |
+"""
+
+import struct
+from contextlib import suppress
+from enum import IntEnum
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from keyrun.runtime.errors import InvalidRunId
+from keyrun.runtime.records.ids import lost_id, number_in
+from keyrun.runtime.records.pages import Pages
+from keyrun.runtime.records.submission import SALVAGED, Standing, Submission
+from keyrun.runtime.texts import brief
+from keyrun.runtime.values import Priority
+from keyrun.storage import Namespace, Store, StoreCorrupt
+from keyrun.storage.record import seal, unseal
+
+NUMBER = struct.Struct(">Q")
+_ENTRY = struct.Struct(">QI")
+SEQUENCE = struct.Struct(">I")
+_TIMED = struct.Struct(">QQ")
+
+# To look a member up in its enum takes as long as a call.
+_NORMAL = Priority.NORMAL
+
+MAX_KEY = 255
+MAX_RUN_ID = 128
+MAX_STEP = 350
+
+
+class Ledger:
+    """Record keys of one namespace, and reading by them."""
+
+    def __init__(self, space: Namespace) -> None:
+        self.prefix = space.prefix
+        self.store: Store = space.store
+
+    def number(self, number: int) -> bytes:
+        """The key of a run in `runs`, `status` and `dead`."""
+        return self.prefix + NUMBER.pack(number)
+
+    def run_id(self, run_id: str) -> bytes:
+        return self.prefix + run_id.encode()
+
+    def line(self, key: str) -> bytes:
+        """What all places of an ordering key start with. The length in front keeps keys apart of
+        which one begins with the other."""
+        encoded = key.encode()
+        return self.prefix + bytes([len(encoded)]) + encoded
+
+    def place(self, key: str, place: int) -> bytes:
+        return self.line(key) + NUMBER.pack(place)
+
+    def entry(self, number: int, sequence: int) -> bytes:
+        """The key of a journal entry."""
+        return self.prefix + _ENTRY.pack(number, sequence)
+
+    def step(self, number: int, step: str) -> bytes:
+        """The key of a step in `begun` and `memo`. Names that are too long end in a hash."""
+        name = step.encode()
+        if len(name) > MAX_STEP:
+            name = name[: MAX_STEP - 32] + sha256(name).digest()
+        return self.prefix + NUMBER.pack(number) + name
+
+    def timed(self, time: float, number: int) -> bytes:
+        """The key of a run in an index by time, to the microsecond."""
+        return self.prefix + _TIMED.pack(int(time * 1e6) if time > 0 else 0, number)
+
+    def sequenced(self, number: int, sequence: int) -> bytes:
+        """The key of something that a run was sent."""
+        return self.prefix + _TIMED.pack(number, sequence)
+
+    def outbox(self, number: int, generation: int) -> bytes:
+        """The key of an outcome that waits for the hook, as an older Keyrun stored it."""
+        return self.prefix + _ENTRY.pack(number, generation)
+
+    def outcome(self, key: str, sequence: int, number: int, generation: int) -> bytes:
+        """The key of an outcome that waits for the hook."""
+        return self.line(key) + NUMBER.pack(sequence) + _ENTRY.pack(number, generation)
+
+    def plan(self, workflow: str, version: int) -> bytes:
+        """The key of the shape of a graph."""
+        return self.name(f"{workflow}\0{version}")
+
+    def name(self, name: str) -> bytes:
+        return self.prefix + name.encode()
+
+    def split_number(self, key: bytes) -> tuple[int, bytes]:
+        """A number at the front of a record key, and the rest."""
+        at = len(self.prefix)
+        return NUMBER.unpack_from(key, at)[0], key[at + 8 :]
+
+    def split_place(self, key: bytes) -> tuple[str, int]:
+        """The ordering key and the place of a record key in `queue`."""
+        at = len(self.prefix)
+        try:
+            end = at + 1 + key[at]
+            return key[at + 1 : end].decode(), NUMBER.unpack_from(key, end)[0]
+        except (IndexError, UnicodeDecodeError, struct.error):
+            raise StoreCorrupt(
+                f"the key {key!r} in table 'queue' is damaged; run verify() to see what else is, "
+                "and restore the store from a backup",
+                table="queue",
+                key=key,
+            ) from None
+
+    def split_timed(self, key: bytes) -> tuple[float, int]:
+        """The time and the number of a record key in an index by time."""
+        micros, number = _TIMED.unpack_from(key, len(self.prefix))
+        return micros / 1e6, number
+
+    async def get(self, table: str, key: bytes) -> list[Any] | None:
+        """The fields under `key`."""
+        raw = await self.store.get(table, key)
+        return None if raw is None else unseal(table, key, raw)
+
+    async def scan(
+        self, table: str, prefix: bytes, *, after: bytes = b"", limit: int | None = None
+    ) -> list[tuple[bytes, list[Any]]]:
+        """Keys and fields in order; `after` excludes that key and what is before it."""
+        rows = await self.store.scan(
+            table, prefix=prefix, start=after + b"\0" if after else b"", limit=limit
+        )
+        return [(key, unseal(table, key, raw)) for key, raw in rows]
+
+    def pages(
+        self,
+        table: str,
+        *,
+        size: int,
+        prefix: bytes | None = None,
+        start: bytes = b"",
+        stop: bytes | None = None,
+    ) -> Pages:
+        """Read the records of a table, without a `prefix` all of this namespace, in pages of `size`
+        records."""
+        given = self.prefix if prefix is None else prefix
+        return Pages(self.store, table, size=size, prefix=given, start=start, stop=stop)
+
+    async def submission(self, number: int) -> Submission | None:
+        """What was submitted under `number`."""
+        key = self.number(number)
+        raw = await self.store.get("runs", key)
+        return None if raw is None else self.read_submission(key, raw)
+
+    def read_submission(self, key: bytes, raw: bytes) -> Submission:
+        """The submission in a record of `runs`."""
+        return self.submission_of(key, unseal("runs", key, raw))
+
+    def submission_of(self, key: bytes, fields: list[Any]) -> Submission:
+        """The submission that the fields of a record of `runs` are."""
+        try:
+            return Submission.read(self.split_number(key)[0], fields)
+        except (TypeError, ValueError, IndexError) as error:
+            raise wrong_content("runs", key) from error
+
+    async def standing(self, number: int) -> Standing | None:
+        """How the run stands, or None if it was never touched."""
+        key = self.number(number)
+        raw = await self.store.get("status", key)
+        return None if raw is None else self.read_standing(key, raw)
+
+    def read_standing(self, key: bytes, raw: bytes) -> Standing:
+        """How the run stands that a record of `status` is about."""
+        fields = unseal("status", key, raw)
+        try:
+            return Standing.read(fields)
+        except (TypeError, ValueError) as error:
+            raise wrong_content("status", key) from error
+
+    async def find(self, run_id: str) -> int | None:
+        """The number of a run id; None also for what can be no id."""
+        if not isinstance(run_id, str):
+            raise InvalidRunId(f"run_id must be a string, got {brief(run_id)}")
+        if len(run_id) > MAX_RUN_ID or not run_id.isascii():
+            return None
+        try:
+            fields = await self.get("ids", self.run_id(run_id))
+        except StoreCorrupt:
+            number = await self._search(run_id)
+            if number is None:
+                raise
+            return number
+        if fields is not None:
+            return int(fields[0])
+        number = number_in(run_id)
+        if number is None:
+            return None
+        try:
+            submission = await self.submission(number)
+        except StoreCorrupt:
+            return number
+        if submission is None:
+            return None
+        # What stands in for a damaged run may have lost the id that it was given.
+        lost = submission.origin == SALVAGED and submission.run_id == lost_id(number)
+        return number if lost or submission.run_id == run_id else None
+
+    async def head(self, key: str) -> int | None:
+        """The number of the run whose turn it is: the first of its key that does not let others go
+        ahead while it sleeps."""
+        places = self.pages("queue", prefix=self.line(key), size=100)
+        while rows := await places.next():
+            for record, raw in rows:
+                there = at_place(record, raw, self.split_place(record)[1])
+                if there.sleep is not Sleep.YIELDS:
+                    return there.number
+        return None
+
+    async def _search(self, run_id: str) -> int | None:
+        """The number of a run id that leads nowhere any more: a look at all runs."""
+        async for rows in self.pages("runs", size=1000):
+            for key, raw in rows:
+                with suppress(StoreCorrupt):
+                    if self.read_submission(key, raw).run_id == run_id:
+                        return self.split_number(key)[0]
+        return None
+
+
+class Sleep(IntEnum):
+    """Whether a run has left memory to wait, and if so whether it lets others of its key go ahead;
+    the numbers are stored."""
+
+    NO = 0
+    HOLDS = 1
+    YIELDS = 2
+
+
+class Placed(NamedTuple):
+    """What a record of `queue` says of the run that has this place."""
+
+    number: int
+    priority: Priority = Priority.NORMAL
+    sleep: Sleep = Sleep.NO
+
+
+def at_place(key: bytes, raw: bytes, place: int) -> Placed:
+    """Who a record of `queue` gives this place to."""
+    try:
+        number, *rest = unseal("queue", key, raw)
+    except StoreCorrupt:
+        # Most runs have the place that is their number.
+        return Placed(place)
+    if not rest:
+        return Placed(number)
+    priority, *sleep = rest
+    return Placed(number, Priority(priority), Sleep(sleep[0]) if sleep else Sleep.NO)
+
+
+def number_at(key: bytes, raw: bytes, place: int) -> int:
+    """The number of the run that a record of `queue` gives this place to."""
+    return at_place(key, raw, place).number
+
+
+def placed(submission: Submission, sleep: Sleep = Sleep.NO) -> tuple[int, ...]:
+    """What a record of `queue` says: the number, and what else is not usual."""
+    if sleep is not Sleep.NO:
+        return submission.number, int(submission.priority), int(sleep)
+    if submission.priority is _NORMAL:
+        return (submission.number,)
+    return submission.number, int(submission.priority)
+
+
+def wrong_content(table: str, key: bytes) -> StoreCorrupt:
+    """The error for a record whose checksum matches and whose fields are of something else."""
+    return StoreCorrupt(
+        f"the record {key!r} in table {table!r} is damaged: its checksum matches but it holds "
+        "something else; restore the store from a backup",
+        table=table,
+        key=key,
+    )
+
+
+def sealed(table: str, key: bytes, *fields: Any) -> bytes:
+    """`fields` as a record."""
+    return seal(table, key, fields)

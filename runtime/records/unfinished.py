@@ -1,0 +1,296 @@
+"""Unfinished runs: how many there are, by workflow, version and fingerprint, kept in the store.
+
+| table      | fields of a record                              | value                            |
+|------------|-------------------------------------------------|----------------------------------|
+| unfinished | workflow, version, fingerprint of its code      | runs that have not ended         |
+| unpatched  | workflow, name of a patch                       | those of them that got `False`   |
+
+1. A run counts from its admission to its end, while it has a place in its key's queue or a delay. A
+   run whose records are damaged leaves the queue, and the counts.
+2. A count changes in the commit that changes the run. Until then memory has a list of the changes.
+   They are counted together when a group is about to be committed, and the group gets one record
+   per count that has changed. So a short run costs two entries of a list, and the counts are exact
+   after a crash.
+3. The fingerprint of a run is in its status. It is None before the run has started, and where the
+   code has no source.
+4. A store without counts is counted once, when it is opened. The same happens after a run was
+   lost to a damaged record, because its share of the counts is not known.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.tables import Ledger, number_at, sealed
+
+if TYPE_CHECKING:
+    from keyrun.runtime.definitions.workflow import Registry
+    from keyrun.runtime.records.submission import Submission
+    from keyrun.runtime.run.run import Run
+    from keyrun.storage.group import Group
+
+UNCOUNTED = b""
+"""Stands for the fingerprint of a run that is in no count."""
+PAGE = 1000
+_MARK = "unfinished"
+"""The record of `counter` that says that the store has counts."""
+
+Version = tuple[str, int]
+Code = tuple[str, int, bytes | None]
+Patch = tuple[str, str]
+
+
+class Tally:
+    """Counts by a few fields, in one table of the store."""
+
+    __slots__ = ("_changed", "_counts", "_keys", "_ledger", "_table", "entered", "left")
+
+    def __init__(self, ledger: Ledger, table: str) -> None:
+        self._ledger = ledger
+        self._table = table
+        self.entered: list[Any] = []
+        """Counts to increase by 1, each as often as it is listed."""
+        self.left: list[Any] = []
+        """Counts to decrease by 1."""
+        self._counts: Counter[Any] = Counter()
+        self._changed: set[Any] = set()
+        """The counts that the next group gets."""
+        self._keys: dict[Any, bytes] = {}
+
+    def add(self, fields: tuple[Any, ...], by: int) -> None:
+        """Change one count by 1 or -1."""
+        (self.entered if by > 0 else self.left).append(fields)
+
+    @property
+    def counts(self) -> Mapping[Any, int]:
+        """The counts with all changes."""
+        if self.entered or self.left:
+            self._changed.update(self.entered, self.left)
+            self._counts.update(self.entered)
+            self._counts.subtract(Counter(self.left))
+            self.entered.clear()
+            self.left.clear()
+        return self._counts
+
+    def stage(self, group: "Group") -> bool:
+        """Put what has changed into a group. Says whether the counts make sense."""
+        counts = self.counts
+        if not self._changed:
+            return True
+        sound, records = True, group.tables[self._table]
+        for fields in self._changed:
+            count = counts[fields]
+            key = self._key(fields)
+            if count > 0:
+                records[key] = sealed(self._table, key, count, *fields)
+                continue
+            records[key] = None
+            del self._counts[fields]
+            sound = sound and not count
+        self._changed.clear()
+        return sound
+
+    async def load(self) -> None:
+        """Read the counts."""
+        for _, (count, *fields) in await self._ledger.scan(self._table, self._ledger.prefix):
+            self._counts[tuple(fields)] = count
+
+    async def replace(self, counts: Mapping[Any, int]) -> None:
+        """Have other counts."""
+        for key, _ in await self._ledger.store.scan(self._table, prefix=self._ledger.prefix):
+            self._ledger.store.open_group().delete(self._table, key)
+        self._counts = Counter(counts)
+        self._changed = set(counts)
+        self.entered.clear()
+        self.left.clear()
+
+    def _key(self, fields: tuple[Any, ...]) -> bytes:
+        key = self._keys.get(fields)
+        if key is None:
+            # Names may be longer than a key.
+            digest = sha256(repr(fields).encode()).digest()[:16]
+            key = self._keys[fields] = self._ledger.prefix + digest
+        return key
+
+
+class UnfinishedRuns:
+    """The counts of one namespace."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._runs = Tally(ledger, "unfinished")
+        self._unpatched = Tally(ledger, "unpatched")
+        self._mark = ledger.name(_MARK)
+
+    @property
+    def by_code(self) -> dict[Code, int]:
+        """How many runs have not ended, by workflow, version and fingerprint."""
+        return {code: runs for code, runs in self._runs.counts.items() if runs}
+
+    @property
+    def by_version(self) -> dict[Version, int]:
+        """How many runs have not ended, by workflow and version."""
+        return by_version(self.by_code)
+
+    @property
+    def unpatched(self) -> dict[Patch, int]:
+        """How many of them got `False` from `ctx.patched`, by workflow and name."""
+        return {patch: runs for patch, runs in self._unpatched.counts.items() if runs}
+
+    def of_other_code(self, registry: "Registry") -> dict[Version, int]:
+        """How many runs were started by other code than that of their version today."""
+        others: Counter[Version] = Counter()
+        for (name, version, fingerprint), runs in self._runs.counts.items():
+            workflow = registry.find(name, version)
+            today = None if workflow is None else workflow.fingerprint
+            if None not in (today, fingerprint) and today != fingerprint:
+                others[name, version] += runs
+        return dict(others)
+
+    def admitted(self, submission: "Submission") -> None:
+        """A run was submitted."""
+        # What `add` does: this is on the path of every run.
+        self._runs.entered.append((submission.workflow, submission.version, None))
+
+    def enter(self, submission: "Submission", standing: "Standing") -> None:
+        """A run counts that did not, and is as its status says."""
+        self._change(submission, standing.fingerprint, standing.patches, 1)
+
+    def leave(self, submission: "Submission", standing: "Standing") -> None:
+        """A run that nobody drives no longer counts."""
+        self._change(submission, standing.fingerprint, standing.patches, -1)
+
+    def ended(
+        self,
+        submission: "Submission",
+        fingerprint: bytes | None,
+        patches: Mapping[str, bool] | None,
+    ) -> None:
+        """A run no longer counts; `fingerprint` is the one that it was counted with."""
+        if fingerprint is not UNCOUNTED:
+            # What `add` does: this is on the path of every run.
+            self._runs.left.append((submission.workflow, submission.version, fingerprint))
+            if patches:
+                self.patched(submission, patches, -1)
+
+    def started(self, run: "Run") -> None:
+        """The fingerprint of a run is staged with its status for the first time, or after
+        `continue_as` another one."""
+        if run.counted is not UNCOUNTED:
+            name, version = run.submission.workflow, run.submission.version
+            self._runs.add((name, version, run.counted), -1)
+            self._runs.add((name, version, run.standing.fingerprint), 1)
+            run.counted = run.standing.fingerprint
+
+    def patched(self, submission: "Submission", patches: Mapping[str, bool], by: int) -> None:
+        """A run got these answers from `ctx.patched`, or has forgotten them if `by` is -1."""
+        for name, answer in patches.items():
+            if not answer:
+                self._unpatched.add((submission.workflow, name), by)
+
+    def _change(
+        self,
+        submission: "Submission",
+        fingerprint: bytes | None,
+        patches: Mapping[str, bool] | None,
+        by: int,
+    ) -> None:
+        self._runs.add((submission.workflow, submission.version, fingerprint), by)
+        if patches:
+            self.patched(submission, patches, by)
+
+    def doubt(self) -> None:
+        """A run has left of which nobody knows how it was counted: count at the next open."""
+        self._ledger.store.open_group().delete("counter", self._mark)
+
+    def stage(self, group: "Group") -> None:
+        """Add what has changed to a group that is about to be committed."""
+        sound = self._runs.stage(group)
+        if not self._unpatched.stage(group) or not sound:
+            group.delete("counter", self._mark)
+
+    async def recover(self) -> None:
+        """Read the counts, or count if the store has none."""
+        try:
+            if await self._ledger.get("counter", self._mark) is not None:
+                await self._runs.load()
+                await self._unpatched.load()
+                return
+        except DAMAGE:
+            pass
+        await self._count()
+
+    async def _count(self) -> None:
+        ledger = self._ledger
+        runs, unpatched = await count(ledger)
+        await self._runs.replace(runs)
+        await self._unpatched.replace(unpatched)
+        group = ledger.store.open_group()
+        group.put("counter", self._mark, sealed("counter", self._mark, 1))
+
+
+async def count(ledger: Ledger) -> tuple[dict[Code, int], dict[Patch, int]]:
+    """Count by looking at all runs that have a place or a delay, in pages."""
+    runs: Counter[Code] = Counter()
+    unpatched: Counter[Patch] = Counter()
+    for table in ("queue", "delayed"):
+        async for rows in ledger.pages(table, size=PAGE):
+            for submission, standing in await _read(ledger, _numbers(ledger, table, rows)):
+                name, version = submission.workflow, submission.version
+                runs[name, version, standing.fingerprint] += 1
+                for patch, answer in (standing.patches or {}).items():
+                    if not answer:
+                        unpatched[name, patch] += 1
+    return dict(runs), dict(unpatched)
+
+
+async def _read(ledger: Ledger, numbers: list[int]) -> "list[tuple[Submission, Standing]]":
+    store, keys = ledger.store, [ledger.number(number) for number in numbers]
+    submissions = await store.get_many("runs", keys)
+    standings = await store.get_many("status", keys)
+    found = []
+    for key, raw in submissions.items():
+        stored = standings.get(key)
+        try:
+            submission = ledger.read_submission(key, raw)
+            standing = Standing() if stored is None else ledger.read_standing(key, stored)
+        except DAMAGE:
+            continue  # it leaves its queue when its turn comes
+        found.append((submission, standing))
+    return found
+
+
+def _numbers(ledger: Ledger, table: str, rows: list[tuple[bytes, bytes]]) -> list[int]:
+    """The runs that records of `queue` or `delayed` are about."""
+    if table == "delayed":
+        return [ledger.split_timed(key)[1] for key, _ in rows]
+    found = []
+    for key, raw in rows:
+        try:
+            found.append(number_at(key, raw, ledger.split_place(key)[1]))
+        except DAMAGE:
+            continue  # recovery reports it
+    return found
+
+
+def by_version(counts: Mapping[Code, int]) -> dict[Version, int]:
+    """The same counts without fingerprints."""
+    added: Counter[Version] = Counter()
+    for (workflow, version, _), count in counts.items():
+        added[workflow, version] += count
+    return dict(added)
+
+
+async def stored_counts(ledger: Ledger) -> UnfinishedRuns | None:
+    """The counts as of the last commit, for a process that only reads; None if there are none."""
+    counts = UnfinishedRuns(ledger)
+    with ledger.store.view(), suppress(*DAMAGE):
+        if await ledger.get("counter", ledger.name(_MARK)) is not None:
+            await counts._runs.load()
+            await counts._unpatched.load()
+            return counts
+    return None

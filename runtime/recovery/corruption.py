@@ -1,0 +1,165 @@
+"""Salvage: what becomes of a run whose records are damaged.
+
+It gives its place free, so that its key goes on, and stays visible as quarantined until a person
+has looked at it. What cannot be read any more is kept as it is, as the input of a stand-in. What
+has ended is left as it is: it can only be forgotten.
+"""
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log_key, title
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.records.damage import Trace, stand_in, trace
+from keyrun.runtime.records.submission import DAMAGED, SALVAGED, Standing, Submission
+from keyrun.runtime.records.tables import sealed
+from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.partition import Engine
+
+
+async def set_aside(
+    engine: "Engine",
+    number: int,
+    error: StoreCorrupt,
+    *,
+    key: str | None = None,
+    place: int | None = None,
+) -> None:
+    """Quarantine a run because of `error`, and take it out of the line, unless it has ended or
+    that was done before. Key and place are looked for if they are not given."""
+    if error.key is None:
+        # It is not this run that is damaged.
+        raise error
+    async with engine.salvaging:
+        ledger, record = engine.ledger, engine.ledger.number(number)
+        raw = await engine.store.get("runs", record)
+        standing = await _standing(engine, number)
+        if raw is None or (standing is not None and _is_done(standing)):
+            return
+        submission = await _submission(engine, number)
+        known = Trace(key=key, place=place)
+        if submission is None or place is None:
+            known = await trace(ledger, number)
+        elif key is not None:
+            known.indexed.append(("queue", ledger.place(key, place)))
+        if known.ended_at is not None or engine.runs.live(number):
+            return
+        delayed = engine.runs.end_delay(number)
+        known.key = known.key or key or (None if delayed is None else delayed.key)
+        group = engine.store.open_group()
+        if submission is None or standing is None:
+            engine.unfinished.doubt()
+        else:
+            engine.unfinished.leave(submission, standing)
+        if submission is None:
+            submission = stand_in(number, known, raw)
+            group.put("runs", record, sealed("runs", record, *submission.fields()))
+            name = ledger.run_id(submission.run_id)
+            group.put("ids", name, sealed("ids", name, number))
+        aside = attrs.evolve(
+            standing or Standing(),
+            state=State.QUARANTINED,
+            reason=str(error),
+            quarantine=DAMAGED,
+            place=None,
+            cancel_requested=False,
+            paused=False,
+        )
+        group.put("status", record, sealed("status", record, *aside.fields()))
+        group.when_durable(engine.runs.report_end, number, aside)
+        for table, indexed in known.indexed:
+            group.delete(table, indexed)
+        if known.place is not None or delayed is not None:
+            line = engine.line(submission.key)
+            line.remove(number)
+            line.started()
+        if engine.feed is not None:
+            kind = EventKind.RUN_QUARANTINED
+            emitter.run_changed(engine.feed, group, kind, submission, aside, str(error))
+        run_id, key, workflow = submission.about
+        said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
+        log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
+        await engine.store.durable(group)
+
+
+def _is_done(standing: Standing) -> bool:
+    aside = standing.state is State.QUARANTINED and standing.place is None
+    return aside or standing.state.terminal
+
+
+async def _submission(engine: "Engine", number: int) -> Submission | None:
+    try:
+        return await engine.ledger.submission(number)
+    except StoreCorrupt:
+        return None
+
+
+async def _standing(engine: "Engine", number: int) -> Standing | None:
+    try:
+        return await engine.ledger.standing(number)
+    except StoreCorrupt:
+        return None
+
+
+async def remains(
+    engine: "Engine", number: int, error: StoreCorrupt
+) -> tuple[Submission, Standing]:
+    """What there is of a run that cannot be read because of `error`: it is set aside. One that has
+    ended has no place to give free, and is told by the time of its end."""
+    await engine.counted.wait()
+    await set_aside(engine, number, error)
+    submission = await _submission(engine, number)
+    standing = await _standing(engine, number)
+    if submission is None or standing is None:
+        known = await trace(engine.ledger, number)
+        if submission is None:
+            submission = stand_in(number, known, b"")
+        lost = Standing(
+            state=State.QUARANTINED,
+            reason=str(error),
+            quarantine=DAMAGED,
+            place=known.place,
+            ended_at=known.ended_at,
+        )
+        standing = standing or lost
+    return submission, standing
+
+
+def check_submitted(submission: Submission) -> None:
+    """Raise if it is not known what was submitted."""
+    if submission.origin == SALVAGED:
+        raise _beyond_repair(submission, "what was submitted is lost")
+
+
+async def readmit(engine: "Engine", submission: Submission, standing: Standing) -> Standing:
+    """How a run that was set aside goes on, if all that it remembers can be read again: it gets a
+    place at the end of its key's line."""
+    ledger, number = engine.ledger, submission.number
+    generation = standing.generation
+    if standing.ended_at is not None:
+        raise _beyond_repair(submission, "it has ended, and how is lost")
+    try:
+        for _, fields in await ledger.scan("journal", ledger.number(number)):
+            if fields[0] == Entry.REDRIVEN:
+                generation = max(generation, fields[3])
+        await ledger.scan("memo", ledger.number(number))
+    except StoreCorrupt as error:
+        if error.key is None:
+            raise
+        raise _beyond_repair(submission, str(error)) from error
+    fresh = attrs.evolve(standing, generation=generation, place=engine.take_number())
+    fresh.lift_quarantine()
+    return fresh
+
+
+def _beyond_repair(submission: Submission, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the run {submission.run_id!r} cannot be driven, since it is damaged: {why}; restore the "
+        f"store from a backup, or forget({submission.run_id!r}) and submit it again"
+    )

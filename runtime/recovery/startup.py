@@ -1,0 +1,153 @@
+"""Recovery: what happens when a store is opened that somebody has used before.
+
+1. Steps that were begun and have no outcome were interrupted by a crash. That is written into the
+   journals of their runs and the marks are removed, in one commit each page: done again after a
+   crash in the middle, it finds only what is left.
+2. The index of places is read page by page, and the line of each key is woken. No run is loaded
+   before its turn comes, and of those that sleep only the names of their keys are.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.events.logs import logger
+from keyrun.runtime.records.tables import Sleep, at_place
+from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.run.loading import read_together
+from keyrun.storage import StoreCorrupt
+from keyrun.storage.record import seal, unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.queue.key_queue import Line
+
+PAGE = 1000
+"""Places that are read together: as many runs as share their commits when they go on."""
+
+MARKS = 5000
+"""Begun steps that are read together, and noted in one commit."""
+
+TOGETHER = 64
+"""Runs that are read together: their records are in memory twice until they are understood."""
+
+PASSES = 16
+"""Passes of the loop between two pages of the index."""
+
+_INTERRUPTED = int(Entry.INTERRUPTED)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A block in which Python's garbage collector rests: of all that is made when runs are loaded
+    nothing is garbage, and to find that out over and over takes longer than to load them. Nothing
+    else runs meanwhile, as long as the store answers without waiting."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+async def note_interruptions(engine: "Engine") -> None:
+    """Write down which steps a crash cut off."""
+    ledger, store = engine.ledger, engine.store
+    reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
+    while True:
+        rows = await store.scan("begun", prefix=ledger.prefix, limit=MARKS)
+        if not rows:
+            return
+        at = engine.wall()
+        numbers = list(dict.fromkeys(ledger.split_number(key)[0] for key, _ in rows))
+        journals = [ledger.number(number) for number in numbers]
+        last = await store.scan_each("journal", journals, limit=1, reverse=True)
+        following = {
+            number: 1 + (int.from_bytes(entries[0][0][-4:], "big") if entries else 0)
+            for number, entries in zip(numbers, last, strict=True)
+        }
+        tables = store.open_group().tables
+        for key, raw in rows:
+            number, step = ledger.split_number(key)
+            try:
+                ident, attempt, begun, alone = unseal("begun", key, raw)
+            except StoreCorrupt:
+                # What matters stands in the key.
+                ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
+            entry = ledger.entry(number, following[number])
+            following[number] += 1
+            fields = (_INTERRUPTED, ident, at, attempt, alone, begun)
+            tables["journal"][entry] = seal("journal", entry, fields)
+            tables["begun"][key] = None
+            if reported:
+                tables["reports"][key] = None
+        await store.durable()
+
+
+async def _wake(engine: "Engine", lines: "list[Line]") -> None:
+    """Wake lines that were found. The first runs of those that are let in are read together, which
+    takes a fraction of the time in which their actors would read them one by one."""
+    for at in range(0, len(lines), TOGETHER):
+        part = lines[at : at + TOGETHER]
+        firsts = [line for line in part if line.unloaded][: engine.entrance.room]
+        stored = await read_together(engine, firsts) if firsts else {}
+        for line in part:
+            asleep = not line.awake
+            line.wake()
+            first = stored.get(line)
+            if first is not None and asleep and line.awake:
+                # What is wrong with one of them is for its actor to find.
+                with suppress(Exception):
+                    line.lead(first)
+
+
+async def wake_lines(engine: "Engine") -> None:
+    """Wake every key that has runs which have not ended."""
+    ledger = engine.ledger
+    line: Line | None = None
+    places = ledger.pages("queue", size=PAGE)
+    while True:
+        with _undisturbed():
+            found: dict[Line, None] = {}
+            for key, raw in await places.next():
+                try:
+                    ordering_key, place = ledger.split_place(key)
+                except StoreCorrupt as error:
+                    logger.error("a place in line is damaged, and nobody knows whose: %s", error)
+                    continue
+                # What got its place since has been counted and woken by its own admission.
+                if place >= engine.opened_at:
+                    continue
+                number, priority, sleep = at_place(key, raw, place)
+                if not engine.backlog.counts(key):
+                    continue
+                if sleep is not Sleep.NO:
+                    if sleep is Sleep.HOLDS:
+                        engine.sleeps(ordering_key, number)
+                    continue
+                if ordering_key in engine.asleep:
+                    engine.enter(ordering_key)
+                    continue
+                if engine.entrance.find(ordering_key, priority):
+                    continue
+                if line is not None and line.key != ordering_key:
+                    line.listed()
+                # Not the same object as before if all that was found was driven meanwhile.
+                line = engine.line(ordering_key)
+                engine.backlog.enter(line)
+                line.found(place, number, priority)
+                found[line] = None
+            await _wake(engine, list(found))
+        if not places.more:
+            if line is not None:
+                line.listed()
+            engine.recovered = True
+            engine.counted.set()
+            return
+        # Who was woken gets on meanwhile, and its worker serves the next.
+        for _ in range(PASSES):
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,161 @@
+"""Crashes: what becomes of a key when Keyrun's own code fails while it serves it.
+
+A bug that one key brings out must not end the others. The key is forgotten in memory and served
+again from what is stored, by the supervision of its actor: after a while, and not more than so
+many times. Then it is quarantined until a person releases it. That is known in memory only, so a
+restart tries again. What is wrong with the store itself ends the runtime.
+"""
+
+from logging import INFO
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from keyrun.actors import Supervision
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log_key
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.records.submission import Quarantine, Standing
+from keyrun.runtime.recovery.bugs import store_failure
+from keyrun.runtime.run.settlement import settle
+from keyrun.runtime.runs import Location
+from keyrun.runtime.texts import named
+from keyrun.runtime.values import QuarantineCause, State
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.run.run import Run
+
+
+@attrs.frozen
+class QuarantinedKey:
+    """A key that waits for an operator: why, and the run whose turn it was at the last crash, if
+    there was one. That run is quarantined with the key; the runs behind it wait for the key."""
+
+    reason: str
+    number: int | None
+
+    @property
+    def standing(self) -> Standing:
+        """How the run stands."""
+        cause = Quarantine(QuarantineCause.KEY)
+        return Standing(state=State.QUARANTINED, reason=self.reason, quarantine=cause)
+
+
+class Crashes:
+    """Answers crashes, and knows the keys that are quarantined for them."""
+
+    def __init__(self, engine: "Engine", supervision: Supervision) -> None:
+        self._engine = engine
+        self._supervision = supervision
+        self.quarantined: dict[str, QuarantinedKey] = {}
+        self._last: tuple[str, int | None] = ("", None)
+        """The key that crashed last, and the run whose turn it is there. The supervision decides
+        about a crash before the next one is noted here."""
+
+    async def crashed(self, line: "Line", error: BaseException) -> bool:
+        """Serving a line raised `error`. Says whether it is to be served again."""
+        engine = self._engine
+        if engine.actors.scope().cancel_called:
+            engine.actors.renew_scope()
+        failure = store_failure(error)
+        if failure is not None:
+            engine.fail(failure)
+            return False
+        try:
+            self._log_crash(line, error)
+            # What the run was driven in may be cancelled.
+            with trio.CancelScope(shield=True):
+                await _restore(line)
+                self._last = line.key, await engine.ledger.head(line.key)
+        except Exception as other:
+            if store_failure(other) is not None:
+                engine.fail(other)
+            else:
+                said = f"the key {line.key!r} could not be put in order"
+                log_key(line.key, "key_crashed", said, error=other)
+        return engine.failure is None and not engine.draining
+
+    def _log_crash(self, line: "Line", error: BaseException) -> None:
+        run_id, workflow, at = "", None, ""
+        if line.head is not None:
+            run_id, _, workflow = line.head.submission.about
+            at = f", at {workflow} run {run_id}"
+        said = f"serving the key {line.key!r} failed{at}, and the others go on: {named(error)}"
+        log_key(line.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
+
+    def quarantine(self, key: str, error: BaseException) -> None:
+        """The actor of a key has crashed too often."""
+        most, window = self._supervision.max_restarts, self._supervision.window
+        reason = (
+            f"the key {key!r} is quarantined: serving it failed again after {most} restarts within "
+            f"{window:g} s, at last with {named(error)}; release_key({key!r}) tries again"
+        )
+        crashed, number = self._last
+        held = QuarantinedKey(reason, number if crashed == key else None)
+        self.quarantined[key] = held
+        if held.number is not None:
+            self._engine.runs.report_end(held.number, held.standing)
+        self._tell(EventKind.KEY_QUARANTINED, key, reason)
+        log_key(key, "key_quarantined", reason, error=error)
+
+    def _tell(self, kind: EventKind, key: str, reason: str | None = None) -> None:
+        engine = self._engine
+        if engine.feed is not None:
+            emitter.key_changed(engine.feed, None, kind, key, reason)
+
+    def release(self, key: str) -> bool:
+        """Serve a key again. Says whether it was quarantined."""
+        if self.quarantined.pop(key, None) is None:
+            return False
+        self._tell(EventKind.KEY_RELEASED, key)
+        log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
+        return self._engine.actors.release(key)
+
+
+async def _restore(line: "Line") -> None:
+    """Forget what is in memory of a line: it is read again when the line is served."""
+    engine, run = line.engine, line.head
+    line.rewind()
+    if run is None:
+        await engine.store.durable()
+        return
+    # Nobody drives it from here on, so that it can be cancelled like any other at rest.
+    engine.runs.move(run, Location.QUEUED)
+    for _ in range(len(run.current)):
+        # A step that was left without its slot being given back.
+        engine.slots.give()
+    run.current.clear()
+    while True:
+        await engine.store.durable()
+        standing = await _stored(run)
+        if run.staged is None or run.staged.durable:
+            break
+    if engine.runs.find(run.number) is not run:
+        return
+    if standing is not None and standing.state.terminal:
+        # Its end was staged before the crash, and those who wait were not told.
+        run.standing = standing
+        engine.run_ended(run)
+        return
+    engine.runs.remove(run)
+    if not run.pending:
+        run.pending = True
+        engine.backlog.enter(line)
+    compensates = run.journal.undoing is not None or run.journal.undoable
+    if standing is not None and standing.cancel_requested and not compensates:
+        # The caller of `cancel` waits for the end, and nothing of the run is left to be stopped.
+        run.standing = standing
+        settle(run, State.CANCELLED)
+        engine.runs.move(run, Location.QUEUED)
+
+
+async def _stored(run: "Run") -> Standing | None:
+    try:
+        return await run.engine.ledger.standing(run.number)
+    except StoreCorrupt:
+        # Its turn comes again, and then it is set aside.
+        return None

@@ -1,0 +1,121 @@
+"""Quarantine of a run: it waits for an operator, holds its key, and is visible.
+
+1. A run whose code does not fit is quarantined in one commit: its status with the cause, and an
+   entry in its history.
+2. Each open tries such a run again when the run is loaded. A contradiction is tried again only if
+   the code of the workflow has changed, since the same code would contradict the journal again.
+3. If the run still does not fit for the same cause and has done nothing new, its history gets no
+   further entry.
+
+A run with a damaged record is quarantined by `salvage`, and a key whose actor crashes by `crashes`.
+"""
+
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.records.submission import Quarantine
+from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.texts import clean, named
+from keyrun.runtime.values import QuarantineCause, State
+
+if TYPE_CHECKING:
+    from keyrun.runtime.definitions.workflow import Workflow
+    from keyrun.runtime.run.run import Run
+
+
+def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
+    """Stage that a run waits for an operator. It holds its key, because the code can be fixed."""
+    standing, workflow = run.standing, run.workflow
+    reason = clean(reason)
+    standing.state = State.QUARANTINED
+    standing.reason = reason
+    standing.waiting_on = None
+    contradicts = cause is QuarantineCause.CONTRADICTION and workflow is not None
+    standing.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
+    if run.tried_again != (cause, run.journal.next):
+        run.write(Entry.NOTE, "", "quarantined", reason)
+    run.store_standing()
+    _hold(run)
+    feed = run.engine.feed
+    if feed is not None:
+        kind = EventKind.RUN_QUARANTINED
+        emitter.run_changed(feed, run.staged, kind, run.submission, standing, reason)
+    # One warning for all runs of a workflow that is not registered is logged at the open.
+    level = INFO if cause is QuarantineCause.UNREGISTERED else WARNING
+    log(run, "run_quarantined", reason, level=level)
+
+
+def quarantine_unregistered(run: "Run") -> None:
+    """Quarantine a run whose workflow the runtime does not have, unless it is for that already."""
+    known = run.standing.quarantine
+    if known is not None and known.cause is QuarantineCause.UNREGISTERED:
+        _hold(run)
+        return
+    about = run.submission
+    quarantine(
+        run,
+        QuarantineCause.UNREGISTERED,
+        f"the workflow {about.workflow!r} version {about.version} is not registered; give it to "
+        "open_runtime(workflows=[...])",
+    )
+
+
+def quarantine_input(run: "Run", error: BaseException) -> None:
+    """Quarantine a run because the input type of its workflow raised `error` for its input."""
+    quarantine(
+        run,
+        QuarantineCause.INPUT,
+        f"the workflow {run.submission.workflow!r} cannot read the input of the run: "
+        f"{named(error)}",
+    )
+
+
+def try_again(run: "Run") -> None:
+    """Let a quarantined run that was just loaded resume, if its code may fit now."""
+    standing = run.standing
+    known = standing.quarantine
+    assert known is not None
+    if stays(known, run.workflow):
+        _hold(run)
+        return
+    run.tried_again = known.cause, run.journal.next
+    standing.lift_quarantine()
+    run.store_standing()
+
+
+def stays(known: Quarantine, workflow: "Workflow[Any, Any] | None") -> bool:
+    """Whether a quarantined run is not tried again in this open, without an operator."""
+    match known.cause:
+        case QuarantineCause.UNREGISTERED:
+            return workflow is None
+        case QuarantineCause.INPUT | QuarantineCause.OUTCOME:
+            return False
+        case QuarantineCause.CONTRADICTION:
+            # Where one of them has no fingerprint, the code may be the same or not.
+            same = None if workflow is None else workflow.fingerprint
+            return same is not None and same == known.fingerprint
+        case _:
+            return True
+
+
+def _hold(run: "Run") -> None:
+    """Keep the key, count as started, and notify the callers that wait for the result."""
+    run.begin()
+    run.submission.at_hand = False
+    group = run.staged
+    if group is None or group.durable:
+        _notify(run)
+    else:
+        group.when_durable(_notify, run)
+
+
+def _notify(run: "Run") -> None:
+    """The quarantine is durable."""
+    if run.standing.state is State.QUARANTINED:
+        # A copy: a redrive changes the status of the run before the callers have read it.
+        run.engine.runs.report_end(run.number, attrs.evolve(run.standing))

@@ -1,0 +1,377 @@
+"""A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.records.submission import Standing, Submission, Summary
+from keyrun.runtime.records.tables import SEQUENCE
+from keyrun.runtime.run.inbox import Inbox
+from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.wait import Wait, waiting_on
+from keyrun.runtime.runs import Location
+from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.values import QuarantineCause, RunStatus, State
+from keyrun.storage.record import seal
+
+if TYPE_CHECKING:
+    from keyrun._waking import WaitSlot
+    from keyrun.runtime.definitions.step import StepFunction
+    from keyrun.runtime.definitions.workflow import Workflow
+    from keyrun.runtime.graphs.frontier import Frontier
+    from keyrun.runtime.graphs.output_limit import Allowance
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.policies.checkpoint import Cadence
+    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.run.reports import Report
+    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.waiting.eviction import Eviction
+    from keyrun.storage.group import Group
+
+
+NOT_DRIVEN = trio.CancelScope()
+"""Stands in for the scope of a run that nobody drives."""
+
+
+class Run:
+    """One run that is, or is about to be, driven."""
+
+    __slots__ = (
+        "_resumed",
+        "allowance",
+        "begun_steps",
+        "cadence",
+        "careful",
+        "compensators",
+        "counted",
+        "current",
+        "deadline",
+        "decision",
+        "engine",
+        "eviction",
+        "frontier",
+        "inbox",
+        "journal",
+        "line",
+        "location",
+        "memos",
+        "number",
+        "parked",
+        "pending",
+        "record",
+        "reported",
+        "scope",
+        "seat",
+        "seen",
+        "spent",
+        "staged",
+        "standing",
+        "submission",
+        "timed",
+        "tried_again",
+        "undoing",
+        "unwinding",
+        "waits",
+        "workflow",
+    )
+    rehearsed = False
+    """Whether it is only driven to see what it asks for."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        line: "Line",
+        submission: Submission,
+        standing: Standing,
+        workflow: "Workflow[Any, Any] | None",
+    ) -> None:
+        self.engine = engine
+        self.line = line
+        self.submission = submission
+        self.standing = standing
+        self.workflow: Any = workflow
+        self.number = submission.number
+        self.record = engine.ledger.number(submission.number)
+        """The key of its records; those of its journal begin with it."""
+        self.journal = Journal()
+        self.memos: dict[str, bytes] = {}
+        self.scope: trio.CancelScope = NOT_DRIVEN
+        self.seat: WaitSlot | None = None
+        """How the task waits that drives its main line."""
+        self.staged: Group | None = None
+        """The last group that holds something of this run, or of the one before it: no further
+        effect until it is durable."""
+        self.current: dict[str, CurrentStep] = {}
+        self.allowance: Allowance | None = None
+        """How much its steps may give, if that is limited."""
+        self.frontier: Frontier | None = None
+        """Where its graph is in the present pass, if it is a run of one."""
+        self.begun_steps = 0
+        self.deadline = float("inf")
+        self.decision: Any = None
+        self.unwinding: Unwind | None = None
+        self.parked = 0
+        self.pending = True
+        """Whether it counts as waiting to be started."""
+        self.seen = False
+        self.timed = False
+        """Whether the scope that it is driven in had a deadline."""
+        self.spent = False
+        """Whether the scope that it was driven in was cancelled."""
+        self.careful = False
+        """Whether steps wait for their start marker, since the process was killed last time."""
+        self.cadence: Cadence | None = None
+        """How often it waits until what it has done is durable, if not before every step."""
+        self.undoing = False
+        """Whether its compensations run, which nothing but a drain cuts off."""
+        self.compensators: dict[str, StepFunction[..., Any]] | None = None
+        """The steps that are to be undone if the run fails, as far as this process has seen."""
+        self.reported: Report | None = None
+        self.waits: dict[Wait, None] | tuple[()] = ()
+        """What its branches wait for, if they do."""
+        self.inbox: Inbox | None = None
+        self.counted: bytes | None = standing.fingerprint
+        """The fingerprint that it is counted with; see `keyrun.runtime.records.unfinished`."""
+        self.tried_again: tuple[QuarantineCause, int] | None = None
+        """The cause for which it was quarantined before this open tried it again, and the next
+        entry of its journal by then."""
+        self._resumed: trio.Event | None = None
+        self.location = Location.QUEUED
+        """Where it is; only the run table changes it."""
+        self.eviction: Eviction | None = None
+        """How it leaves memory, while it does."""
+
+    @property
+    def resumed(self) -> trio.Event:
+        """Set when it is time to look again whether the run may go on."""
+        if self._resumed is None:
+            self._resumed = trio.Event()
+        return self._resumed
+
+    @property
+    def run_id(self) -> str:
+        """The id it was submitted with."""
+        return self.submission.run_id
+
+    @property
+    def key(self) -> str:
+        """The ordering key."""
+        return self.submission.key
+
+    def put(self, table: str, key: bytes, *fields: Any) -> None:
+        """Stage a record of this run."""
+        group = self.staged = self.engine.commits.open_group()
+        group.tables[table][key] = seal(table, key, fields)
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Stage the removal of a record of this run."""
+        group = self.staged = self.engine.commits.open_group()
+        group.tables[table][key] = None
+
+    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+        """Stage a journal entry."""
+        self.enter((int(entry), ident, self.engine.wall(), *fields))
+
+    def enter(self, fields: tuple[Any, ...]) -> None:
+        """Stage the fields of a journal entry: its kind, what it is about, when, and the rest."""
+        journal = self.journal
+        sequence = journal.next
+        journal.next = sequence + 1
+        key = self.record + SEQUENCE.pack(sequence)
+        commits = self.engine.commits
+        group = self.staged = commits.open_group() if commits.attentive else commits.group
+        group.tables["journal"][key] = seal("journal", key, fields)
+
+    def store_standing(self, summary: Summary | None = None) -> None:
+        """Stage how the run stands."""
+        standing = self.standing
+        if standing.fingerprint != self.counted:
+            self.engine.unfinished.started(self)
+        standing.journal_next = self.journal.next
+        standing.summary = summary
+        self.put("status", self.record, *standing.fields())
+
+    def store_memo(self, step: str, encoded: bytes) -> None:
+        """Stage the memo of a step."""
+        self.engine.memoless = False
+        self.memos[step] = encoded
+        self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
+
+    def compensated_by(self, ident: str, step: "StepFunction[..., Any]") -> None:
+        """Remember how a step is to be undone."""
+        if self.compensators is None:
+            self.compensators = {}
+        self.compensators[ident] = step
+
+    async def rehearse_wait(self, label: str) -> Any:
+        """What becomes of a call without an outcome if this is a rehearsal."""
+        raise AssertionError("this run is in earnest")
+
+    async def rehearse(self, step: "StepFunction[..., Any]", ident: str) -> Any:
+        """What becomes of a step without an outcome if this is a rehearsal."""
+        raise AssertionError("this run is in earnest")
+
+    async def gate(self) -> None:
+        """Return when everything that this run has staged is durable."""
+        group = self.staged
+        if group is not None:
+            await group.wait()
+            # Another branch, or somebody outside, may have staged more meanwhile.
+            if self.staged is group:
+                self.staged = None
+
+    async def wait(self, wait: Wait) -> None:
+        """Wait with nothing running, and say so in the status."""
+        if wait.over:
+            return
+        if not self.waits:
+            self.waits = {}
+        assert isinstance(self.waits, dict)
+        standing, engine = self.standing, self.engine
+        self.parked += 1
+        self.waits[wait] = None
+        standing.waiting_on = waiting_on(list(self.waits))
+        standing.state = State.WAITING
+        self.store_standing()
+        engine.keep_time()
+        if engine.feed is not None:
+            delay = None if wait.until == inf else wait.until - trio.current_time()
+            emitter.run_waits(engine.feed, self, wait.label, delay)
+        self.begin()
+        self.leave_if_asked()
+        try:
+            # When to go on is on the disk before the wait begins.
+            await self.gate()
+            engine.parking.consider(self)
+            with trio.move_on_at(wait.until):
+                await wait.event.wait()
+        finally:
+            self.parked -= 1
+            del self.waits[wait]
+            self.seen = False
+            if self.unwinding is not Unwind.EVICT and standing.state is State.WAITING:
+                standing.waiting_on = waiting_on(list(self.waits))
+                if not self.parked:
+                    standing.state = State.RUNNING
+        if self.unwinding is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise Halt
+        if engine.feed is not None:
+            emitter.run_goes_on(engine.feed, EventKind.RUN_RESUMED, self)
+
+    @property
+    def letters(self) -> Inbox:
+        """What it was sent and has not taken."""
+        if self.inbox is None:
+            self.inbox = Inbox()
+        return self.inbox
+
+    @property
+    def idle(self) -> bool:
+        """Whether all of its branches wait, and none for what has come already."""
+        return (
+            not self.current
+            and self.unwinding is None
+            and self.parked + self.journal.at_rest() >= self.journal.tasks
+            and not any(wait.over for wait in self.waits)
+        )
+
+    def rewind(self) -> None:
+        """Have it driven again from its journal."""
+        self.journal.rewind()
+        self.begun_steps = 0
+        self.decision = self.unwinding = None
+
+    def unwind(self, why: Unwind) -> None:
+        """Cancel the coroutine of the workflow; the first reason counts."""
+        if self.unwinding is None:
+            self.unwinding = why
+            self.scope.cancel()
+            # A shield of the workflow's own must not keep the run in a wait.
+            for wait in self.waits:
+                wait.event.set()
+            self.resume()
+
+    @property
+    def going(self) -> bool:
+        """Whether nothing ends the pass from outside."""
+        ended = self.unwinding is not None or self.scope.cancel_called
+        return not ended and self.engine.failure is None
+
+    @property
+    def shielded(self) -> bool:
+        """Whether all that the run is doing are steps that may only be told of a cancel."""
+        steps = self.current.values()
+        return bool(steps) and not self.parked and all(step.shielded for step in steps)
+
+    def leave_if_asked(self) -> None:
+        """Unwind if the run was cancelled, or if all drains and none of its steps runs any more, or
+        if nothing can go on."""
+        if self.standing.cancel_requested and not self.undoing:
+            self.unwind(Unwind.CANCEL)
+        elif self.engine.failure is not None or (self.engine.draining and not self.current):
+            self.unwind(Unwind.LEAVE)
+
+    async def hold(self) -> None:
+        """Wait until it is time to look again whether the run may go on."""
+        self.leave_if_asked()
+        if self.unwinding is not None:
+            # A shield of the workflow's own must not keep it here.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise Halt
+        resumed = self.resumed
+        if self.line.entering:
+            self.line.entered()
+        self.parked += 1
+        self.engine.parking.consider(self)
+        try:
+            await resumed.wait()
+        finally:
+            self.parked -= 1
+
+    def begin(self) -> None:
+        """It no longer waits to be started."""
+        if self.pending:
+            self.pending = False
+            self.line.started()
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody paused the run, its key, or everything."""
+        return self.standing.paused or self.line.paused or self.engine.paused
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further step may start for now."""
+        return (
+            self.standing.paused
+            or (self.standing.cancel_requested and not self.undoing)
+            or self.line.paused
+            or self.engine.stopped
+        )
+
+    def resume(self) -> None:
+        """Look again whether the run is held."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
+        self.line.wake()
+
+    def status(self) -> RunStatus:
+        """How it stands, also where that is not stored yet."""
+        status = self.engine.reading.status_of(self.submission, self.standing)
+        if self.standing.state.terminal or self.standing.cancel_requested:
+            return status
+        if self.current:
+            current = next(iter(self.current.values()))
+            return attrs.evolve(
+                status, state=State.RUNNING, step=current.step, attempt=current.attempt
+            )
+        if self.held and self.standing.state is not State.QUARANTINED:
+            return attrs.evolve(status, state=State.PAUSED)
+        due = min((wait.due for wait in self.waits), default=inf)
+        return status if due == inf else attrs.evolve(status, waiting_until=due)

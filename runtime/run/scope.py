@@ -1,0 +1,246 @@
+"""Scopes: blocks of a workflow with a time limit that holds across crashes.
+
+The limit is written down when the block is first entered. One journal entry says how the block
+ended: that it finished, or, as soon as a call in it is cut off, that it expired. Driven again, a
+block that finished has no limit, and one that expired gives back what it had and is then cut off
+where the journal says so, whatever the clock says.
+
+1. Entered for the first time, its time counts from then.
+2. Entered again with no end in the journal (a crash, a drain, a timeout of a step on the main line
+   drove the workflow again): what is left of its time counts, from when all that the journal has
+   was given back. So an outcome that the block had is never taken from it.
+3. What ends the pass (cancel, the deadline of the run, drain) and what ends the branch (a sibling
+   that failed) is no end of the block: nothing is written down then.
+"""
+
+from collections.abc import Coroutine
+from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import trio
+
+from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
+from keyrun.runtime.run.expected import END
+from keyrun.runtime.run.journal import Call, Ending, Entry, Memory
+from keyrun.runtime.steps.execution import halt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.branch import Branch
+
+R = TypeVar("R")
+
+GRACE = 0.05
+"""Seconds in which a workflow that is driven again gets to where it was."""
+
+
+class Scope:
+    """One block with a time limit. `expired` says whether it was cut off."""
+
+    __slots__ = ("_branch", "_exact", "_ident", "_limit", "_seconds", "_was_bound", "memory")
+
+    name = ""
+
+    def __init__(self, branch: "Branch", seconds: float) -> None:
+        if not isinstance(seconds, int | float):
+            raise TypeError(f"seconds must be a number, got {seconds!r}")
+        if not seconds >= 0:
+            raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+        self._branch = branch
+        self._seconds = float(seconds)
+        self._ident = ""
+        self.memory = Memory()
+        self._limit = trio.CancelScope()
+        self._was_bound = False
+        self._exact = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether the block was cut off. One that got to its end was not, however late."""
+        return self.fired
+
+    @property
+    def prefix(self) -> str:
+        """That of the branch which is in the block."""
+        return self._branch.prefix
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the block ended, as far as the journal knows."""
+        payload = self.memory.payload
+        return None if payload is None else Ending(payload[0])
+
+    @property
+    def expires(self) -> bool:
+        """Whether the journal says that it expired."""
+        return bool(self.ending)
+
+    @property
+    def due(self) -> float:
+        """When its time is up, in seconds since the epoch; never if it has finished before."""
+        return self._timer[0] if self.memory.outcome is None else inf
+
+    @property
+    def _timer(self) -> tuple[float, float]:
+        timer = self.memory.retry
+        assert timer is not None
+        return timer
+
+    def is_in(self, other: "Scope") -> bool:
+        """Whether this one is inside `other`, or the other way round in the same branch."""
+        return self is not other and self.prefix.startswith(other.prefix)
+
+    def lines(self) -> "list[Branch]":
+        """The branches in which something goes on in the block."""
+        return self._branch.lines()
+
+    def start_clock(self, *, exactly: bool) -> None:
+        """Let what is left of its time count. A wall clock that was set back does not make it
+        longer. If not `exactly`, the workflow gets to where it was before it is cut off."""
+        if self.memory.outcome is None and not self._exact:
+            self._exact = exactly
+            due, length = self._timer
+            rest = min(due - self._branch.run.engine.steady(), length)
+            self._limit.deadline = trio.current_time() + (rest if exactly else max(rest, GRACE))
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its time is up and the journal does not know yet how it ends."""
+        return self.memory.outcome is None and self._limit.cancel_called
+
+    @property
+    def fired(self) -> bool:
+        """Whether what is in the block is cut off, in this pass."""
+        return self.expires and self._limit.cancel_called
+
+    def fire(self) -> None:
+        """Cut it off, since the journal says so."""
+        self._limit.cancel()
+
+    def expire_soon(self) -> None:
+        """Cut it off even if something in it waits for what is not durable, and never rests."""
+        self._limit.deadline = min(self._limit.deadline, trio.current_time() + GRACE)
+
+    def end_as(self, ending: Ending) -> None:
+        """Write down that it ended so."""
+        run = self._branch.run
+        due, length = self._timer
+        payload = self.memory.payload = [int(ending), length]
+        run.write(Entry.DONE, self._ident, int(Call.SCOPE), None, 1, due - length, payload)
+        run.journal.settled(self._ident, self.memory, Entry.DONE)
+        if ending is not Ending.FINISHED:
+            run.journal.expect_no_more(self.prefix)
+
+    def __enter__(self) -> Self:
+        branch = self._branch
+        run, journal = branch.run, branch.run.journal
+        branch.check()
+        if self._ident:
+            raise RuntimeError(f"a scope is entered once; ask for another: ctx.{self.name}(...)")
+        ident = self._ident = branch.name(f"{self.name}()")
+        branch.ask_at_once(ident)
+        memory = self.memory = journal.memory(ident)
+        if memory.retry is None and memory.outcome is None:
+            memory.call = Call.SCOPE
+            memory.retry = (run.engine.steady() + self._seconds, self._seconds)
+            run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
+        self._was_bound, branch.bound = branch.bound, True
+        journal.scopes[ident] = self
+        self._limit.__enter__()
+        if journal.caught_up():
+            self.start_clock(exactly=True)
+        else:
+            journal.advance()
+        return self
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        branch, journal = self._branch, self._branch.run.journal
+        try:
+            return self._limit.__exit__(kind, error, trace)
+        finally:
+            journal.scopes.pop(self._ident, None)
+            branch.bound = self._was_bound
+            if branch.run.going and not branch.closed:
+                self._end(error)
+                journal.advance()
+
+    def _end(self, error: BaseException | None) -> None:
+        """The block has been left, for whatever reason."""
+        memory = self.memory
+        if memory.outcome is None:
+            if self._limit.cancelled_caught:
+                self.end_as(Ending.IN_PASSING)
+            elif error is None:
+                # The journal has no end of it, so that all that is left here was inside.
+                self._branch.check_ended()
+                self.end_as(Ending.FINISHED)
+        elif self.expires:
+            if not self.fired and (error is None or isinstance(error, Exception)):
+                raise self._contradiction(f"says that {self._ident!r} expired, and it did not")
+        elif error is None:
+            self._branch.ask(self._ident + END)
+            self._branch.run.journal.deliver(memory)
+
+    def _contradiction(self, said: str) -> BaseException:
+        run = self._branch.run
+        error = NonDeterminism(
+            f"the journal {said}", run_id=run.run_id, key=run.key, step=self._ident
+        )
+        return halt(run, error)
+
+
+class MoveOnAfter(Scope):
+    """See `Context.move_on_after`."""
+
+    __slots__ = ()
+    name = "move_on_after"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._leave(kind, error, trace)
+
+
+class FailAfter(Scope):
+    """See `Context.fail_after`."""
+
+    __slots__ = ()
+    name = "fail_after"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        caught = self._leave(kind, error, trace)
+        if self.fired and (caught or error is None):
+            run = self._branch.run
+            raise ScopeTimeout(
+                f"the block {self._ident!r} took longer than its {self._timer[1]:g} s",
+                run_id=run.run_id,
+                key=run.key,
+                step=self._ident,
+            ) from None
+
+
+async def watched(branch: "Branch", call: Coroutine[Any, Any, R]) -> R:
+    """Await a durable call in a block: if a time limit cuts it off, that is written down before
+    anything else can happen. While the run is paused, its code does not learn of it."""
+    try:
+        return await call
+    except trio.Cancelled:
+        run = branch.run
+        if branch.notice() and run.held:
+            with trio.CancelScope(shield=True, deadline=run.deadline):
+                while run.held:
+                    await run.hold()
+        raise

@@ -1,0 +1,259 @@
+"""Trying: a step is attempted until it has its outcome, with all that is around an attempt.
+
+Before it the gate, the hold, the slot and, for a suspect, the time alone; after it what is written
+down, and whether another follows.
+"""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import trio
+
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.events import emitter
+from keyrun.runtime.recovery.bugs import is_bug_in_step
+from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.wait import BACKOFF, Wait
+from keyrun.runtime.steps.current_step import CurrentStep
+from keyrun.runtime.steps.invocation import Exited, Overrun, Raised, Returned, attempt, finish
+from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
+from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.user_errors import is_cancellation, is_fatal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.branch import Branch
+    from keyrun.runtime.steps.gate import Pass
+
+Started = tuple[CurrentStep, Raised | Returned]
+"""An attempt that was begun with no more ado than a call, and what came of it."""
+
+_RETRY = object()
+
+
+async def announce(run: Run, current: CurrentStep) -> bool:
+    """After a crash: have it on the disk that an attempt begins before it does, so that one which
+    ends the process at once is found, too. Says whether it may begin. With a slot of its own
+    meanwhile: no more shall be announced at a time than could run."""
+    slots = run.engine.slots
+    slots.free -= 1
+    try:
+        current.mark()
+        group = run.staged
+        assert group is not None
+        await (group.wait() if run.seat is None else group.wait_in(run.seat))
+    except BaseException:
+        current.unmark()
+        raise
+    finally:
+        slots.give()
+    if run.stopped or not slots.free:
+        current.unmark()
+        return False
+    run.careful = False
+    return True
+
+
+async def attempts(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    started: Started | None = None,
+    passed: "Pass | None" = None,
+) -> Any:
+    """Try until there is a value, or `StepFailed`. `started` is an attempt that was made, and
+    `passed` what it holds if the step is guarded."""
+    run = branch.run
+    if run.rehearsed:
+        if step.set.compensate is not None:
+            run.compensated_by(ident, step)
+        return await run.rehearse(step, ident)
+    while True:
+        if memory.retry is not None:
+            await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.engine.steady()))
+            memory.retry = None
+        attempt = _try(branch, step, ident, memory, args, kwargs, started)
+        if step.guarded:
+            from keyrun.runtime.steps.gated import guarded
+
+            attempt = guarded(run, step, ident, memory, attempt, passed, _RETRY)
+        value = await attempt
+        if value is not _RETRY:
+            return value
+        started = passed = None
+
+
+async def _try(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    started: Started | None,
+) -> Any:
+    """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
+    run = branch.run
+    engine = run.engine
+    if started is None:
+        if run.staged is not None and not run.staged.durable:
+            await run.staged.wait()
+        if run.stopped:
+            await ready(run)
+    suspect = memory.interruptions >= 2
+    if memory.interruptions:
+        limit = run.submission.limits.max_interruptions
+        once = step.set.at_most_once
+        if once or memory.interruptions_alone >= limit:
+            raise interrupted(run, ident, memory, at_most_once=once)
+    if suspect:
+        await engine.suspects.acquire()
+    slots = engine.slots
+    try:
+        if started is not None and started[0].until is not None:
+            pass  # it has its slot
+        elif slots.free:
+            slots.free -= 1
+        else:
+            rank = step.set.priority
+            guarded_still = step.guarded and started is None
+            turnstile = engine.turnstiles.of(step) if guarded_still else None
+            if turnstile is not None:
+                turnstile.set_back()
+            await slots.take(run.submission.priority if rank is None else rank)
+            if turnstile is not None and not turnstile.begins_late():
+                slots.give()
+                return _RETRY
+        if started is not None:
+            current, done = started
+        else:
+            timeout = step.timeout_in(run.submission.limits)
+            current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
+            done = None
+        try:
+            if step.careful or suspect or run.careful:
+                current.mark()
+                await run.gate()
+            # It may have been a while since the gate; who is held shall not hold a slot.
+            if run.stopped and done is None:
+                return _RETRY
+            if run.pending:
+                run.begin()
+            run.current[ident] = current
+            if step.set.compensate is not None:
+                note_attempted(run, step, ident)
+            return await _attempt(branch, step, memory, current, args, kwargs, done)
+        finally:
+            ran = run.current.pop(ident, None) is not None
+            current.over = True
+            if ran:
+                run.careful = False
+            if run.line.holder is current:
+                run.line.holder = None
+            leaves = run.unwinding is Unwind.LEAVE or engine.failure is not None
+            cut = ran and memory.attempts < current.attempt and leaves
+            # A drain, or a store that failed, cuts off what may run once and leaves the mark: it
+            # was begun.
+            if current.marked and not (cut and step.set.at_most_once):
+                current.unmark()
+            if run.parked:
+                run.leave_if_asked()
+            if slots.waiting:
+                slots.give()
+            else:
+                slots.free += 1
+    finally:
+        if suspect:
+            engine.suspects.release()
+
+
+async def _attempt(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    done: "Raised | Returned | None",
+) -> Any:
+    run = branch.run
+    try:
+        try:
+            if done is None:
+                value = await attempt(branch, step, current, args, kwargs)
+            else:
+                value = finish(run, current, done)
+        except SystemExit as left:
+            raise Exited(left.code) from left
+        if step.complete is None:
+            succeeded(run, step, memory, current, value)
+        else:
+            step.complete(run, memory, current, value)
+    except BaseException as error:
+        if is_fatal(error):
+            raise
+        # No scope around a shielded step reaches it, and its own timeout raises `Overrun`.
+        if not current.shielded and (branch.closed or is_cancellation(error)):
+            return await _cancelled(branch, step, memory, current, error)
+        if run.unwinding is not None and not current.shielded:
+            # It was told to stop, and this is how it did: that is nobody's failure.
+            current.store_memo()
+            emitter.step_cancelled(run, current)
+            raise Halt from error
+        if is_bug_in_step(error):
+            raise
+        if branch.bound and not current.shielded:
+            await branch.yield_to_scope(current)
+        final = failed(run, step, memory, current, error)
+        if _cut_off(run, branch, current):
+            raise Halt from error
+        if final is not None:
+            raise final from error
+        return _RETRY
+    return value
+
+
+async def _cancelled(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    memory: Memory,
+    current: CurrentStep,
+    error: BaseException,
+) -> NoReturn:
+    """Record that an attempt was cancelled, and pass the cancellation on. Another error that the
+    attempt raised then is only how it stopped."""
+    run = branch.run
+    if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
+        failed(run, step, memory, current, Overrun())
+    elif run.unwinding is None and (branch.closed or branch.notice() or run.going):
+        branch.note_cancelled(current)
+    elif run.unwinding is not None:
+        emitter.step_cancelled(run, current)
+    if issubclass(type(error), trio.Cancelled):
+        raise error
+    await trio.lowlevel.checkpoint_if_cancelled()
+    raise Halt from error
+
+
+def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:
+    """Whether the time of the run, or on the main line that of the attempt, is up. There the scope
+    of the run carries the deadline of the attempt, so the workflow cannot go on in this pass."""
+    if run.unwinding is not None:
+        return False
+    if trio.current_time() >= run.deadline:
+        run.unwinding = Unwind.DEADLINE
+        run.standing.step, run.standing.attempt = current.step, current.attempt
+    elif not branch.apart and run.scope.cancel_called:
+        run.unwinding = Unwind.AGAIN
+    else:
+        return False
+    return True
+
+
+async def ready(run: Run) -> None:
+    """Return when the next step may start: all is durable, and nobody holds the run."""
+    await run.gate()
+    while run.stopped:
+        await run.hold()

@@ -1,0 +1,287 @@
+"""The current step: what a step can know about itself, and the durable mappings it may change."""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import ContextVar
+from hashlib import sha256
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.run import reports
+from keyrun.runtime.run.continue_as import identity
+from keyrun.runtime.steps.deadline import start_clock
+from keyrun.storage.native import INT_RANGE
+from keyrun.storage.payload import PayloadCodec
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.reports import Report
+    from keyrun.runtime.run.run import Run
+
+running: "ContextVar[CurrentStep | None]" = ContextVar("keyrun.current_step", default=None)
+"""The step that the code is part of."""
+
+
+class Draft(MutableMapping[str, Any]):
+    """A durable mapping, as one attempt sees and changes it. Keys are strings; values are whatever
+    a payload may hold. `stored` is what it was made of, so that what an attempt does to it stays
+    with that attempt."""
+
+    __slots__ = ("_codec", "_on_change", "stored", "values_")
+
+    def __init__(
+        self,
+        codec: PayloadCodec,
+        stored: bytes,
+        on_change: Callable[[], None] | None = None,
+        known: dict[str, Any] | None = None,
+    ) -> None:
+        """`known` is what is in `stored`, where somebody knows it, and stays as it is."""
+        self.stored = stored
+        self.values_: dict[str, Any]
+        if known is not None:
+            self.values_ = known.copy()
+        else:
+            self.values_ = codec.decode(stored) if stored else {}
+        self._codec = codec
+        self._on_change = on_change
+
+    def encoded(self) -> bytes:
+        """As it is now; the same as `stored` if nothing was changed, inside its values neither."""
+        values = self.values_
+        if not (values or self.stored):
+            return b""
+        encoded = self._codec.encode_flat(values)
+        return self._codec.encode(values) if encoded is None else encoded
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values_[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As that of a dict, which is much faster than that of a mapping."""
+        return self.values_.get(name, default)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"names in a durable mapping are strings, got {name!r}")
+        if type(value) is not int or value not in INT_RANGE:
+            self._codec.encode(value)  # what cannot be stored is refused where it is put in
+        self.values_[name] = value
+        if self._on_change is not None:
+            self._on_change()
+
+    def __delitem__(self, name: str) -> None:
+        del self.values_[name]
+        if self._on_change is not None:
+            self._on_change()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+    def __repr__(self) -> str:
+        return f"Draft({self.values_!r})"
+
+
+class CurrentStep:
+    """One attempt of a step, as it sees itself."""
+
+    __slots__ = (
+        "_memo",
+        "_run",
+        "_state",
+        "attempt",
+        "begun",
+        "in_thread",
+        "marked",
+        "over",
+        "progress",
+        "sealed_state",
+        "shielded",
+        "step",
+        "suspect",
+        "timeout",
+        "until",
+    )
+
+    def __init__(
+        self,
+        run: "Run",
+        step: str,
+        attempt: int,
+        begun: float,
+        suspect: bool,
+        timeout: float,
+    ) -> None:
+        self._run = run
+        self.step = step
+        self.attempt = attempt
+        self.begun = begun
+        self.suspect = suspect
+        self.timeout = timeout
+        self.until: float | None = None
+        """On Trio's clock: when its own time is up. None while it has waited for nothing."""
+        self.marked = False
+        self.over = False
+        self.in_thread = False
+        self.shielded = False
+        self.progress: Report | None = None
+        self.sealed_state: bytes | None = None
+        self._memo: Draft | None = None
+        self._state: Draft | None = None
+
+    def elapsed(self) -> float:
+        """Seconds since it began, by the clock that does not jump where that was looked at."""
+        if self.until is not None and self.until < inf:
+            return trio.current_time() - self.until + self.timeout
+        return max(0.0, self._run.engine.wall() - self.begun)
+
+    def wait_begins(self) -> None:
+        """What was started with no more ado than a call has to wait: it takes the slot that nobody
+        can have taken meanwhile."""
+        run = self._run
+        run.engine.slots.free -= 1
+        run.current[self.step] = self
+        self.start()
+
+    def start(self) -> None:
+        """An attempt on the main line begins to wait: from here on a crash can interrupt it, and
+        its time is counted, by the scope of the run."""
+        run = self._run
+        if self.marked and self.progress is not None:
+            # It was announced before it had anything to say.
+            reports.store(run, self)
+        self.mark()
+        if run.engine.feed is not None:
+            emitter.step_started(run.engine.feed, run, self)
+        run.timed = True
+        run.scope.deadline = start_clock(run, self)
+
+    def mark(self) -> None:
+        """Stage that the attempt was begun: a crash can interrupt it."""
+        if not self.marked:
+            self.marked = True
+            run = self._run
+            if not run.seen:
+                # Whoever reads the store shall see that it runs; a run that never waits need not.
+                run.seen = True
+                run.store_standing()
+            key = run.engine.ledger.step(run.number, self.step)
+            run.put("begun", key, self.step, self.attempt, self.begun, self.suspect)
+            if self.progress is not None:
+                reports.store(run, self)
+
+    def unmark(self) -> None:
+        """Stage that the attempt is over."""
+        run = self._run
+        awaited = run.staged
+        key = run.engine.ledger.step(run.number, self.step)
+        run.delete("begun", key)
+        if self.progress is not None:
+            run.delete("reports", key)
+        if run.cadence is not None:
+            # Whether the next step waits was decided with the outcome.
+            run.staged = awaited
+
+    def is_of(self, run: "Run") -> bool:
+        """Whether it is a step of `run`."""
+        return self._run is run
+
+    @property
+    def run_id(self) -> str:
+        """The run that this is a step of."""
+        return self._run.run_id
+
+    @property
+    def key(self) -> str:
+        """The ordering key."""
+        return self._run.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What was given to `submit`."""
+        return dict(self._run.submission.headers)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts of this step, and for no other step: give it to services that
+        can tell a repeated request by it."""
+        return sha256(identity(self._run, self.step)).hexdigest()[:32]
+
+    @property
+    def deadline(self) -> float | None:
+        """When this attempt will be cut off, in seconds since the epoch; None if never."""
+        end = min(self.begun + self.timeout, self._run.standing.deadline or inf)
+        if not self.shielded:
+            for scope in self._run.journal.around(self.step):
+                end = min(end, scope.due)
+        return None if end == inf else end
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked for the run to be cancelled."""
+        return self._run.standing.cancel_requested
+
+    @property
+    def memo(self) -> Draft:
+        """A small mapping that survives attempts and crashes: a cursor for long work. Each change
+        is on the disk within 50 ms, those of a sync step when it returns or raises. It is gone
+        when the step has succeeded."""
+        if self._memo is None:
+            self._check()
+            run = self._run
+            keep = None if self.in_thread else self.store_memo
+            self._memo = Draft(run.engine.codec, run.memos.get(self.step, b""), keep)
+        return self._memo
+
+    def store_memo(self) -> None:
+        """Stage the memo as it is, if it was changed."""
+        memo = self._memo
+        if memo is not None and not self.over:
+            encoded = memo.encoded()
+            if encoded != memo.stored:
+                memo.stored = encoded
+                self._run.store_memo(self.step, encoded)
+
+    def _check(self) -> None:
+        if self.over:
+            raise RuntimeError(
+                f"attempt {self.attempt} of step {self.step!r} is over; what it left running can "
+                "change nothing durable any more"
+            )
+
+    @property
+    def state(self) -> Draft:
+        """The durable mapping of the ordering key. Changes are stored with the outcome of the
+        step, in one commit, and dropped if the attempt fails."""
+        if self._state is None:
+            self._check()
+            self._state = self._run.line.borrow_state(self)
+        return self._state
+
+    def seal_state(self) -> None:
+        """The attempt has a value: find out what it made of the key's mapping."""
+        if self._state is not None:
+            encoded = self._state.encoded()
+            if encoded != self._state.stored:
+                self.sealed_state = encoded
+
+    def report(self, percent: float, message: str = "") -> None:
+        """Say how far this attempt is, for those who watch, from whatever thread. The last word
+        counts: it is with the next commit, within 50 ms, and gone when the attempt is over."""
+        reports.of_step(self._run, self, percent, message)
+
+
+def current_step() -> CurrentStep:
+    """The step that this code is part of."""
+    current = running.get()
+    if current is None:
+        raise RuntimeError("current_step() is only for code that runs inside a step")
+    return current
+
+
+enter = running.set
+leave = running.reset

@@ -1,0 +1,34 @@
+"""The clock of an attempt: when it must be over."""
+
+from logging import INFO
+from math import inf
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log
+from keyrun.runtime.run.journal import Entry
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.run import Run
+    from keyrun.runtime.steps.current_step import CurrentStep
+
+
+def start_clock(run: "Run", current: "CurrentStep") -> float:
+    """When the attempt must be over: its own timeout, or what is left of the run."""
+    now = trio.current_time()
+    until = current.until = now + current.timeout
+    if until <= run.deadline:
+        return until
+    if until < inf:
+        left = max(0.0, run.deadline - now)
+        said = f"{current.timeout:g} s is more than the {left:.3f} s that are left of the run"
+        run.write(Entry.NOTE, current.step, "timeout_clamped", said)
+        if run.workflow.kind == "machine":
+            run.journal.turn_entries += (run.journal.next - 1,)
+        if run.engine.feed is not None:
+            emitter.clamped(run.engine.feed, run, current, said)
+        message = f"the timeout of step {current.step!r}, {said}"
+        log(run, "timeout_clamped", message, current=current, level=INFO)
+    return run.deadline

@@ -1,0 +1,220 @@
+"""Stepping: what happens when a workflow asks for a step, from the journal to the outcome.
+
+asked for ──► journaled? ── yes ──► given back in journal order
+                 │ no
+                 ▼
+    gate (what was staged is durable) ──► hold (paused) ──► slot ──► attempt
+                 ▲                                                     │
+                 └── backoff ◄── failed, attempts left ◄───────────────┤
+                                                                       ▼
+                                     outcome staged, given to the workflow at once
+"""
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import trio
+
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.run import Run
+from keyrun.runtime.steps.attempts import announce, attempts
+from keyrun.runtime.steps.current_step import CurrentStep, enter, leave, running
+from keyrun.runtime.steps.invocation import Raised, Returned
+from keyrun.runtime.steps.outcome import stage_value, step_failed
+from keyrun.runtime.texts import unreadable_outcome
+from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.user_errors import is_fatal
+from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.branch import Branch
+
+REMEDY = (
+    "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
+    "new version"
+)
+"""What to do about code that contradicts a journal."""
+
+_FOREVER = float("inf")
+current_task = trio.lowlevel.current_task
+
+
+def halt(run: Run, decision: Any) -> Halt:
+    """Decide how the pass ends; the first decision counts."""
+    if run.decision is None:
+        run.decision = decision
+    return Halt()
+
+
+async def perform(
+    branch: "Branch", step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One durable step.
+
+    The usual one is new, nothing stands in its way, and it waits for nothing. It is started right
+    here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
+    gone on with as any other attempt.
+    """
+    run, engine = branch.run, branch.run.engine
+    # What `check` looks at, as far as it costs next to nothing.
+    if (
+        run.unwinding is not None
+        or run.deadline < _FOREVER
+        or branch.closed
+        or running.get() is not None
+        or current_task() is not branch.task
+    ):
+        branch.check()
+    if run.pending:
+        # From here on it waits for a slot, which is what the entrance counts.
+        engine.suspension.callback = None
+    ident = branch.name(step.set.name)
+    mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
+    run.begun_steps += 1
+    journal = run.journal
+    is_new = journal.expected is not None and branch.ask(ident)
+    memory = journal.memories.get(ident)
+    if memory is not None:
+        _check_against(run, ident, memory, mark)
+        if memory.outcome is not None:
+            return await replayed(run, step, ident, memory)
+    if branch.bound:
+        if step.set.compensate is not None:
+            # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
+            run.compensated_by(ident, step)
+        await branch.admit()
+    if is_new:
+        await branch.start_new(ident)
+    limits = run.submission.limits
+    most = limits.max_iterations
+    if most is not None and run.begun_steps > most:
+        reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+        raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+    sprints = step.sprints and not branch.apart and (memory is None or memory.unsuspected)
+    if run.careful and run.rehearsed:
+        sprints = False
+    if sprints and run.staged is not None and not run.staged.durable:
+        await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
+    standing = run.standing
+    if (
+        not sprints
+        or not engine.slots.free
+        # What `run.stopped` says.
+        or standing.paused
+        or standing.cancel_requested
+        or run.line.paused
+        or engine.stopped
+    ):
+        memory = journal.remember(ident, mark)
+        return await attempts(branch, step, ident, memory, args, kwargs)
+    # What `step.timeout_in` says.
+    timeout = limits.patience if step.patience is None else step.patience
+    current = CurrentStep(run, ident, 1, engine.wall(), False, timeout)
+    if run.careful and not await announce(run, current):
+        memory = journal.remember(ident, mark)
+        return await attempts(branch, step, ident, memory, args, kwargs)
+    if run.pending:
+        run.begin()
+    suspension = engine.suspension
+    done: Raised | Returned
+    token = enter(current)
+    suspension.callback = current.wait_begins
+    try:
+        value = await (step.function(*args, **kwargs) if kwargs else step.function(*args))
+        if current.until is None:
+            suspension.callback = None
+            payload = stage_value(run, step, mark, current, value)
+            journal.fresh[ident] = payload
+            if mark != 0:
+                journal.marks[ident] = mark
+            if current.marked:
+                current.unmark()
+            leave(token)
+            return value
+        done = Returned(value)
+    except BaseException as error:
+        suspension.callback = None
+        done = Raised(error)
+    leave(token)
+    memory = journal.remember(ident, mark)
+    return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
+
+
+def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """A number that tells other arguments, or None if they cannot be told."""
+    try:
+        return crc32(run.engine.codec.canonical([list(args), kwargs]))
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> None:
+    """Halt if the journal says that something else was asked for under this identity."""
+    if memory.call is not Call.STEP:
+        said = f"the journal has {ident!r} as {memory.call.name.lower()}, the code asks for a step"
+    elif memory.fingerprint is None or mark is None or memory.fingerprint == mark:
+        return
+    else:
+        said = (
+            f"the step {ident!r} is asked for with other arguments than the journal has; {REMEDY}"
+        )
+    raise halt(run, contradiction(run, said, ident))
+
+
+async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
+    """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
+    if step.set.compensate is not None:
+        # First: a sibling that failed may cut it off here, and it is undone all the same.
+        run.compensated_by(ident, step)
+    journal = run.journal
+    if run.rehearsed or not journal.may_deliver(ident):
+        await given_back(run, ident, memory)
+    else:
+        journal.deliver(memory)
+    if memory.outcome is Entry.DONE:
+        if run.allowance is not None:
+            run.allowance.used += len(memory.payload)
+        return read_outcome(run, ident, memory.payload, step.declared)
+    assert memory.failure is not None
+    raise step_failed(run, memory.failure)
+
+
+async def given_back(run: Run, ident: str, memory: Memory) -> None:
+    """Return when it is the turn of a journaled outcome."""
+    if run.rehearsed:
+        # What begins together asks before any of it is cut off by another.
+        await trio.lowlevel.checkpoint()
+    missing = await run.journal.turn_of(ident)
+    if missing is not None:
+        if not run.going:
+            raise Halt
+        said = (
+            f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
+            f"instead; {REMEDY}"
+        )
+        raise halt(run, contradiction(run, said, ident))
+    run.journal.deliver(memory)
+
+
+def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> Any:
+    """The journaled outcome of a call; halt if its type does not read it."""
+    try:
+        return run.engine.codec.decode(payload, declared)
+    except BaseException as error:  # classes of the user may raise anything
+        if is_fatal(error):
+            raise
+        unreadable = NonDeterminism(
+            unreadable_outcome(ident, error),
+            run_id=run.run_id,
+            key=run.key,
+            step=ident,
+            cause=QuarantineCause.OUTCOME,
+        )
+        raise halt(run, unreadable) from error
+
+
+def contradiction(run: Run, said: str, ident: str) -> NonDeterminism:
+    """What is wrong with code that asks for something else than its journal has."""
+    return NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident)

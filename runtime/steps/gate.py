@@ -1,0 +1,365 @@
+"""Turnstiles: what every call of one function has to pass before it begins, over all runs.
+
+Circuit breaker, concurrency, resources and rate are each a small thing of their own; this puts
+them in a row. Whoever waits here holds no slot, and no attempt has begun.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import attrs
+import trio
+
+from keyrun.runtime.errors import CircuitOpen
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log, logger
+from keyrun.runtime.host.slots import Slots
+from keyrun.runtime.policies.circuit_breaker import Circuit, CircuitState, CircuitStatus
+from keyrun.runtime.policies.rate_limit import Bucket
+from keyrun.runtime.policies.resources import Quota, Resources
+from keyrun.runtime.policies.saturation import Saturation
+from keyrun.runtime.run.journal import Entry, Memory
+from keyrun.runtime.values import FailureKind, Priority
+
+if TYPE_CHECKING:
+    from keyrun.runtime.definitions.step import StepFunction
+    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.run.run import Run
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+Place = tuple[int, str]
+"""The number of a run, and the name of its step."""
+
+
+class Held(NamedTuple):
+    """A node that is held back: its run and name, and the node that has no room for more calls."""
+
+    run: "Run"
+    node: str
+    full: str
+
+
+@attrs.frozen(kw_only=True)
+class TurnstileStatus:
+    """How many calls of a step run, and how many wait to begin. `held` counts the nodes that its
+    `max_waiting` holds back now, `saturations` how often that began, and `seconds_saturated` how
+    long it lasted in all."""
+
+    step: str
+    running: int
+    waiting: int
+    held: int = 0
+    saturations: int = 0
+    seconds_saturated: float = 0.0
+
+
+class Pass:
+    """What one call holds while it runs: the same for all calls of an era of their circuit."""
+
+    __slots__ = ("_turnstile", "era")
+
+    def __init__(self, turnstile: "Turnstile", era: int) -> None:
+        self._turnstile = turnstile
+        self.era = era
+
+    def end(self, memory: Memory, attempts: int) -> None:
+        """It is over. `attempts` is how many there were before: if there are no more now, none was
+        made, or it was cancelled."""
+        succeeded: bool | None = None
+        if memory.outcome is Entry.DONE:
+            succeeded = True
+        elif memory.attempts > attempts and memory.failure is not None:
+            permanent = memory.failure.kind is FailureKind.PERMANENT_ERROR
+            succeeded = None if permanent else False
+        self._turnstile.leave(self.era, succeeded)
+
+    def succeeded(self) -> None:
+        """The attempt has a value, and has waited for nothing: it ended when it began."""
+        turnstile = self._turnstile
+        turnstile.leave(self.era, True, turnstile.looked_at)
+
+
+class Turnstile:
+    """All that is in the way of one function."""
+
+    def __init__(
+        self,
+        step: "StepFunction[..., Any]",
+        *,
+        circuit: Circuit | None,
+        slots: Slots | None,
+        bucket: Bucket | None,
+        quota: Quota | None,
+    ) -> None:
+        options = step.set
+        self.step = options.name
+        self._need: Resources | None = options.resources
+        self._fails = options.breaker is not None and options.breaker.when_open == "fail"
+        self.circuit = circuit
+        self._slots = slots
+        self._bucket = bucket
+        self._quota = quota if self._need is not None else None
+        self.lacks = "; ".join(self._need.excess(quota.total)) if self._need and quota else ""
+        """What it needs that is more than there is, in words."""
+        self._most = options.max_waiting
+        self._places: set[Place] = set()
+        self._left = trio.Event()
+        self.saturation: Saturation[Held] = Saturation(self._tell)
+        """The times in which `max_waiting` holds nodes back."""
+        self.waiting = 0
+        self.running = 0
+        self.looked_at: float | None = None
+        """What time it was when somebody passed at once, if a clock was needed for that."""
+        self._pass = Pass(self, 0)
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many calls may come to those that wait, or will. Where nobody does, more than
+        are allowed may: else they never could."""
+        return self._most is None or not self._places or len(self._places) + count <= self._most
+
+    def keep(self, place: Place) -> None:
+        """Keep a place for a call that is to come."""
+        self._places.add(place)
+
+    def keeps(self, place: Place) -> bool:
+        """Whether there is a place for a call, which has not passed yet."""
+        return place in self._places
+
+    def vacate(self, place: Place) -> None:
+        """Give a place up: the call passed, or will not come."""
+        if place in self._places:
+            self._places.remove(place)
+            self.stir()
+
+    def stir(self) -> None:
+        """Have those that wait for a place ask again."""
+        self._left.set()
+        self._left = trio.Event()
+
+    def _tell(self, held: Held, waited: float, over: float | None) -> None:
+        feed = held.run.engine.feed
+        if feed is not None:
+            emitter.backpressure(
+                feed,
+                held.run.submission.about,
+                depth=len(self._places),
+                waited=waited,
+                duration=over,
+                step=held.full,
+                held=held.node,
+            )
+
+    async def wait_for_place(self) -> None:
+        """Return when it is worth asking for a place again."""
+        await self._left.wait()
+
+    def enter_nowait(self, place: Place) -> Pass | None:
+        """Pass if nothing is in the way."""
+        circuit, slots, quota, bucket = self.circuit, self._slots, self._quota, self._bucket
+        # A circuit that is not closed is asked by those who may have to wait for it.
+        if self.waiting or (circuit is not None and circuit.state is not CircuitState.CLOSED):
+            return None
+        if slots is not None and not slots.free:
+            return None
+        if quota is not None and self._need is not None and not quota.ready(self._need):
+            return None
+        if bucket is not None:
+            now = self.looked_at = trio.current_time()
+            if not bucket.take_nowait(now):
+                return None
+        if slots is not None:
+            slots.free -= 1
+        if quota is not None:
+            assert self._need is not None
+            quota.take_nowait(self._need)
+        if self._places:
+            self.vacate(place)
+        self.running += 1
+        passed = self._pass
+        if circuit is not None and circuit.era != passed.era:
+            passed = self._pass = Pass(self, circuit.era)
+        return passed
+
+    async def enter(self, run: "Run", priority: Priority, name: str) -> Pass:
+        """Pass as soon as nothing is in the way. Raises `CircuitOpen` if the breaker says so."""
+        place = (run.number, name)
+        try:
+            return self.enter_nowait(place) or await self._enter(run, priority)
+        finally:
+            if self._places:
+                self.vacate(place)
+
+    async def _enter(self, run: "Run", priority: Priority) -> Pass:
+        self.waiting += 1
+        run.leave_if_asked()
+        try:
+            era = await self._wait(run, priority)
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        return Pass(self, era)
+
+    async def _wait(self, run: "Run", priority: Priority) -> int:
+        slots, quota, bucket = self._slots, self._quota, self._bucket
+        while True:
+            await self._circuit_lets_through(run)
+            has_slot = has_need = False
+            try:
+                if slots is not None:
+                    if not slots.take_nowait():
+                        await slots.take(priority)
+                    has_slot = True
+                if quota is not None:
+                    assert self._need is not None
+                    await quota.take(self._need, priority, lambda waited: self._warn(run, waited))
+                    has_need = True
+                if bucket is not None:
+                    await bucket.take()
+                era = 0 if self.circuit is None else self.circuit.admit()
+                if era is not None:
+                    has_slot = has_need = False
+                    return era
+            finally:
+                if has_slot and slots is not None:
+                    slots.give()
+                if has_need and quota is not None and self._need is not None:
+                    quota.give(self._need)
+
+    def set_back(self) -> None:
+        """A call that passed has to wait for a slot of the runtime: it is none yet."""
+        if self._bucket is not None:
+            self._bucket.give_back()
+
+    def begins_late(self) -> bool:
+        """It has its slot. Says whether it may be made right then: calls that were let through one
+        by one must not come together in the end, nor any after the circuit was opened."""
+        if self.circuit is not None and self.circuit.state is CircuitState.OPEN:
+            return False
+        return self._bucket is None or self._bucket.take_late(trio.current_time())
+
+    async def _circuit_lets_through(self, run: "Run") -> None:
+        circuit = self.circuit
+        while circuit is not None and not circuit.lets_through:
+            if self._fails:
+                raise self.refusal(run)
+            await circuit.wait()
+
+    def refusal(self, run: "Run") -> CircuitOpen:
+        """What a step gets that does not wait for its breaker."""
+        assert self.circuit is not None
+        status = self.circuit.status()
+        return CircuitOpen(
+            f"the circuit of step {self.step!r} is {status.state}: {status.failures} of its last "
+            f"{status.calls} calls failed",
+            status=status,
+            run_id=run.run_id,
+            key=run.key,
+            step=self.step,
+        )
+
+    def _warn(self, run: "Run", waited: float) -> None:
+        said = (
+            f"step {self.step!r} has waited for {waited:g} s for {self._need!r}; "
+            f"{self._quota.free if self._quota else {}} is free"
+        )
+        log(run, "starving", said)
+        if run.engine.feed is not None:
+            emitter.starving(run.engine.feed, run, self.step, waited, said)
+
+    def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
+        """A call that passed is over."""
+        self.running -= 1
+        if self._slots is not None:
+            self._slots.give()
+        if self._quota is not None and self._need is not None:
+            self._quota.give(self._need)
+        if self.circuit is not None:
+            self.circuit.ended(era, succeeded, now)
+
+    def status(self) -> TurnstileStatus:
+        """How many are here."""
+        saturation = self.saturation
+        return TurnstileStatus(
+            step=self.step,
+            running=self.running,
+            waiting=self.waiting,
+            held=saturation.waiting,
+            saturations=saturation.count,
+            seconds_saturated=saturation.seconds,
+        )
+
+
+class Turnstiles:
+    """Those of a runtime. Steps of the same function and the same policy share one."""
+
+    def __init__(self, engine: "Engine", resources: Resources | None) -> None:
+        self._engine = engine
+        self._parts: dict[tuple[Any, ...], Any] = {}
+        self._quota = None if resources is None else Quota(resources)
+        self.known: dict[tuple[Any, ...], Turnstile] = {}
+
+    def of(self, step: "StepFunction[..., Any]") -> Turnstile:
+        """The turnstile of a step."""
+        cached = step.turnstile
+        if cached is not None and cached[0] is self:
+            found: Turnstile = cached[1]
+            return found
+        options, origin = step.set, step.origin
+        identity = (
+            *(origin, options.breaker, options.rate, options.max_concurrent, options.max_waiting),
+            *(options.resources, step.quota),
+        )
+        turnstile = self.known.get(identity)
+        if turnstile is None:
+            turnstile = self.known[identity] = self._make(step)
+        step.turnstile = (self, turnstile)
+        return turnstile
+
+    def _make(self, step: "StepFunction[..., Any]") -> Turnstile:
+        options, origin = step.set, step.origin
+        breaker, rate, most = options.breaker, options.rate, options.max_concurrent
+        quota = self._quota
+        if step.quota is not None:
+            owner, total = step.quota
+            quota = self._part(total, owner, Quota)
+        return Turnstile(
+            step,
+            circuit=self._part(
+                breaker, origin, lambda given: Circuit(options.name, given, self._told)
+            ),
+            slots=self._part(most, origin, Slots),
+            bucket=self._part(rate, origin, Bucket),
+            quota=quota,
+        )
+
+    def _part(self, policy: A | None, origin: Any, make: Callable[[A], B]) -> B | None:
+        """What carries out a policy, the same for all that have both in common."""
+        if policy is None:
+            return None
+        identity = (origin, type(policy), policy)
+        if identity not in self._parts:
+            self._parts[identity] = make(policy)
+        part: B = self._parts[identity]
+        return part
+
+    def _told(self, status: CircuitStatus) -> None:
+        said = (
+            f"the circuit of step {status.step!r} is {status.state}: {status.failures} of its last "
+            f"{status.calls} calls failed"
+        )
+        logger.warning("%s", said, extra={"event": f"circuit_{status.state}", "step": status.step})
+        feed = self._engine.feed
+        if feed is not None:
+            emitter.circuit_changed(feed, status, said)
+
+    def circuits(self) -> tuple[CircuitStatus, ...]:
+        """How the circuits stand."""
+        found = (part for part in self._parts.values() if isinstance(part, Circuit))
+        return tuple(circuit.status() for circuit in found)
+
+    def statuses(self) -> tuple[TurnstileStatus, ...]:
+        """How many run and wait, by step."""
+        return tuple(turnstile.status() for turnstile in self.known.values())

@@ -1,0 +1,88 @@
+"""Guarding: attempts of steps that have something in their way."""
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.errors import CircuitOpen, StepFailed
+from keyrun.runtime.events import emitter
+from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.steps.gate import Pass
+from keyrun.runtime.steps.outcome import gave_up
+from keyrun.runtime.texts import type_of
+from keyrun.runtime.values import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.run import Run
+
+
+async def guarded(
+    run: "Run",
+    step: StepFunction[..., Any],
+    ident: str,
+    memory: Memory,
+    attempt: Coroutine[Any, Any, Any],
+    passed: Pass | None,
+    again: object,
+) -> Any:
+    """One attempt, when nothing is in its way any more; `again` if it was held meanwhile. With
+    `passed` it was let through already."""
+    begun, before = passed is not None, memory.attempts
+    try:
+        if passed is None:
+            passed = await _enter(run, step, ident, memory)
+            if run.stopped:
+                return again
+        begun = True
+        return await attempt
+    finally:
+        if not begun:
+            attempt.close()
+        if passed is not None:
+            passed.end(memory, before)
+
+
+async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: Memory) -> Pass:
+    await run.gate()
+    while run.stopped:
+        await run.hold()
+    rank = step.set.priority
+    turnstile = run.engine.turnstiles.of(step)
+    if turnstile.lacks:
+        raise _impossible(run, ident, memory, turnstile.lacks)
+    try:
+        rank = run.submission.priority if rank is None else rank
+        return await turnstile.enter(run, rank, step.set.name)
+    except CircuitOpen as error:
+        raise _refused(run, ident, memory, error) from error
+
+
+def _impossible(run: "Run", ident: str, memory: Memory, lacks: str) -> StepFailed:
+    """What it needs is more than there is: it would wait for ever."""
+    failure = Failure(
+        kind=FailureKind.PERMANENT_ERROR,
+        reason=f"step {ident!r} was not called: it {lacks}",
+        step=ident,
+        attempt=memory.attempts,
+        cause=memory.failure,
+    )
+    return _told(run, gave_up(run, ident, memory, failure), failure)
+
+
+def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> StepFailed:
+    failure = Failure(
+        kind=FailureKind.CIRCUIT_OPEN,
+        reason=f"step {ident!r} was not called: {error}",
+        step=ident,
+        attempt=memory.attempts,
+        error_type=type_of(error),
+        cause=memory.failure,
+        numbers=error.status.numbers(),
+    )
+    return _told(run, gave_up(run, ident, memory, failure), failure)
+
+
+def _told(run: "Run", final: StepFailed, failure: Failure) -> StepFailed:
+    if run.engine.feed is not None:
+        emitter.step_failed(run.engine.feed, run, failure)
+    return final

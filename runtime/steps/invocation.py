@@ -1,0 +1,123 @@
+"""One attempt of a step: the user's function, in the loop, in a thread, or in an asyncio loop.
+
+An async function that returns without waiting for anything costs no more than a call: only when it
+waits are its deadline set, a slot taken and its start marker staged. On the main line of a
+workflow the deadline is that of the run's own scope. When it passes, the whole workflow unwinds
+and is driven again from its journal, which is what happens after a crash too; so the usual case
+pays nothing for it. Branches and shielded steps have a scope of their own.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from keyrun.actors.errors import shown
+from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.events import emitter
+from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
+from keyrun.runtime.steps.deadline import start_clock
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.branch import Branch
+    from keyrun.runtime.run.run import Run
+
+
+class Raised(NamedTuple):
+    """What a function raised that was started with no more ado than a call."""
+
+    error: BaseException
+
+
+class Returned(NamedTuple):
+    """What such a function returned, after it had waited for something."""
+
+    value: Any
+
+
+class Exited(RuntimeError):
+    """The attempt called `sys.exit()`. That would end the process, and again after each restart."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__(f"the step called sys.exit({shown(code)}); return or raise instead")
+
+
+class Overrun(Exception):
+    """The attempt ran out of time."""
+
+
+def finish(run: "Run", current: CurrentStep, done: Raised | Returned) -> Any:
+    """What came of an attempt on the main line."""
+    if current.until is not None:
+        run.scope.deadline = run.deadline
+    if isinstance(done, Raised):
+        raise done.error
+    return _in_time(current, done.value)
+
+
+def _in_time(current: CurrentStep, value: Any) -> Any:
+    """A function that swallows its cancellation, or cannot be cancelled, is found out here."""
+    assert current.until is not None
+    if trio.current_time() >= current.until:
+        raise Overrun
+    return value
+
+
+async def attempt(
+    branch: "Branch",
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run the function once. Raises `Overrun` when its time is up, except on the main line, where
+    the cancellation of the run's scope does."""
+    run = branch.run
+    token = enter(current)
+    try:
+        if branch.apart or step.set.shield:
+            current.mark()
+            if run.engine.feed is not None:
+                emitter.step_started(run.engine.feed, run, current)
+            current.shielded = step.set.shield
+            with trio.CancelScope(shield=step.set.shield) as scope:
+                scope.deadline = start_clock(run, current)
+                value = await _call(run, step, current, args, kwargs)
+            if scope.cancelled_caught:
+                raise Overrun
+        else:
+            current.start()
+            try:
+                value = await _call(run, step, current, args, kwargs)
+            finally:
+                run.scope.deadline = run.deadline
+        return _in_time(current, value)
+    finally:
+        leave(token)
+
+
+async def _call(
+    run: "Run",
+    step: StepFunction[..., Any],
+    current: CurrentStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if step.is_async:
+        if step.set.asyncio:
+            return await run.engine.asyncio.call(step.function, args, kwargs)
+        return await step.function(*args, **kwargs)
+    current.in_thread = True
+    watched = None if step.set.abandon else run.engine.overruns.watch(run, current)
+
+    def in_thread() -> Any:
+        if watched is not None:
+            watched.begun = True
+        return step.function(*args, **kwargs)
+
+    try:
+        return await trio.to_thread.run_sync(
+            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.engine.threads
+        )
+    finally:
+        if watched is not None:
+            run.engine.overruns.returned(watched)

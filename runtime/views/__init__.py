@@ -1,1 +1,0 @@
-"""Views: events, progress, history and listings, for those who look at runs."""

@@ -1,0 +1,171 @@
+"""Receiving: how a workflow waits for a signal, or at a gate for somebody's decision."""
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import attrs
+import trio
+
+from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
+from keyrun.runtime.run.journal import GATE, Call, Entry, Memory
+from keyrun.runtime.run.wait import Wait
+from keyrun.runtime.steps.attempts import ready
+from keyrun.runtime.steps.execution import contradiction, given_back, halt, read_outcome
+from keyrun.runtime.texts import check_text
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.branch import Branch
+    from keyrun.runtime.run.run import Run
+
+MAX_NAME = 200
+
+
+@attrs.frozen(kw_only=True)
+class Approval:
+    """That somebody let a run pass at a gate."""
+
+    gate: str
+    by: str
+    comment: str
+    at: float
+
+
+def check_channel(name: object, what: str = "name") -> str:
+    """`name` if a signal may be called so."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{what} must be a non-empty string, got {name!r}")
+    size = len(check_text(name, what).encode())
+    if size > MAX_NAME:
+        raise ValueError(f"{what} must have at most {MAX_NAME} bytes as UTF-8, got {size}")
+    if name.startswith("keyrun."):
+        raise ValueError(f"{what} must not start with 'keyrun.', which is reserved, got {name!r}")
+    return name
+
+
+def check_gate(gate: object) -> str:
+    """`gate` if an approval gate may be called so in a workflow."""
+    checked = check_channel(gate, "gate")
+    if any(mark in checked for mark in "#/()"):
+        raise ValueError(f"gate must not contain '#', '/', '(' or ')', got {gate!r}")
+    return checked
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """`timeout` if one can wait for so long."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout must be at least 0 seconds, or None, got {timeout!r}")
+    return float(timeout)
+
+
+async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any:
+    """The payload of the next signal of this name, or `SignalTimeout`."""
+    channel = check_channel(name)
+    label = f"signal {name}"
+    ident = branch.name("wait_signal()")
+    payload = await receive(branch, ident, Call.SIGNAL, channel, label, check_timeout(timeout))
+    if payload is None:
+        raise _timed_out(branch.run, ident, f"no signal {name!r} came", timeout)
+    return read_outcome(branch.run, ident, payload[0])
+
+
+async def wait_approval(
+    branch: "Branch", gate: str, timeout: float | None, named: str | None = None
+) -> Approval:
+    """That somebody approved, or `ApprovalRejected`, or `SignalTimeout`. `named` is what the gate
+    is called outside, where that is not what tells it apart inside of the workflow."""
+    ident = branch.name(f"approval:{check_gate(gate)}()")
+    if named is None:
+        named = ident.replace("approval:", "", 1).replace("()", "", 1)
+    label = f"approval {named}"
+    limit = check_timeout(timeout)
+    payload = await receive(branch, ident, Call.APPROVAL, GATE + named, label, limit)
+    if payload is None:
+        raise _timed_out(branch.run, ident, f"nobody decided at the gate {named!r}", timeout)
+    (approved, by, comment), at, _ = payload
+    if not approved:
+        said = f": {comment}" if comment else ""
+        raise ApprovalRejected(
+            f"{by} rejected at the gate {named!r}{said}",
+            by=by,
+            comment=comment,
+            run_id=branch.run.run_id,
+            key=branch.run.key,
+            step=named,
+        )
+    return Approval(gate=named, by=by, comment=comment, at=at)
+
+
+def _timed_out(run: "Run", ident: str, what: str, timeout: float | None) -> SignalTimeout:
+    return SignalTimeout(
+        f"{what} within {timeout or 0:g} s", run_id=run.run_id, key=run.key, step=ident
+    )
+
+
+async def receive(
+    branch: "Branch",
+    ident: str,
+    call: Call,
+    channel: str,
+    label: str,
+    timeout: float | None,
+    *,
+    asked: bool = False,
+) -> list[Any] | None:
+    """Payload, time and id of what the run is sent next on a channel; None if the time is up.
+    `asked` says that the journal knows that the code asks for it."""
+    run = branch.run
+    branch.check()
+    is_new = not asked and branch.ask(ident)
+    memory = run.journal.memory(ident)
+    mark = crc32(channel.encode())
+    if memory.fingerprint is not None and (memory.call, memory.fingerprint) != (call, mark):
+        said = f"the journal has {ident!r} as something else than what the code asks for: {label}"
+        raise halt(run, contradiction(run, said, ident))
+    if memory.outcome is not None:
+        await given_back(run, ident, memory)
+        return _taken(memory)
+    inbox = run.letters
+    try:
+        if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):
+            # Else it came while this waited: that the block is out of time meanwhile, where the
+            # run had left memory and had to come back, takes nothing from it.
+            await branch.admit()
+        if is_new:
+            await branch.start_new(ident)
+        if not memory.rank:
+            timer = None if timeout is None else (run.engine.steady() + timeout, timeout)
+            memory.call, memory.channel, memory.fingerprint = call, channel, mark
+            memory.retry = timer
+            run.write(Entry.WAIT, ident, int(call), channel, timer)
+            memory.rank = run.journal.next - 1
+        now = run.engine.steady()
+        wait = Wait(label, timer=memory.retry, now=now, channel=channel, rank=memory.rank)
+        inbox.enter(ident, wait, run.journal)
+        if wait.signal is None:
+            await run.wait(wait)
+        if run.stopped:
+            await ready(run)
+        signal, wait.signal = wait.signal, None
+        memory.payload = [channel, None]
+        if signal is not None:
+            memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
+            run.engine.signals.take(run, signal)
+        run.write(Entry.DONE, ident, int(call), mark, 1, None, memory.payload)
+        run.journal.settled(ident, memory, Entry.DONE)
+    except trio.Cancelled:
+        if memory.rank and run.going:
+            # A sibling, or a time limit, ended it: nothing is kept for it any more.
+            memory.rank = 0
+            run.write(Entry.NOTE, ident, "wait_cancelled", label)
+            inbox.match(run.journal)
+        raise
+    finally:
+        inbox.leave(ident, run.journal)
+    return _taken(memory)
+
+
+def _taken(memory: Memory) -> list[Any] | None:
+    _, *taken = memory.payload
+    return taken if len(taken) > 1 else None

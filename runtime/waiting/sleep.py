@@ -1,0 +1,36 @@
+"""Durable timers: a wait whose end is written down before it begins."""
+
+from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.journal import Call, Entry
+from keyrun.runtime.run.wait import TIMER, Wait
+from keyrun.runtime.steps.attempts import ready
+from keyrun.runtime.steps.execution import given_back
+
+
+async def sleep(branch: Branch, seconds: float) -> None:
+    """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
+    back does not make the wait longer than it was meant to be."""
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"seconds must be a number, got {seconds!r}")
+    if not seconds >= 0:
+        raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+    run = branch.run
+    branch.check()
+    ident = branch.name("sleep()")
+    is_new = branch.ask(ident)
+    memory = run.journal.memory(ident)
+    if memory.outcome is not None:
+        await given_back(run, ident, memory)
+        return
+    if branch.bound:
+        await branch.admit()
+    if is_new:
+        await branch.start_new(ident)
+    if memory.retry is None:
+        memory.call = Call.TIMER
+        memory.retry = (run.engine.steady() + seconds, float(seconds))
+        run.write(Entry.TIMER, ident, *memory.retry)
+    await run.wait(Wait(TIMER, timer=memory.retry, now=run.engine.steady()))
+    await ready(run)
+    run.write(Entry.DONE, ident, int(Call.TIMER), None, 1, None, None)
+    run.journal.settled(ident, memory, Entry.DONE)
