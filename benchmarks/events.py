@@ -95,14 +95,14 @@ def nobody_listens(turns: int) -> float:
     async def main() -> float:
         with folder() as path:
             async with open_runtime(LmdbStore(path), workflows=[three_steps]) as runtime:
-                engine = runtime._engine
+                partition = runtime._partition
                 started = perf_counter()
                 for _ in range(turns):
                     pass
                 empty = perf_counter() - started
                 started = perf_counter()
                 for _ in range(turns):
-                    if engine.feed is not None:
+                    if partition.feed is not None:
                         raise AssertionError("somebody listens")
                 return (perf_counter() - started - empty) / turns * CHECKS * 1e6
 

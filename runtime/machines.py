@@ -219,7 +219,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
     if turn.signal is not None:
         return turn
     label = TIMER if turn.channel is None else f"signal {turn.channel}"
-    now = run.engine.steady()
+    now = run.partition.steady()
     wait = Wait(label, timer=turn.timer, now=now, channel=turn.channel, rank=1)
     inbox = run.letters
     if turn.channel is not None:
@@ -234,7 +234,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
         inbox.leave("turn", run.journal)
     if signal is not None:
         turn = turn._replace(timer=None, signal=signal.payload)
-        run.engine.signals.take(run, signal)
+        run.partition.signals.take(run, signal)
         _keep_next(run, turn)
     elif turn.channel is not None:
         turn = turn._replace(timer=None, channel=None)
@@ -244,10 +244,10 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
 
 def _keep_next(run: Run, turn: NextTurn) -> None:
     """Stage what is known of the next turn, in the place of the one before."""
-    engine = run.engine
+    partition = run.partition
     run.journal.turn = turn
-    key = engine.ledger.entry(run.number, 0)
-    run.put("journal", key, int(Entry.TURN), "turn", engine.wall(), *turn)
+    key = partition.ledger.entry(run.number, 0)
+    run.put("journal", key, int(Entry.TURN), "turn", partition.wall(), *turn)
 
 
 async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> Verdict:
@@ -271,7 +271,7 @@ def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None
     """Stage what the last turn decided. As a rule that is in the commit that ends the run; but not
     if the run is held, or left, before it has ended."""
     value = last.result if isinstance(last, Succeed) else last.reason
-    payload = [type(last).__name__.lower(), run.engine.codec.encode(value)]
+    payload = [type(last).__name__.lower(), run.partition.codec.encode(value)]
     run.write(Entry.DONE, current.step, int(Call.STEP), 0, current.attempt, current.begun, payload)
 
 
@@ -281,27 +281,27 @@ def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
         raise TypeError(
             f"a machine returns Continue, Succeed, Fail or Cancel, and this turn returned {value!r}"
         )
-    journal, engine = run.journal, run.engine
-    held = run.line.holder is current
+    journal, partition = run.journal, run.partition
+    held = run.queue.holder is current
     if held:
         current.seal_state()
     if isinstance(value, Continue):
-        payload = engine.codec.encode(value.payload)
+        payload = partition.codec.encode(value.payload)
         number = int(current.step.partition("-")[2]) + 1
-        timer = value.timer(engine.steady())
+        timer = value.timer(partition.steady())
         counted = journal.retries, journal.next
         _keep_next(run, NextTurn(number, payload, timer, *counted, value.on_signal))
     elif run.held or run.unwinding is not None:
         _keep(run, current, value)
     for sequence in journal.turn_entries:
-        run.delete("journal", engine.ledger.entry(run.number, sequence))
+        run.delete("journal", partition.ledger.entry(run.number, sequence))
     journal.turn_entries = ()
     del journal.memories[current.step]
     if held:
-        run.line.keep_state(run, current)
+        run.queue.keep_state(run, current)
     if current.step in run.memos:
         del run.memos[current.step]
-        run.delete("memo", engine.ledger.step(run.number, current.step))
+        run.delete("memo", partition.ledger.step(run.number, current.step))
     run.standing.steps_done += 1
-    if engine.feed is not None:
-        emitter.step_completed(engine.feed, run, current, engine.wall())
+    if partition.feed is not None:
+        emitter.step_completed(partition.feed, run, current, partition.wall())

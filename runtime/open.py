@@ -14,7 +14,7 @@ from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.events.logs import logger, title
 from keyrun.runtime.events.transition_log import TransitionLog
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.partition import Engine
+from keyrun.runtime.partition import Partition
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.recovery import startup
@@ -92,7 +92,7 @@ async def open_runtime(
         store = LmdbStore(store)
     registry = Registry(workflows, resources)
     async with store, store.claim(namespace):
-        engine = Engine(
+        partition = Partition(
             store,
             registry=registry,
             namespace=namespace,
@@ -111,133 +111,133 @@ async def open_runtime(
             evict_after=evict_after,
             entities=entities,
         )
-        store.when_failed(engine.fail)
-        engine.commits.on_commit.append(engine.unfinished.stage)
-        transitions = TransitionLog(engine.listeners)
-        engine.commits.on_commit.append(transitions.look_at_level)
+        store.when_failed(partition.fail)
+        partition.commits.on_commit.append(partition.unfinished.stage)
+        transitions = TransitionLog(partition.listeners)
+        partition.commits.on_commit.append(transitions.look_at_level)
         try:
-            await _begin(engine, on_unregistered)
+            await _begin(partition, on_unregistered)
         except BaseException:
-            engine.commits.on_commit.remove(engine.unfinished.stage)
-            engine.commits.on_commit.remove(transitions.look_at_level)
+            partition.commits.on_commit.remove(partition.unfinished.stage)
+            partition.commits.on_commit.remove(transitions.look_at_level)
             raise
         left: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    await nursery.start(_run_work, engine)
-                    with engine.block:
-                        yield Runtime(engine)
+                    await nursery.start(_run_work, partition)
+                    with partition.block:
+                        yield Runtime(partition)
                 except trio.Cancelled:
                     raise
                 except BaseException as error:
                     # Raised outside of the nursery, so that it is itself and not in a group.
                     left = error
                 finally:
-                    with trio.CancelScope(shield=True) as engine.block, suppress(StoreError):
-                        if engine.failure is None:
-                            await _drain(engine, drain_timeout)
-                    engine.scope.cancel()
-                    engine.close()
-                    nursery.start_soon(_report_user_code, engine)
+                    with trio.CancelScope(shield=True) as partition.block, suppress(StoreError):
+                        if partition.failure is None:
+                            await _drain(partition, drain_timeout)
+                    partition.scope.cancel()
+                    partition.close()
+                    nursery.start_soon(_report_user_code, partition)
         finally:
-            if engine.failure is None:
-                mark = engine.ledger.name("open")
-                engine.store.open_group().delete("counter", mark)
-                engine.keep_time()
-                engine.unfinished.stage(engine.store.open_group())
-            engine.commits.on_commit.remove(engine.unfinished.stage)
-            engine.commits.on_commit.remove(transitions.look_at_level)
-        if engine.failure is not None:
-            raise engine.failure
+            if partition.failure is None:
+                mark = partition.ledger.name("open")
+                partition.store.open_group().delete("counter", mark)
+                partition.keep_time()
+                partition.unfinished.stage(partition.store.open_group())
+            partition.commits.on_commit.remove(partition.unfinished.stage)
+            partition.commits.on_commit.remove(transitions.look_at_level)
+        if partition.failure is not None:
+            raise partition.failure
         if left is not None:
             raise left
 
 
-async def _run_work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
+async def _run_work(partition: Partition, task_status: "trio.TaskStatus[None]") -> None:
     try:
-        await _work(engine, task_status)
+        await _work(partition, task_status)
     except* StoreError as group:
         # A nursery of a workflow wraps the failure of the store together with what it cancelled.
-        engine.fail(group)
+        partition.fail(group)
     finally:
-        engine.finished.set()
+        partition.finished.set()
 
 
-async def _work(engine: Engine, task_status: "trio.TaskStatus[None]") -> None:
+async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> None:
     """All that goes on by itself, until the engine's scope is cancelled."""
 
     async def guard(task: Callable[[], Awaitable[None]]) -> None:
         try:
             await task()
         except Exception as error:
-            engine.fail(error)
+            partition.fail(error)
 
-    with engine.scope:
-        async with engine.actors, trio.open_nursery() as nursery:
+    with partition.scope:
+        async with partition.actors, trio.open_nursery() as nursery:
 
             def start(task: Callable[[], Awaitable[None]]) -> None:
-                if not engine.scope.cancel_called:
+                if not partition.scope.cancel_called:
                     nursery.start_soon(guard, task)
 
-            engine.start = start
-            start(lambda: startup.wake_lines(engine))
-            start(engine.delays.run)
-            start(engine.timers.run)
-            start(engine.parking.run)
-            start(engine.children.run)
-            start(engine.sweeper.run)
-            start(engine.reception.requests.run)
-            start(engine.entrance.run)
-            start(engine.asyncio.run)
-            start(engine.overruns.run)
-            if await engine.store.scan("firings", prefix=engine.ledger.prefix, limit=1):
-                engine.schedules.begin()
-            if engine.outbox.converting:
-                start(lambda: _convert_outbox(engine))
-            if engine.delivery is not None:
-                start(engine.delivery.run)
+            partition.start = start
+            start(lambda: startup.wake_lines(partition))
+            start(partition.delays.run)
+            start(partition.timers.run)
+            start(partition.eviction.run)
+            start(partition.children.run)
+            start(partition.sweeper.run)
+            start(partition.dispatcher.requests.run)
+            start(partition.concurrency_gate.run)
+            start(partition.asyncio.run)
+            start(partition.overruns.run)
+            if await partition.store.scan("firings", prefix=partition.ledger.prefix, limit=1):
+                partition.schedules.begin()
+            if partition.outbox.converting:
+                start(lambda: _convert_outbox(partition))
+            if partition.delivery is not None:
+                start(partition.delivery.run)
             task_status.started()
 
 
-async def _begin(engine: Engine, on_unregistered: OnUnregistered) -> None:
-    ledger = engine.ledger
-    await engine.read_counter()
-    await engine.unfinished.recover()
-    _check_registered(engine, on_unregistered)
-    _warn_of_changes(engine)
+async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
+    ledger = partition.ledger
+    await partition.read_counter()
+    await partition.unfinished.recover()
+    _check_registered(partition, on_unregistered)
+    _warn_of_changes(partition)
     mark = ledger.name("open")
-    engine.unclean = await engine.store.get("counter", mark) is not None
-    engine.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
-    for key, _ in await engine.store.scan("held", prefix=ledger.prefix):
+    partition.unclean = await partition.store.get("counter", mark) is not None
+    partition.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
+    for key, _ in await partition.store.scan("held", prefix=ledger.prefix):
         name = key[len(ledger.prefix) :].decode()
         if name:
-            engine.line(name).paused = True
+            partition.queue(name).paused = True
         else:
-            engine.paused = engine.stopped = True
-    engine.stateless = not await engine.store.scan("state", prefix=ledger.prefix, limit=1)
-    engine.memoless = not await engine.store.scan("memo", prefix=ledger.prefix, limit=1)
-    if any(each.kind == "graph" for each in engine.registry):
+            partition.paused = partition.stopped = True
+    partition.stateless = not await partition.store.scan("state", prefix=ledger.prefix, limit=1)
+    partition.memoless = not await partition.store.scan("memo", prefix=ledger.prefix, limit=1)
+    if any(each.kind == "graph" for each in partition.registry):
         from keyrun.runtime.inspect.execution_graphs import keep_plans
 
-        await keep_plans(engine.ledger, engine.registry)
-    if engine.instances is not None:
-        await engine.instances.recover()
-    await startup.note_interruptions(engine)
-    await engine.delays.recover()
-    engine.timers.recover()
-    await engine.signals.recover()
-    await engine.children.recover()
-    await _open_outbox(engine)
-    await engine.store.durable()
+        await keep_plans(partition.ledger, partition.registry)
+    if partition.instances is not None:
+        await partition.instances.recover()
+    await startup.note_interruptions(partition)
+    await partition.delays.recover()
+    partition.timers.recover()
+    await partition.signals.recover()
+    await partition.children.recover()
+    await _open_outbox(partition)
+    await partition.store.durable()
 
 
-def _check_registered(engine: Engine, on_unregistered: OnUnregistered) -> None:
+def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> None:
     """Raise, or log once, which unfinished runs have a workflow that the runtime does not have."""
     missing = {
         version: runs
-        for version, runs in sorted(engine.unfinished.by_version.items())
-        if engine.registry.find(*version) is None
+        for version, runs in sorted(partition.unfinished.by_version.items())
+        if partition.registry.find(*version) is None
     }
     if not missing:
         return
@@ -259,9 +259,9 @@ def _check_registered(engine: Engine, on_unregistered: OnUnregistered) -> None:
     )
 
 
-def _warn_of_changes(engine: Engine) -> None:
+def _warn_of_changes(partition: Partition) -> None:
     """Log which unfinished runs were started by other code."""
-    for (name, version), runs in engine.unfinished.of_other_code(engine.registry).items():
+    for (name, version), runs in partition.unfinished.of_other_code(partition.registry).items():
         were = "run was" if runs == 1 else "runs were"
         logger.warning(
             "the code of workflow %r version %d has changed: %d unfinished %s started by other "
@@ -275,21 +275,21 @@ def _warn_of_changes(engine: Engine) -> None:
         )
 
 
-async def _open_outbox(engine: Engine) -> None:
-    await engine.outbox.open(hook=engine.delivery is not None)
-    if not engine.outbox.converting:
-        _warn_of_waiting_outcomes(engine)
+async def _open_outbox(partition: Partition) -> None:
+    await partition.outbox.open(hook=partition.delivery is not None)
+    if not partition.outbox.converting:
+        _warn_of_waiting_outcomes(partition)
 
 
-async def _convert_outbox(engine: Engine) -> None:
-    await engine.outbox.convert()
-    _warn_of_waiting_outcomes(engine)
+async def _convert_outbox(partition: Partition) -> None:
+    await partition.outbox.convert()
+    _warn_of_waiting_outcomes(partition)
 
 
-def _warn_of_waiting_outcomes(engine: Engine) -> None:
+def _warn_of_waiting_outcomes(partition: Partition) -> None:
     """Log how many ends wait for a hook that this runtime does not have."""
-    outbox = engine.outbox
-    if engine.delivery is None and (outbox.collecting or outbox.waiting):
+    outbox = partition.outbox
+    if partition.delivery is None and (outbox.collecting or outbox.waiting):
         kept = "every further end is kept for it" if outbox.collecting else "no end is added"
         logger.warning(
             "%d ends of runs wait for on_terminal, this runtime has none, and %s; open the store "
@@ -301,37 +301,37 @@ def _warn_of_waiting_outcomes(engine: Engine) -> None:
         )
 
 
-async def _drain(engine: Engine, timeout: float) -> None:
+async def _drain(partition: Partition, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
-    engine.draining = engine.stopped = True
-    engine.actors.hasten()
-    engine.reception.drain()
-    for run in engine.runs.all_live():
+    partition.draining = partition.stopped = True
+    partition.actors.hasten()
+    partition.dispatcher.drain()
+    for run in partition.runs.all_live():
         run.leave_if_asked()
         run.resume()
     patience = trio.current_time() + timeout
     with trio.move_on_at(patience):
-        await engine.actors.drain()
-    for run in engine.runs.all_live():
+        await partition.actors.drain()
+    for run in partition.runs.all_live():
         run.unwind(Unwind.LEAVE)
-    engine.reception.cut_off()
-    await _wait_for_user_code(engine)
-    await engine.store.durable()
-    if engine.delivery is not None:
+    partition.dispatcher.cut_off()
+    await _wait_for_user_code(partition)
+    await partition.store.durable()
+    if partition.delivery is not None:
         with trio.move_on_at(patience):
-            await engine.delivery.tried()
+            await partition.delivery.tried()
 
 
-async def _wait_for_user_code(engine: Engine) -> None:
+async def _wait_for_user_code(partition: Partition) -> None:
     """Wait until all that was cancelled has ended. Only user code that cannot be stopped, such as
     the thread of a sync step, may take longer than `CUT_OFF`: it is waited for, so that its outcome
     is recorded. Anything else that is left ends with the engine's scope."""
     patience = CUT_OFF
     while True:
         with trio.move_on_after(patience):
-            await engine.actors.drain()
+            await partition.actors.drain()
             return
-        running = _user_code(engine)
+        running = _user_code(partition)
         if not running:
             logger.error("a drain of %g s did not end every run; the rest is cancelled", CUT_OFF)
             return
@@ -339,38 +339,38 @@ async def _wait_for_user_code(engine: Engine) -> None:
         patience = REPORT_EVERY
 
 
-async def _report_user_code(engine: Engine) -> None:
+async def _report_user_code(partition: Partition) -> None:
     """Report what keeps the block open, while something does after everything was cancelled."""
     with trio.CancelScope(shield=True):
-        while not engine.finished.is_set():
+        while not partition.finished.is_set():
             with trio.move_on_after(REPORT_EVERY):
-                await engine.finished.wait()
+                await partition.finished.wait()
                 return
-            _report(_user_code(engine) + _hook_calls(engine) or _workflow_code(engine))
+            _report(_user_code(partition) + _hook_calls(partition) or _workflow_code(partition))
 
 
-def _user_code(engine: Engine) -> list[str]:
+def _user_code(partition: Partition) -> list[str]:
     """Return the steps and entity methods that still run."""
     steps = [
         f"step {current.step!r} of {title(*run.submission.about)}"
-        for run in engine.runs
+        for run in partition.runs
         for current in run.current.values()
     ]
     calls = [
-        f"method {call.method.name!r} of {call.kind.name}" for call in engine.reception.running
+        f"method {call.method.name!r} of {call.kind.name}" for call in partition.dispatcher.running
     ]
     return steps + calls
 
 
-def _hook_calls(engine: Engine) -> list[str]:
+def _hook_calls(partition: Partition) -> list[str]:
     """Return the calls of the terminal hook that still run: in a thread, or shielded."""
-    calls = () if engine.delivery is None else engine.delivery.calls
+    calls = () if partition.delivery is None else partition.delivery.calls
     return [f"on_terminal for {title(*call.about)}" for call in calls]
 
 
-def _workflow_code(engine: Engine) -> list[str]:
+def _workflow_code(partition: Partition) -> list[str]:
     """Return the runs whose code is left: a shield of its own keeps it from being cancelled."""
-    live = engine.runs.all_live()
+    live = partition.runs.all_live()
     return [f"the workflow of {title(*run.submission.about)}" for run in live]
 
 

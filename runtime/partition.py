@@ -9,7 +9,7 @@ import trio
 from keyrun.actors import ActorSystem, Supervision
 from keyrun.runtime.children.child_runs import Children
 from keyrun.runtime.definitions.workflow import Registry
-from keyrun.runtime.entities.dispatcher import Reception
+from keyrun.runtime.entities.dispatcher import Dispatcher
 from keyrun.runtime.events.feed import Feed
 from keyrun.runtime.host.asyncio_loop import AsyncioLoop
 from keyrun.runtime.host.slots import Slots
@@ -20,16 +20,16 @@ from keyrun.runtime.operations.control import Control
 from keyrun.runtime.policies.retry import DEFAULT_RETRY
 from keyrun.runtime.queue.admission import Admission
 from keyrun.runtime.queue.backpressure import Backlog
-from keyrun.runtime.queue.completed_runs import Endings
-from keyrun.runtime.queue.concurrency_gate import Entrance
+from keyrun.runtime.queue.completed_runs import CompletedRuns
+from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
 from keyrun.runtime.queue.delays import Delays
 from keyrun.runtime.queue.delivery import AT_ONCE, Delivery
 from keyrun.runtime.queue.hook import Hook, TerminalHook
 from keyrun.runtime.queue.instance_limits import Instances
-from keyrun.runtime.queue.key_actor import LineActor
-from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.key_actor import KeyActor
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.queue.pool import Spares
+from keyrun.runtime.queue.pool import QueuePool
 from keyrun.runtime.records.counter import stored_clock, stored_counter
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.records.tables import Ledger, sealed
@@ -40,7 +40,7 @@ from keyrun.runtime.recovery.supervision import Crashes
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.runs import RunTable
 from keyrun.runtime.steps.overruns import Overruns
-from keyrun.runtime.waiting.eviction import Parking
+from keyrun.runtime.waiting.eviction import Evictor
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
 from keyrun.storage import Store, StoreClosed
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.steps.gate import Turnstiles
 
 
-class Engine:
+class Partition:
     """The parts of a runtime."""
 
     def __init__(
@@ -105,18 +105,18 @@ class Engine:
         self.asyncio = AsyncioLoop()
         self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
-        self.lines: dict[str, Line] = {}
-        self._spare = Spares()
-        self._endings = Endings()
+        self.queues: dict[str, KeyQueue] = {}
+        self._spare = QueuePool()
+        self._endings = CompletedRuns()
         self.asleep: dict[str, tuple[int, int]] = {}
         """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
         self.feed: Feed | None = None
         """Where to tell what happens; None while nobody listens."""
         self.listeners = Feed(self.commits, wall, self._listen)
-        self.entrance = Entrance(self, max_concurrent_steps)
+        self.concurrency_gate = ConcurrencyGate(self, max_concurrent_steps)
         self.backlog = Backlog(
-            self.lines,
-            self.entrance,
+            self.queues,
+            self.concurrency_gate,
             self.asleep,
             max_pending,
             max_pending_per_key,
@@ -139,14 +139,14 @@ class Engine:
         self.admission = Admission(self)
         limited = [each for each in registry if each.instances is not None]
         self.instances = Instances(self, limited) if limited else None
-        self.parking = Parking(self, evict_after)
+        self.eviction = Evictor(self, evict_after)
         self.timers = Timers(self)
         self.signals = Signals(self)
         self.children = Children(self)
         self.control = Control(self)
-        self.reception = Reception(self, entities, retention)
-        self.actors: ActorSystem[str, Line, None] = ActorSystem(
-            lambda key: LineActor(),
+        self.dispatcher = Dispatcher(self, entities, retention)
+        self.actors: ActorSystem[str, KeyQueue, None] = ActorSystem(
+            lambda key: KeyActor(),
             supervision=supervision,
             on_quarantine=self.crashes.quarantine,
             idle_timeout=60.0,
@@ -241,40 +241,40 @@ class Engine:
         if self.steady() - self.wall() > TOLERANCE:
             self.keep_time()
 
-    def line(self, key: str) -> Line:
+    def queue(self, key: str) -> KeyQueue:
         """The line of a key, made if there is none."""
-        line = self.lines.get(key)
-        if line is None:
+        queue = self.queues.get(key)
+        if queue is None:
             asleep = self.asleep.pop(key, None)
-            dormant = self.entrance.dormant.pop(key, 0)
-            line = self._spare.pop(key, None)
+            dormant = self.concurrency_gate.dormant.pop(key, 0)
+            queue = self._spare.pop(key, None)
             known = self.recovered and not dormant and asleep is None
-            if line is None or not known:
-                line = Line(self, key, known=known)
+            if queue is None or not known:
+                queue = KeyQueue(self, key, known=known)
                 if self._endings:
-                    line.group = self._endings.pop(key, None)
-            self.lines[key] = line
+                    queue.group = self._endings.pop(key, None)
+            self.queues[key] = queue
             if dormant:
-                line.revive(dormant)
+                queue.revive(dormant)
             if asleep is not None:
-                line.rouse(*asleep)
-        return line
+                queue.rouse(*asleep)
+        return queue
 
     def sleeps(self, key: str, number: int) -> None:
         """A run was found that sleeps and holds its key."""
-        line = self.lines.get(key)
-        if line is None and key not in self.entrance.dormant:
+        queue = self.queues.get(key)
+        if queue is None and key not in self.concurrency_gate.dormant:
             # It may have been read before, and runs that came since be counted.
             self.asleep[key] = number, self.asleep.get(key, (0, 0))[1]
         elif self.runs.live(number) is None:
-            self.line(key).sleeper = number
+            self.queue(key).sleeper = number
 
     def enter(self, key: str) -> None:
         """One more run of a key waits to be started."""
-        line = self.lines.get(key)
-        if line is None:
-            if key in self.entrance.dormant:
-                self.entrance.dormant[key] += 1
+        queue = self.queues.get(key)
+        if queue is None:
+            if key in self.concurrency_gate.dormant:
+                self.concurrency_gate.dormant[key] += 1
                 self.backlog.pending += 1
                 return
             if key in self.asleep:
@@ -282,38 +282,38 @@ class Engine:
                 self.asleep[key] = sleeper, pending + 1
                 self.backlog.pending += 1
                 return
-            line = self.line(key)
-        self.backlog.enter(line)
+            queue = self.queue(key)
+        self.backlog.enter(queue)
 
     def admitted(self, submission: Submission) -> None:
         """A run has its place, durably. A key that is known by name only stays so."""
-        line = self.lines.get(submission.key)
-        if line is None and submission.key not in self.entrance.dormant:
+        queue = self.queues.get(submission.key)
+        if queue is None and submission.key not in self.concurrency_gate.dormant:
             if submission.key in self.asleep:
                 return
-            line = self.line(submission.key)
-        if line is not None:
-            line.admit(submission)
+            queue = self.queue(submission.key)
+        if queue is not None:
+            queue.admit(submission)
 
-    def forget_line(self, line: Line) -> None:
+    def forget_line(self, queue: KeyQueue) -> None:
         """A line with nothing in it costs nothing."""
         # A run at rest may have woken a line that was forgotten before.
-        kept = line.pending or line.paused or line.sleeper is not None
-        if self.lines.get(line.key) is line and not kept:
-            del self.lines[line.key]
-            if self.recovered and line.reusable():
-                self._spare.keep(line)
-            elif line.group is not None and not line.group.durable:
-                self._endings.keep(line.key, line.group)
-            if line.entering:
-                line.entered()
+        kept = queue.pending or queue.paused or queue.sleeper is not None
+        if self.queues.get(queue.key) is queue and not kept:
+            del self.queues[queue.key]
+            if self.recovered and queue.reusable():
+                self._spare.keep(queue)
+            elif queue.group is not None and not queue.group.durable:
+                self._endings.keep(queue.key, queue.group)
+            if queue.entering:
+                queue.entered()
 
     def close(self) -> None:
         """Report to everything that waits that no more runs will end."""
         self.closed = True
         self.listeners.close()
         self.runs.close()
-        self.reception.close()
+        self.dispatcher.close()
 
     def check_open(self) -> None:
         """Raise if the block has been left."""

@@ -16,7 +16,7 @@ from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations import redrive
-from keyrun.runtime.partition import Engine
+from keyrun.runtime.partition import Partition
 from keyrun.runtime.queue.admission import check_key, check_run_id
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import Standing, Submission
@@ -48,12 +48,12 @@ class Runtime(Reader):
 
     A runtime has all methods of a `Reader`. The methods of a `Reader` only read."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.ledger, engine.reading, engine.wall)
-        self._engine = engine
-        self._admission = engine.admission
-        self._control = engine.control
-        self.decode_result = engine.reading.decode_result
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(partition.ledger, partition.reading, partition.wall)
+        self._partition = partition
+        self._admission = partition.admission
+        self._control = partition.control
+        self.decode_result = partition.reading.decode_result
 
     async def submit(
         self,
@@ -104,25 +104,25 @@ class Runtime(Reader):
 
     def _must_wait(self, key: str) -> bool:
         """Return whether a run without a given id may have to wait before it is admitted."""
-        engine = self._engine
-        full = engine.backlog.full(key) or engine.instances is not None
-        return full or not engine.recovered
+        partition = self._partition
+        full = partition.backlog.full(key) or partition.instances is not None
+        return full or not partition.recovered
 
     async def _admit(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Admit a run when the queue has room, or return the run that has its id."""
-        engine, admission, key = self._engine, self._admission, described.key
-        if not engine.recovered:
-            await engine.counted.wait()
+        partition, admission, key = self._partition, self._admission, described.key
+        if not partition.recovered:
+            await partition.counted.wait()
         # Nothing may be awaited between this and the admission that yields to another submit.
         known = await admission.known(described)
-        while known is None and engine.backlog.full(key):
+        while known is None and partition.backlog.full(key):
             if not wait:
-                raise engine.backlog.refuse(key)
-            await engine.backlog.wait_for_room(described)
+                raise partition.backlog.refuse(key)
+            await partition.backlog.wait_for_room(described)
             known = await admission.known(described)
         if known is None:
-            if engine.instances is not None:
-                engine.instances.check(described)
+            if partition.instances is not None:
+                partition.instances.check(described)
             await admission.admit(described).wait()
             return RunHandle(self, described, True)
         if known.group is not None:
@@ -133,48 +133,48 @@ class Runtime(Reader):
         """Return the status of a run, also after its end, or None if the run is unknown.
 
         With `result=False` the result is not decoded."""
-        engine = self._engine
-        number = await engine.ledger.find(run_id)
-        run = None if number is None else engine.runs.live(number)
+        partition = self._partition
+        number = await partition.ledger.find(run_id)
+        run = None if number is None else partition.runs.live(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
-        return None if number is None else await engine.reading.status(number, result=result)
+        return None if number is None else await partition.reading.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
         """Return an awaitable of the last status of a run: its end or its quarantine, or None if
         the run was forgotten. Await it at once."""
-        engine = self._engine
+        partition = self._partition
         if submission.at_hand:
-            return wait_for_end(engine.runs, submission.number)
+            return wait_for_end(partition.runs, submission.number)
         return self._find_end(submission.number)
 
     async def _find_end(self, number: int) -> Standing | None:
         """Return what `wait_for_end` promises, for a run that may have ended or left memory."""
-        engine = self._engine
-        live = engine.runs.live(number)
+        partition = self._partition
+        live = partition.runs.live(number)
         if live is None:
             try:
-                standing = await engine.ledger.standing(number)
+                standing = await partition.ledger.standing(number)
                 if standing is not None and standing.state.terminal:
                     return standing
-                submission = await engine.ledger.submission(number)
+                submission = await partition.ledger.submission(number)
             except DAMAGE as error:
                 return Standing.damaged(error)
             if submission is None:
                 return None
-            held = engine.crashes.quarantined.get(submission.key)
+            held = partition.crashes.quarantined.get(submission.key)
             if held is not None and held.number == number:
                 return held.standing
             if standing is not None and standing.quarantine is not None:
-                workflow = engine.registry.find(submission.workflow, submission.version)
+                workflow = partition.registry.find(submission.workflow, submission.version)
                 if stays(standing.quarantine, workflow):
                     return standing
         elif live.standing.quarantine is not None:
             await live.gate()
             if live.standing.quarantine is not None:
                 return live.standing
-        return await wait_for_end(engine.runs, number)
+        return await wait_for_end(partition.runs, number)
 
     async def cancel(self, run_id: str) -> bool:
         """Request the cancellation of a run.
@@ -212,25 +212,25 @@ class Runtime(Reader):
     async def redrive(self, run_id: str) -> int:
         """Run a failed or quarantined run again, from the failed step and with the code that is
         registered now. Return its new generation."""
-        return await redrive.redrive(self._engine, run_id)
+        return await redrive.redrive(self._partition, run_id)
 
     async def forget(self, run_id: str) -> None:
         """Remove all records of a run that has ended."""
-        await redrive.forget(self._engine, run_id)
+        await redrive.forget(self._partition, run_id)
 
     async def release_key(self, key: str) -> bool:
         """Lift the quarantine of a key, or of its first run, which is then redriven. Return
         whether there was a quarantine."""
-        return await redrive.release(self._engine, check_key(key))
+        return await redrive.release(self._partition, check_key(key))
 
     async def discard_outcomes(self) -> int:
         """Drop the outcomes that wait for `on_terminal`, and return their number.
 
         If the runtime has no hook, the store also stops collecting outcomes until it is opened
         with a hook again."""
-        engine = self._engine
-        engine.check_open()
-        return await engine.outbox.discard(collecting=engine.delivery is not None)
+        partition = self._partition
+        partition.check_open()
+        return await partition.outbox.discard(collecting=partition.delivery is not None)
 
     async def signal(
         self,
@@ -248,8 +248,8 @@ class Runtime(Reader):
         not received yet. A repeat with the same `signal_id` changes nothing, also after the run
         has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
         _check_signal(name, signal_id)
-        encoded = self._engine.codec.encode(payload)
-        return await self._engine.signals.send(
+        encoded = self._partition.codec.encode(payload)
+        return await self._partition.signals.send(
             run_id, name, encoded, replace=replace, signal_id=signal_id
         )
 
@@ -276,22 +276,22 @@ class Runtime(Reader):
         `RunEnded` if it has ended. A new run waits under backpressure, as in `submit`."""
         _check_signal(name, signal_id)
         check_run_id(run_id)
-        engine = self._engine
-        admission, encoded = engine.admission, engine.codec.encode(payload)
+        partition = self._partition
+        admission, encoded = partition.admission, partition.codec.encode(payload)
         described = admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, 0
         )
         described.origin = BY_SIGNAL
-        if not engine.recovered:
-            await engine.counted.wait()
+        if not partition.recovered:
+            await partition.counted.wait()
         while True:
             # Nothing may be awaited between this and the admission that yields to another submit.
             known = await admission.known(described, any_input=True)
-            if known is None and engine.backlog.full(key):
-                await engine.backlog.wait_for_room(described)
+            if known is None and partition.backlog.full(key):
+                await partition.backlog.wait_for_room(described)
             elif known is None:
                 group = admission.admit(described)
-                engine.signals.begin_with(group, described, name, encoded, signal_id)
+                partition.signals.begin_with(group, described, name, encoded, signal_id)
                 await group.wait()
                 return RunHandle(self, described, True)
             else:
@@ -299,7 +299,7 @@ class Runtime(Reader):
                     await known.group.wait()
                 about = known.submission
                 try:
-                    await engine.signals.send(
+                    await partition.signals.send(
                         run_id, name, encoded, signal_id=signal_id, only_to=about.number
                     )
                 except UnknownRun:
@@ -330,7 +330,7 @@ class Runtime(Reader):
             raise TypeError(f"comment must be a string, got {comment!r}")
         for what, text in (("gate", gate), ("by", by), ("comment", comment)):
             check_text(text, what)
-        await self._engine.signals.decide(run_id, gate, [approved, by, comment])
+        await self._partition.signals.decide(run_id, gate, [approved, by, comment])
 
     async def call(
         self,
@@ -353,10 +353,10 @@ class Runtime(Reader):
         method, not the wait before it. If the caller is cancelled, a call that has not begun is
         withdrawn, and a call that has begun is finished.
         """
-        kind, limit = self._engine.reception.known(entity)
+        kind, limit = self._partition.dispatcher.known(entity)
         if timeout is not None:
             checks.positive("timeout", timeout)
-        return await self._engine.reception.call(
+        return await self._partition.dispatcher.call(
             kind,
             check_key(key),
             kind.method(method),
@@ -377,12 +377,12 @@ class Runtime(Reader):
         """Return a proxy of the entity under a key: `await rt.entity(Account, key).deposit(10)`
         calls a method, and type checkers know its signature. A `request_id` is for one call: make
         a new proxy for the next one."""
-        reception = self._engine.reception
-        kind, limit = reception.known(entity)
+        dispatcher = self._partition.dispatcher
+        kind, limit = dispatcher.known(entity)
         if timeout is not None:
             checks.positive("timeout", timeout)
             limit = timeout
-        return cast(E, Proxy(reception.call, kind, check_key(key), limit, request_id))
+        return cast(E, Proxy(dispatcher.call, kind, check_key(key), limit, request_id))
 
     async def submit_group(
         self, group_id: str, members: "Iterable[Member[Any, T]]"
@@ -394,11 +394,11 @@ class Runtime(Reader):
         accepts the members that are missing, and redrives those that failed, were cancelled or are
         quarantined. Other members under the same id raise `InputMismatch`.
         """
-        return await self._engine.groups.submit(group_id, list(members))
+        return await self._partition.groups.submit(group_id, list(members))
 
     async def group(self, group_id: str) -> "GroupHandle[Any] | None":
         """Return the handle of a group, or None if the group is unknown or was forgotten."""
-        return await self._engine.groups.find(check_text(group_id, "group_id"))
+        return await self._partition.groups.find(check_text(group_id, "group_id"))
 
     async def schedule(
         self,
@@ -431,8 +431,8 @@ class Runtime(Reader):
         from keyrun.runtime.schedules.records import Plan, check_schedule_id, show
 
         check_schedule_id(schedule_id)
-        engine = self._engine
-        described = engine.admission.describe(
+        partition = self._partition
+        described = partition.admission.describe(
             workflow, input, key, schedule_id, headers, tags, priority, limits, 0
         )
         for name, value in (("overlap", overlap), ("paused", paused)):
@@ -452,14 +452,14 @@ class Runtime(Reader):
             misfire=misfire,
             overlap=overlap,
         )
-        schedule = await engine.schedules.put(schedule_id, plan, paused=paused)
-        return await show(engine.reading, schedule)
+        schedule = await partition.schedules.put(schedule_id, plan, paused=paused)
+        return await show(partition.reading, schedule)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed
         anything. Runs that the schedule has started continue."""
         check_text(schedule_id, "schedule_id")
-        return await self._engine.schedules.pause(schedule_id, True)
+        return await self._partition.schedules.pause(schedule_id, True)
 
     async def resume_schedule(self, schedule_id: str) -> bool:
         """Resume a paused schedule, and return whether this changed anything.
@@ -467,12 +467,12 @@ class Runtime(Reader):
         Firings of the time in between are dropped. The exception is a schedule with `Once`: if its
         time has passed, `misfire` decides."""
         check_text(schedule_id, "schedule_id")
-        return await self._engine.schedules.pause(schedule_id, False)
+        return await self._partition.schedules.pause(schedule_id, False)
 
     async def delete_schedule(self, schedule_id: str) -> bool:
         """Remove a schedule, and return whether it existed. Its runs stay."""
         check_text(schedule_id, "schedule_id")
-        return await self._engine.schedules.delete(schedule_id)
+        return await self._partition.schedules.delete(schedule_id)
 
     def events(
         self,
@@ -489,14 +489,14 @@ class Runtime(Reader):
         Each event arrives after the commit that makes it true, in the order of the commits. A slow
         subscriber never slows the runtime down: while `buffer` events wait to be read, further
         events are dropped and counted in `events.dropped`."""
-        engine = self._engine
+        partition = self._partition
         return Events(
-            engine.listeners,
-            engine.wall,
+            partition.listeners,
+            partition.wall,
             run_id=None if run_id is None else check_run_id(run_id),
             kinds=check_kinds(kinds),
             buffer=buffer,
-            check_open=engine.check_open,
+            check_open=partition.check_open,
         )
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
@@ -507,20 +507,20 @@ class Runtime(Reader):
         the end of the run. A slow reader gets only the latest progress."""
         from keyrun.runtime.inspect.watch import Changes, Watch
 
-        engine = self._engine
-        changes = Changes(check_run_id(run_id), engine.listeners, engine.runs)
-        engine.check_open()
+        partition = self._partition
+        changes = Changes(check_run_id(run_id), partition.listeners, partition.runs)
+        partition.check_open()
         return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)
 
     def statistics(self) -> "RuntimeStatistics":
         """Return a frozen snapshot of queue depths, slots, commits and other counters."""
         from keyrun.runtime.inspect.statistics import statistics_of
 
-        return statistics_of(self._engine)
+        return statistics_of(self._partition)
 
     def _queues(self) -> dict[str, int]:
         """Return the number of waiting calls by step."""
-        return {each.step: each.waiting for each in self._engine.turnstiles.statuses()}
+        return {each.step: each.waiting for each in self._partition.turnstiles.statuses()}
 
 
 def _check_signal(name: str, signal_id: str | None) -> None:

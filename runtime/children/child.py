@@ -80,7 +80,7 @@ async def inside(
             f"{workflow.name!r} is a {workflow.kind}, with a journal of its own: give it a key "
             "of its own, ctx.child(..., key=...)"
         )
-    run, codec = branch.run, branch.run.engine.codec
+    run, codec = branch.run, branch.run.partition.codec
     ident = branch.name("child()")
     prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
     branch.pass_by(ident[len(branch.prefix) :] + INSIDE)
@@ -107,7 +107,7 @@ async def inside(
     except BaseException as error:
         if has(error, Halt) or not is_user_error(error):
             raise
-        if is_bug(error) or (isinstance(error, StoreError) and run.engine.failure is not None):
+        if is_bug(error) or (isinstance(error, StoreError) and run.partition.failure is not None):
             raise
         own = workflow_error(error)
         if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
@@ -140,22 +140,22 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
         if run.stopped:
             await ready(run)
         memory.child = mark
-        await run.engine.children.admit(run, ident, memory, workflow, input_, key, depth)
+        await run.partition.children.admit(run, ident, memory, workflow, input_, key, depth)
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
     if memory.outcome is None and not run.rehearsed:
-        await run.engine.children.look_again(run, child_id, key)
+        await run.partition.children.look_again(run, child_id, key)
     try:
         label = f"child {child_id}"
         sent = await receive(branch, ident, Call.CHILD, channel, label, None, asked=True)
     except trio.Cancelled:
         if memory.outcome is None and not memory.rank and run.going and not run.rehearsed:
-            run.engine.children.orphan(run, child_id)
+            run.partition.children.orphan(run, child_id)
         raise
     assert sent is not None
     state, result, failure, reason = sent[0]
     if not run.rehearsed:
-        run.engine.children.heard(run, child_id)
+        run.partition.children.heard(run, child_id)
     if state == State.SUCCEEDED:
         return read_outcome(run, ident, result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
@@ -164,7 +164,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
 def _mark(run: "Run", workflow: Workflow[Any, Any], input_: Any, key: str) -> int | None:
     """A number that tells other children, or None if their input cannot be told."""
     try:
-        given = run.engine.codec.canonical(input_, workflow.input_type)
+        given = run.partition.codec.canonical(input_, workflow.input_type)
     except (TypeError, ValueError):
         return None
     return crc32(f"{workflow.name}\0{key}\0".encode() + given)

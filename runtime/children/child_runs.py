@@ -26,7 +26,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 PAGE = 500
@@ -35,8 +35,8 @@ PAGE = 500
 class Children:
     """The families of a runtime."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self.used = False
         """Whether any run has children under other keys."""
         self._told: deque[tuple[int, str]] = deque()
@@ -60,34 +60,34 @@ class Children:
         depth: int,
     ) -> None:
         """Start a child, in one commit with what its parent remembers of it."""
-        engine, standing = self._engine, run.standing
+        partition, standing = self._partition, run.standing
         headers = {
             name: value
             for name, value in run.submission.headers.items()
             if not name.startswith("keyrun.")
         }
         priority: Priority = run.submission.priority
-        described = engine.admission.describe(
+        described = partition.admission.describe(
             workflow, input_, key, None, headers, (), priority, None, 0
         )
         described.origin = f"child:{run.run_id}"
         described.parent = Parent(run.number, run.key, standing.place or 0, depth)
         self.used = True
-        group = engine.admission.admit(described)
+        group = partition.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
         memory.call = Call.CHILD
         run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None, memory.child)
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
         self._unchecked.add(described.number)
-        await engine.store.durable(group)
+        await partition.store.durable(group)
 
     async def look_again(self, run: Run, child_id: str, key: str) -> None:
         """A parent is about to wait for a child: end the child if that closes a circle, unless
         somebody has looked for that since it was admitted. Whoever was to may have been cut off, by
         a crash or since the parent was driven anew."""
         number = number_in(child_id)
-        if number is None or not (number in self._unchecked or number < self._engine.opened_at):
+        if number is None or not (number in self._unchecked or number < self._partition.opened_at):
             return
         await self._refuse_cycle(run, child_id, number, key)
         self._unchecked.discard(number)
@@ -103,16 +103,16 @@ class Children:
         ended: bool = False,
         orphaned: bool = False,
     ) -> None:
-        record = self._engine.ledger.sequenced(parent, child)
+        record = self._partition.ledger.sequenced(parent, child)
         group.put("children", record, sealed("children", record, run_id, key, ended, orphaned))
 
     def ended(self, about: Submission, standing: Standing, group: "Group") -> None:
         """The end of a child is staged in `group`: so is what its parent is sent of it."""
-        engine, parent = self._engine, about.parent
+        partition, parent = self._partition, about.parent
         assert parent is not None
         if about.run_id in self._alone:
             self._alone.discard(about.run_id)
-            group.delete("children", engine.ledger.sequenced(parent.number, about.number))
+            group.delete("children", partition.ledger.sequenced(parent.number, about.number))
             return
         outcome = [
             str(standing.state),
@@ -120,9 +120,9 @@ class Children:
             write_failure(standing.failure),
             standing.reason,
         ]
-        signal = engine.signals.stage(group, parent.number, CHILD + about.run_id, outcome)
+        signal = partition.signals.stage(group, parent.number, CHILD + about.run_id, outcome)
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
-        live = engine.runs.live(parent.number)
+        live = partition.runs.live(parent.number)
         if live is not None and not live.standing.state.terminal:
             live.letters.put(signal, live.journal)
         else:
@@ -136,17 +136,17 @@ class Children:
         """A parent has taken what it was sent of a child."""
         number = number_in(child_id)
         if number is not None:
-            run.delete("children", self._engine.ledger.sequenced(run.number, number))
+            run.delete("children", self._partition.ledger.sequenced(run.number, number))
 
     def orphan(self, run: Run, child_id: str) -> None:
         """Nobody waits for a child any more: it is cancelled, also if this process is killed."""
-        group = run.staged = self._engine.commits.open_group()
+        group = run.staged = self._partition.commits.open_group()
         number = number_in(child_id)
         if number is None:
             return
-        if self._engine.signals.discard(run, CHILD + child_id):
+        if self._partition.signals.discard(run, CHILD + child_id):
             # It has ended, and nobody was told yet.
-            run.delete("children", self._engine.ledger.sequenced(run.number, number))
+            run.delete("children", self._partition.ledger.sequenced(run.number, number))
             return
         self.leave_alone(group, run.number, number, child_id)
 
@@ -159,8 +159,8 @@ class Children:
     async def of(self, parent: int) -> list[tuple[int, str]]:
         """Numbers and ids of a run's children that have not ended."""
         found = []
-        for record, raw in await self._engine.store.scan(
-            "children", prefix=self._engine.ledger.number(parent)
+        for record, raw in await self._partition.store.scan(
+            "children", prefix=self._partition.ledger.number(parent)
         ):
             child = await self._read(record, raw)
             if child is not None and not child[1]:
@@ -179,12 +179,12 @@ class Children:
 
     async def recover(self) -> None:
         """Look whether there are any."""
-        prefix = self._engine.ledger.prefix
-        self.used = bool(await self._engine.store.scan("children", prefix=prefix, limit=1))
+        prefix = self._partition.ledger.prefix
+        self.used = bool(await self._partition.store.scan("children", prefix=prefix, limit=1))
 
     async def run(self) -> None:
         """Wake parents whose children have ended, and cancel children that are left alone."""
-        await self._engine.counted.wait()
+        await self._partition.counted.wait()
         await self._take_up()
         async with trio.open_nursery() as nursery:
             while True:
@@ -197,43 +197,45 @@ class Children:
 
     async def _end(self, parent: int, child_id: str) -> None:
         """Cancel a child that nobody waits for."""
-        engine, number = self._engine, number_in(child_id)
-        if not await engine.control.cancel(child_id) and number is not None:
+        partition, number = self._partition, number_in(child_id)
+        if not await partition.control.cancel(child_id) and number is not None:
             # It had ended before.
             self._alone.discard(child_id)
-            engine.store.open_group().delete("children", engine.ledger.sequenced(parent, number))
+            partition.store.open_group().delete(
+                "children", partition.ledger.sequenced(parent, number)
+            )
 
     async def _wake(self, number: int, channel: str) -> None:
-        engine = self._engine
-        if engine.runs.live(number) is not None:
+        partition = self._partition
+        if partition.runs.live(number) is not None:
             return
-        resting = engine.runs.at_rest(number)
+        resting = partition.runs.at_rest(number)
         try:
-            submission = await engine.ledger.submission(number)
-            standing = resting.standing if resting else await engine.ledger.standing(number)
+            submission = await partition.ledger.submission(number)
+            standing = resting.standing if resting else await partition.ledger.standing(number)
         except StoreCorrupt:
             return  # it is set aside when its turn comes
         if submission is None or standing is None or standing.state.terminal:
             await self._forget(number, channel)
         elif standing.berth is not None and channel in standing.berth.channels:
             key, place = submission.key, standing.place
-            await engine.parking.wake(number, key, place, standing.berth.due)
-            engine.store.hasten()
+            await partition.eviction.wake(number, key, place, standing.berth.due)
+            partition.store.hasten()
 
     async def _forget(self, number: int, channel: str) -> None:
         """A child has ended whose parent has, too: nobody wants to know."""
-        engine = self._engine
-        group = engine.store.open_group()
-        for signal in await engine.signals.stored(number):
+        partition = self._partition
+        group = partition.store.open_group()
+        for signal in await partition.signals.stored(number):
             if signal.channel == channel:
-                group.delete("signals", engine.ledger.sequenced(number, signal.sequence))
-        child = await engine.ledger.find(channel.removeprefix(CHILD))
+                group.delete("signals", partition.ledger.sequenced(number, signal.sequence))
+        child = await partition.ledger.find(channel.removeprefix(CHILD))
         if child is not None:
-            group.delete("children", engine.ledger.sequenced(number, child))
+            group.delete("children", partition.ledger.sequenced(number, child))
 
     async def _take_up(self) -> None:
         """Take up what an earlier process left."""
-        ledger = self._engine.ledger
+        ledger = self._partition.ledger
         async for rows in ledger.pages("children", size=PAGE):
             for record, raw in rows:
                 child = await self._read(record, raw)
@@ -252,13 +254,13 @@ class Children:
             run_id, _, ended, orphaned = unseal("children", record, raw)
         except StoreCorrupt:
             number = int.from_bytes(record[-8:], "big")
-            submission = await self._engine.ledger.submission(number)
+            submission = await self._partition.ledger.submission(number)
             return None if submission is None else (submission.run_id, True, False)
         return run_id, ended, orphaned
 
     async def _over(self, number: int) -> bool:
         try:
-            standing = await self._engine.ledger.standing(number)
+            standing = await self._partition.ledger.standing(number)
         except StoreCorrupt:
             return False
         return standing is not None and standing.state.terminal
@@ -266,12 +268,12 @@ class Children:
     async def _refuse_cycle(self, run: Run, child_id: str, number: int, key: str) -> None:
         """End a child that would wait for its own parent, if it is the youngest in the circle: who
         came before it could not know."""
-        found = await circle(self._engine, run.number, (key, number))
+        found = await circle(self._partition, run.number, (key, number))
         if found is None:
             return
         # Before, one could not tell whether the child has been counted as waiting.
-        await self._engine.counted.wait()
+        await self._partition.counted.wait()
         keys = " -> ".join([run.key, *(key for key, _ in found)])
         reason = f"children that wait for each other's keys would wait for ever: {keys}"
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=reason)
-        await self._engine.control.fail_at_rest(child_id, failure)
+        await self._partition.control.fail_at_rest(child_id, failure)

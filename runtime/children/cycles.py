@@ -13,7 +13,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 PAGE = 500
 
@@ -21,14 +21,14 @@ Kin = tuple[str, int]
 """The key and the number of a child, or 0 of a call."""
 
 
-async def circle(engine: "Engine", parent: int, child: Kin) -> list[Kin] | None:
+async def circle(partition: "Partition", parent: int, child: Kin) -> list[Kin] | None:
     """The children that lead from a child back to its parent, itself first. Only those count who
     came before it, since who came later looks for itself: so it is the youngest in what is found,
     and one of a circle always is."""
-    return await _walk(engine, parent, [child], {child[1]})
+    return await _walk(partition, parent, [child], {child[1]})
 
 
-async def chain(engine: "Engine", key: str, target: str) -> list[str] | None:
+async def chain(partition: "Partition", key: str, target: str) -> list[str] | None:
     """The keys that lead from one to another, each of which waits for the next. Nothing is awaited
     here that lets another task run."""
     paths, seen = [[(key, 0)]], {(key, 0)}
@@ -36,10 +36,10 @@ async def chain(engine: "Engine", key: str, target: str) -> list[str] | None:
         path = paths.pop()
         if path[-1][0] == target:
             return [key for key, _ in path]
-        steps = _called(engine, path[-1][0])
-        if engine.children.used:
-            holder = await _holder(engine, path[-1][0])
-            steps += await _waited_for(engine, path[-1][1], holder)
+        steps = _called(partition, path[-1][0])
+        if partition.children.used:
+            holder = await _holder(partition, path[-1][0])
+            steps += await _waited_for(partition, path[-1][1], holder)
         for step in steps:
             if step not in seen:
                 seen.add(step)
@@ -48,73 +48,73 @@ async def chain(engine: "Engine", key: str, target: str) -> list[str] | None:
 
 
 async def _walk(
-    engine: "Engine", target: int, path: list[Kin], seen: set[int | str]
+    partition: "Partition", target: int, path: list[Kin], seen: set[int | str]
 ) -> list[Kin] | None:
     key, number = path[-1]
-    holder = await _holder(engine, key)
+    holder = await _holder(partition, key)
     if holder == target:
         return path
-    for step in _called(engine, key) + await _waited_for(engine, number, holder):
+    for step in _called(partition, key) + await _waited_for(partition, number, holder):
         if step[1] == target:
             return [*path, step]
         if step[1] < path[0][1] and (step[1] or step[0]) not in seen:
             seen.add(step[1] or step[0])
-            found = await _walk(engine, target, [*path, step], seen)
+            found = await _walk(partition, target, [*path, step], seen)
             if found is not None:
                 return found
     return None
 
 
-def _called(engine: "Engine", key: str) -> list[Kin]:
+def _called(partition: "Partition", key: str) -> list[Kin]:
     """What code has called that holds a key."""
-    return [(called, 0) for called in engine.reception.waits.keys(key)]
+    return [(called, 0) for called in partition.dispatcher.waits.keys(key)]
 
 
-async def _waited_for(engine: "Engine", number: int, holder: int | None) -> list[Kin]:
+async def _waited_for(partition: "Partition", number: int, holder: int | None) -> list[Kin]:
     """The children that a run, and the one that holds its key, wait for."""
-    steps = await _children(engine, number) if number else []
+    steps = await _children(partition, number) if number else []
     if holder is not None and holder != number:
-        steps += await _children(engine, holder)
+        steps += await _children(partition, holder)
     return steps
 
 
-async def _holder(engine: "Engine", key: str) -> int | None:
+async def _holder(partition: "Partition", key: str) -> int | None:
     """The run that lets nobody of its key go ahead, if there is one."""
-    ledger = engine.ledger
-    places = ledger.pages("queue", prefix=ledger.line(key), size=PAGE)
+    ledger = partition.ledger
+    places = ledger.pages("queue", prefix=ledger.key_prefix(key), size=PAGE)
     while rows := await places.next():
         for record, raw in rows:
             there = at_place(record, raw, ledger.split_place(record)[1])
             if there.sleep is Sleep.HOLDS:
                 return there.number
             if there.sleep is Sleep.NO:
-                yields = await _yields(engine, there.number)
+                yields = await _yields(partition, there.number)
                 if not yields:
                     return None if yields is None else there.number
     return None
 
 
-async def _yields(engine: "Engine", number: int) -> bool | None:
+async def _yields(partition: "Partition", number: int) -> bool | None:
     """Whether a run lets others go ahead while it waits; None if it has not begun, as then none has
     that comes after it."""
-    run = engine.runs.live(number)
+    run = partition.runs.live(number)
     if run is not None:
         workflow = run.workflow
     else:
         try:
-            standing = await engine.ledger.standing(number)
-            submission = await engine.ledger.submission(number)
+            standing = await partition.ledger.standing(number)
+            submission = await partition.ledger.submission(number)
         except StoreCorrupt:
             return True  # it is set aside when its turn comes
         if standing is None or standing.started_at is None or submission is None:
             return None
-        workflow = engine.registry.find(submission.workflow, submission.version)
+        workflow = partition.registry.find(submission.workflow, submission.version)
     return workflow is not None and workflow.while_waiting == "yield"
 
 
-async def _children(engine: "Engine", parent: int) -> list[Kin]:
+async def _children(partition: "Partition", parent: int) -> list[Kin]:
     """Those that a run waits for."""
-    rows = await engine.store.scan("children", prefix=engine.ledger.number(parent))
+    rows = await partition.store.scan("children", prefix=partition.ledger.number(parent))
     return [child for child in (_open(*row) for row in rows) if child is not None]
 
 

@@ -18,7 +18,7 @@ from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.entities.calls import Call
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.steps.current_step import CurrentStep
 
@@ -46,8 +46,8 @@ def of_own_key(call: "Call", run: "Run") -> CallCycle:
 class Waits:
     """Who waits for which calls."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self._called: dict[str, dict[Call, None]] = {}
         """What code that holds a key has called, by that key."""
         self._waiting: dict[Call | CurrentStep, int] = {}
@@ -85,7 +85,7 @@ class Waits:
         waiting = self._waiting.get(above, 0)
         self._waiting[above] = waiting + 1
         if not waiting:
-            self._engine.slots.give()
+            self._partition.slots.give()
 
     async def _take_back(self, above: "Call | CurrentStep") -> None:
         """Go on, with a slot if there is nothing else that is waited for."""
@@ -93,7 +93,7 @@ class Waits:
         if self._waiting[above]:
             return
         del self._waiting[above]
-        slots = self._engine.slots
+        slots = self._partition.slots
         if slots.take_nowait():
             return
         try:
@@ -106,7 +106,7 @@ class Waits:
     async def _refuse_cycle(self, call: "Call", holder: str) -> None:
         """Raise if the key that is called waits for the one that is held. Nothing is awaited here
         that lets another task run."""
-        found = await chain(self._engine, call.key, holder)
+        found = await chain(self._partition, call.key, holder)
         if found is not None:
             path = ", which waits for ".join(map(repr, found))
             raise CallCycle(

@@ -30,8 +30,8 @@ from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.steps.current_step import CurrentStep
     from keyrun.storage.group import Group
 
@@ -48,15 +48,15 @@ class Call:
         "above",
         "args",
         "begun",
-        "engine",
         "error",
         "key",
         "kind",
         "kwargs",
-        "line",
         "method",
         "number",
         "over",
+        "partition",
+        "queue",
         "record",
         "request",
         "scope",
@@ -70,7 +70,7 @@ class Call:
 
     def __init__(
         self,
-        engine: "Engine",
+        partition: "Partition",
         kind: Kind,
         key: str,
         method: Method,
@@ -78,7 +78,7 @@ class Call:
         kwargs: dict[str, Any],
         timeout: float,
     ) -> None:
-        self.engine = engine
+        self.partition = partition
         self.kind = kind
         self.key = key
         self.method = method
@@ -88,7 +88,7 @@ class Call:
         self.request: Request | None = None
         self.above: Call | CurrentStep | None = None
         """What calls it, if that holds a key itself."""
-        self.line: Line | None = None
+        self.queue: KeyQueue | None = None
         self.record = b""
         """Where the state is."""
         self.number = 0
@@ -119,12 +119,12 @@ class Call:
     def wait_begins(self) -> None:
         """The method has to wait: it takes the slot that nobody can have taken meanwhile, and its
         time is counted."""
-        engine = self.engine
+        partition = self.partition
         if not self.slot:
             self.slot = True
-            engine.slots.free -= 1
-        engine.reception.running[self] = None
-        self.scope = engine.actors.scope(kept=True)
+            partition.slots.free -= 1
+        partition.dispatcher.running[self] = None
+        self.scope = partition.actors.scope(kept=True)
         self.until = self.scope.deadline = trio.current_time() + self.timeout
 
     def answer(self, value: Any) -> None:
@@ -138,7 +138,7 @@ class Call:
         """Have the caller get `error` at once: nothing of the call is stored."""
         task, self.task = self.task, None
         if self.request is not None:
-            self.engine.reception.settled(self)
+            self.partition.dispatcher.settled(self)
         if task is not None:
             trio.lowlevel.reschedule(task, Error(error))
 
@@ -150,22 +150,22 @@ class Call:
             group.leave(task)
             self._outlive(group)
         elif not self.begun:
-            self.engine.reception.withdraw(self)
+            self.partition.dispatcher.withdraw(self)
         return trio.lowlevel.Abort.SUCCEEDED
 
     def settle(self, stored: bytes, draft: Draft, value: Any, error: BaseException | None) -> None:
         """The method is done: stage what came of it, and have the caller wait for the commit."""
-        engine, line, request = self.engine, self.line, self.request
-        assert line is not None
+        partition, queue, request = self.partition, self.queue, self.request
+        assert queue is not None
         payload = failure = None
         state, values, flat = stored, draft.values_, None
         if error is None:
             state, flat = b"", b""
             if values:
-                flat = engine.codec.encode_flat(values)
-                state = engine.codec.encode(values) if flat is None else flat
+                flat = partition.codec.encode_flat(values)
+                state = partition.codec.encode(values) if flat is None else flat
             if request is not None:
-                payload = engine.codec.encode(value, self.method.declared)
+                payload = partition.codec.encode(value, self.method.declared)
         elif request is None:
             self.refuse(error)
             return
@@ -174,21 +174,21 @@ class Call:
             self.error = CallFailed(failure, key=self.key)
             self.error.__cause__ = error
         if state == stored and request is None:
-            group = line.group
+            group = queue.group
             if group is None or group.durable:
                 self.answer(value)
                 return
-            engine.commits.open_group()  # raises if that group can no longer become durable
+            partition.commits.open_group()  # raises if that group can no longer become durable
         else:
-            group = line.group = engine.commits.open_group()
+            group = queue.group = partition.commits.open_group()
             if state != stored:
                 record = self.record
                 sealed = seal("entities", record, (state,)) if state else None
                 group.tables["entities"][record] = sealed
                 known = None if flat is None else values.copy()
-                engine.reception.states.keep(record, state, group, known)
+                partition.dispatcher.states.keep(record, state, group, known)
             if request is not None:
-                engine.reception.requests.stage(group, request, payload, failure)
+                partition.dispatcher.requests.stage(group, request, payload, failure)
         self.value = value
         if self.task is None:
             group.hasten()
@@ -201,9 +201,9 @@ class Call:
         """Nobody waits for the answer: those who ask for the same are told of it all the same."""
         if self.request is not None:
             if group.durable:
-                self.engine.reception.settled(self)
+                self.partition.dispatcher.settled(self)
             else:
-                group.when_durable(self.engine.reception.settled, self)
+                group.when_durable(self.partition.dispatcher.settled, self)
 
     def _failure(self, error: BaseException) -> Failure:
         name = self.name
@@ -224,15 +224,15 @@ _UNFIT = (PayloadError, PayloadTypeError)
 async def perform(call: Call, state: State) -> None:
     """Run the method of a call, on the state as it is stored, and see to its answer."""
     stored, _, known = state
-    engine, line, cls = call.engine, call.line, call.kind.cls
-    assert line is not None
+    partition, queue, cls = call.partition, call.queue, call.kind.cls
+    assert queue is not None
     call.begun = True
-    line.started()
+    queue.started()
     try:
-        draft = Draft(engine.codec, stored, None, known)
+        draft = Draft(partition.codec, stored, None, known)
     except _UNFIT as error:
         if call.slot:
-            engine.slots.give()
+            partition.slots.give()
         call.refuse(error)
         return
     instance: Any = object.__new__(cls)
@@ -242,7 +242,7 @@ async def perform(call: Call, state: State) -> None:
     value: Any = None
     raised: BaseException | None = None
     token = serving.set(call)
-    suspension = engine.suspension
+    suspension = partition.suspension
     suspension.callback = call.wait_begins
     try:
         value = await call.method.function(instance, *call.args, **call.kwargs)
@@ -257,7 +257,7 @@ async def perform(call: Call, state: State) -> None:
         )
     call.over = True
     if call.slot:
-        engine.slots.give()
+        partition.slots.give()
     try:
         if call.scope is not None:
             raised = _after_waiting(call, raised)
@@ -293,13 +293,13 @@ def _is_answer(call: Call, raised: BaseException) -> bool:
 
 def _after_waiting(call: Call, raised: BaseException | None) -> BaseException | None:
     """What a method that has waited came to, once its scope is given back."""
-    scope, engine = call.scope, call.engine
+    scope, partition = call.scope, call.partition
     assert scope is not None
-    engine.reception.running.pop(call, None)
+    partition.dispatcher.running.pop(call, None)
     scope.deadline = inf
     late = trio.current_time() >= call.until
     if scope.cancel_called:
-        engine.actors.renew_scope()
+        partition.actors.renew_scope()
         if raised is not None:
             if is_fatal(raised):
                 return raised

@@ -24,18 +24,20 @@ from keyrun.runtime.values import Priority
 from keyrun.storage import StoreCorrupt, StoreError
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
 
 TURN = 32
 """Calls of one key that are served before other keys have their turn."""
 
 
-class Reception:
+class Dispatcher:
     """Where calls come in."""
 
-    def __init__(self, engine: "Engine", entities: Iterable[type], retention: Retention) -> None:
-        self._engine = engine
+    def __init__(
+        self, partition: "Partition", entities: Iterable[type], retention: Retention
+    ) -> None:
+        self._partition = partition
         self._known: dict[type, tuple[Kind, float]] = {}
         """What is called, and how long its methods may take."""
         names: dict[str, Kind] = {}
@@ -43,16 +45,16 @@ class Reception:
             kind = kind_of(each)
             if names.setdefault(kind.name, kind) is not kind:
                 raise ValueError(f"two entities are called {kind.name!r}")
-            timeout = ResolvedLimits.of(kind.limits, engine.limits).step_timeout
+            timeout = ResolvedLimits.of(kind.limits, partition.limits).step_timeout
             self._known[each] = kind, inf if timeout is None else timeout
-        self.requests = Requests(engine, retention)
+        self.requests = Requests(partition, retention)
         self.states = States()
         self.running: dict[Call, None] = {}
         """Those whose method waits for something."""
         self._asked: dict[bytes, Call] = {}
         """Those with a request id that have no answer yet, by the record it will be in."""
         self._waiters = WaiterPool()
-        self.waits = Waits(engine)
+        self.waits = Waits(partition)
 
     def known(self, entity: type) -> tuple[Kind, float]:
         """What this runtime knows of an entity, and how long its methods may take."""
@@ -79,7 +81,7 @@ class Reception:
     ) -> Coroutine[Any, Any, Any]:
         """Call a method under a key that was checked. To be awaited: gives its answer when that is
         durable."""
-        call = Call(self._engine, kind, key, method, args, kwargs, timeout)
+        call = Call(self._partition, kind, key, method, args, kwargs, timeout)
         if request_id is not None:
             call.request = self.requests.describe(kind, key, method, request_id, args, kwargs)
         above = serving.get() or running.get()
@@ -90,12 +92,12 @@ class Reception:
 
     async def _answer(self, call: Call) -> Any:
         """What a call comes to, when that is durable."""
-        engine, request = self._engine, call.request
+        partition, request = self._partition, call.request
         if (
-            engine.draining
-            or engine.closed
-            or not engine.recovered
-            or engine.backlog.full(call.key)
+            partition.draining
+            or partition.closed
+            or not partition.recovered
+            or partition.backlog.full(call.key)
             or (request is not None and not self._is_first(request))
         ):
             found, value = await self._let_in(call)
@@ -151,69 +153,69 @@ class Reception:
 
     def _is_hindered(self, call: Call) -> bool:
         """Whether it takes more than a look to know that a call may come in."""
-        engine = self._engine
-        if engine.closed or not engine.recovered or engine.backlog.full(call.key):
+        partition = self._partition
+        if partition.closed or not partition.recovered or partition.backlog.full(call.key):
             return True
         # A step must not fail because of a drain: it is cut off while it waits.
-        return engine.draining and call.above is None
+        return partition.draining and call.above is None
 
     async def _make_way(self, call: Call) -> None:
-        engine = self._engine
-        engine.check_open()
-        if engine.draining and call.above is None:
+        partition = self._partition
+        partition.check_open()
+        if partition.draining and call.above is None:
             raise left(call)
-        if not engine.recovered:
-            await engine.counted.wait()
-        elif engine.backlog.full(call.key):
-            await engine.backlog.wait_for_room(call)
+        if not partition.recovered:
+            await partition.counted.wait()
+        elif partition.backlog.full(call.key):
+            await partition.backlog.wait_for_room(call)
 
     def _enter(self, call: Call) -> None:
         """Put a call into the line of its key."""
-        engine = self._engine
-        line = call.line = engine.line(call.key)
-        head = line.head
+        partition = self._partition
+        queue = call.queue = partition.queue(call.key)
+        head = queue.head
         if head is not None and is_driven_here(head):
             self.settled(call)
             raise of_own_key(call, head)
-        call.number = engine.next_number
+        call.number = partition.next_number
         call.task = trio.lowlevel.current_task()
-        if line.calls is None:
-            line.calls = [call]
+        if queue.calls is None:
+            queue.calls = [call]
         else:
-            line.calls.append(call)
-        engine.backlog.enter(line)
+            queue.calls.append(call)
+        partition.backlog.enter(queue)
         if head is not None and head.parked:
-            engine.parking.overtake(head)
-        if not line.awake:
-            line.wake()
+            partition.eviction.overtake(head)
+        if not queue.awake:
+            queue.wake()
 
     def withdraw(self, call: Call) -> None:
         """A call that has not begun will not begin."""
-        line, engine = call.line, self._engine
-        assert line is not None
-        assert line.calls is not None
-        line.calls.remove(call)
-        line.started()
+        queue, partition = call.queue, self._partition
+        assert queue is not None
+        assert queue.calls is not None
+        queue.calls.remove(call)
+        queue.started()
         self.settled(call)
-        if not engine.closed and engine.failure is None:
+        if not partition.closed and partition.failure is None:
             # There may be nothing in the line any more.
-            line.wake()
+            queue.wake()
 
-    async def serve(self, line: "Line") -> bool | None:
+    async def serve(self, queue: "KeyQueue") -> bool | None:
         """Serve the calls that are next in a line. Says whether it goes on with its runs; if not,
         it is held, or to be looked at again where the answer is None."""
-        engine, slots = self._engine, self._engine.slots
+        partition, slots = self._partition, self._partition.slots
         turn = 0
-        while line.calls and line.head is None and not engine.draining:
-            if line.unread:
-                await line.read_window(line)
+        while queue.calls and queue.head is None and not partition.draining:
+            if queue.unread:
+                await queue.read_window(queue)
                 continue
-            call = line.calls[0]
-            if line.sleeper is not None or (line.window and line.window[0][0] < call.number):
+            call = queue.calls[0]
+            if queue.sleeper is not None or (queue.window and queue.window[0][0] < call.number):
                 return True
-            if line.paused or engine.stopped:
+            if queue.paused or partition.stopped:
                 return False
-            group = line.group
+            group = queue.group
             if group is not None and not group.durable and call.kind.effects:
                 await group.wait()
                 continue
@@ -222,15 +224,15 @@ class Reception:
             turn += 1
             if not slots.free:
                 await slots.take(Priority.NORMAL)
-                if line.calls[:1] != [call] or line.paused or engine.stopped:
+                if queue.calls[:1] != [call] or queue.paused or partition.stopped:
                     slots.give()
                     continue
                 call.slot = True
-            del line.calls[0]
-            record = call.record = line.entity(call.kind)
+            del queue.calls[0]
+            record = call.record = queue.entity(call.kind)
             state = self.states.kept.get(record)
             if state is None:
-                state = await self._read(line, call)
+                state = await self._read(queue, call)
                 if state is None:
                     continue
             await perform(call, state)
@@ -238,18 +240,18 @@ class Reception:
                 return None
         return True
 
-    async def _read(self, line: "Line", call: Call) -> State | None:
+    async def _read(self, queue: "KeyQueue", call: Call) -> State | None:
         """Read the state that a call is about; None if the call is refused since it is damaged.
         Nothing is awaited here that lets another task run."""
-        engine, record = self._engine, call.record
+        partition, record = self._partition, call.record
         try:
-            fields = await engine.ledger.get("entities", record)
+            fields = await partition.ledger.get("entities", record)
         except StoreError as error:
             call.begun = True
-            line.started()
+            queue.started()
             call.refuse(error)
             if call.slot:
-                engine.slots.give()
+                partition.slots.give()
             if not isinstance(error, StoreCorrupt):
                 raise
             return None
@@ -257,9 +259,9 @@ class Reception:
 
     def look_again(self) -> None:
         """What was paused may go on."""
-        for line in list(self._engine.lines.values()):
-            if line.calls:
-                line.wake()
+        for queue in list(self._partition.queues.values()):
+            if queue.calls:
+                queue.wake()
 
     def drain(self) -> None:
         """Nothing more begins: send those away who wait for it. Steps and methods go on waiting,
@@ -281,8 +283,8 @@ class Reception:
             self.settled(call)
 
     def _refuse_waiting(self, chosen: Callable[[Call], bool]) -> None:
-        for line in list(self._engine.lines.values()):
-            for call in list(line.calls or ()):
+        for queue in list(self._partition.queues.values()):
+            for call in list(queue.calls or ()):
                 if chosen(call):
                     self.withdraw(call)
                     call.refuse(left(call))

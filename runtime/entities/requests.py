@@ -26,7 +26,7 @@ from keyrun.storage.native import pack
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 MAX_REQUEST_ID = 255
@@ -73,8 +73,8 @@ def check_request_id(request_id: object) -> str:
 class Requests:
     """Stores answers, finds them, and removes them when their time is over."""
 
-    def __init__(self, engine: "Engine", retention: Retention) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", retention: Retention) -> None:
+        self._partition = partition
         self._retention = retention
         self._answered = 0
         self._sieve = Sieve()
@@ -97,13 +97,13 @@ class Requests:
             key=key,
             request_id=request_id,
             method=method,
-            record=self._engine.ledger.line(key) + sha256(named).digest(),
+            record=self._partition.ledger.key_prefix(key) + sha256(named).digest(),
             digest=self._digest(method, args, kwargs),
         )
 
     def _digest(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The same whether an argument is given by position or by name."""
-        canonical, types = self._engine.codec.canonical, method.types
+        canonical, types = self._partition.codec.canonical, method.types
         by_position = list(args)
         if not kwargs and not types and _PLAIN.issuperset(map(type, args)):
             # The same bytes with less ado, except for what is too large or no Unicode.
@@ -134,8 +134,8 @@ class Requests:
         Nothing is awaited here that lets another task run."""
         if self.lacks(request):
             return False, None
-        engine = self._engine
-        fields = await engine.ledger.get("requests", request.record)
+        partition = self._partition
+        fields = await partition.ledger.get("requests", request.record)
         if fields is None:
             return False, None
         _, _, _, digest, _, payload, failed = fields
@@ -143,14 +143,14 @@ class Requests:
         failure = read_failure(failed)
         if failure is not None:
             raise CallFailed(failure, key=request.key)
-        return True, engine.codec.decode(payload, request.method.declared)
+        return True, partition.codec.decode(payload, request.method.declared)
 
     def stage(
         self, group: "Group", request: Request, payload: bytes | None, failure: Failure | None
     ) -> None:
         """Stage what came of a call."""
-        engine, record = self._engine, request.record
-        now = engine.wall()
+        partition, record = self._partition, request.record
+        now = partition.wall()
         fields = (
             request.kind.name,
             request.request_id,
@@ -162,7 +162,7 @@ class Requests:
         )
         tables = group.tables
         tables["requests"][record] = seal("requests", record, fields)
-        index = engine.ledger.timed(now, engine.take_number())
+        index = partition.ledger.timed(now, partition.take_number())
         tables["answered"][index] = seal("answered", index, (record,))
         self._answered += 1
         self._sieve.add(record)
@@ -178,9 +178,9 @@ class Requests:
 
     async def _sweep_due(self) -> float:
         """Remove the answers whose time is over. Return when the next one's is."""
-        store, ledger = self._engine.store, self._engine.ledger
+        store, ledger = self._partition.store, self._partition.ledger
         rows = await store.scan("answered", prefix=ledger.prefix, limit=PAGE)
-        now, swept = self._engine.wall(), 0
+        now, swept = self._partition.wall(), 0
         for index, raw in rows:
             due = ledger.split_timed(index)[0] + self._retention.age
             if due > now and self._answered <= self._retention.count:
@@ -198,15 +198,15 @@ class Requests:
         return trio.current_time() + (oldest + self._retention.age - now)
 
     async def _count(self) -> int:
-        ledger, total = self._engine.ledger, 0
+        ledger, total = self._partition.ledger, 0
         async for rows in ledger.pages("answered", size=5000):
             # Those of this process were counted when they were staged.
-            total += sum(ledger.split_timed(key)[1] < self._engine.opened_at for key, _ in rows)
+            total += sum(ledger.split_timed(key)[1] < self._partition.opened_at for key, _ in rows)
         return total
 
     async def _fill_sieve(self) -> None:
         """Know all that is stored. The index by time does not, if a record of it was damaged."""
-        async for rows in self._engine.ledger.pages("requests", size=5000):
+        async for rows in self._partition.ledger.pages("requests", size=5000):
             for record, _ in rows:
                 self._sieve.add(record)
         self._sieve.whole = True

@@ -226,7 +226,7 @@ _CUT_OFF = {
 
 def step_cancelled(run: "Run", current: "CurrentStep") -> None:
     """An attempt was cut off, if anybody wants to know."""
-    feed, unwinding = run.engine.feed, run.unwinding
+    feed, unwinding = run.partition.feed, run.unwinding
     why = _CUT_OFF.get("" if unwinding is None else unwinding.name)
     if feed is not None and why is not None:
         step_stopped(feed, EventKind.STEP_CANCELLED, run, current, why)

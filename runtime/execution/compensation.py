@@ -82,8 +82,8 @@ def decide(
         standing.state = State.RUNNING
     standing.compensation = journal.compensation()
     run.store_standing()
-    if run.engine.feed is not None:
-        emitter.compensating(run.engine.feed, run, reason)
+    if run.partition.feed is not None:
+        emitter.compensating(run.partition.feed, run, reason)
     run.rewind()
     return True
 
@@ -100,7 +100,7 @@ def _store_progress(run: Run) -> None:
 
 async def undo(run: Run) -> bool:
     """Run the compensations that have not run, then end the run. Says whether it has ended."""
-    journal, engine = run.journal, run.engine
+    journal, partition = run.journal, run.partition
     assert journal.undoing is not None
     stored, reason, failed, dead, idents = journal.undoing
     state, failure = State(stored), read_failure(failed)
@@ -110,13 +110,13 @@ async def undo(run: Run) -> bool:
     # A store of an earlier Keyrun has it in the journal only.
     run.standing.compensation, run.standing.failure = journal.compensation(), failure
     try:
-        run_input = engine.codec.decode(input_of(run), run.workflow.input_type)
+        run_input = partition.codec.decode(input_of(run), run.workflow.input_type)
     except BaseException as error:  # classes of the user may raise anything
         if is_fatal(error):
             raise
         quarantine_input(run, error)
         return False
-    scope = run.scope = engine.actors.scope()
+    scope = run.scope = partition.actors.scope()
     branch = Branch(run, COMPENSATION, apart=True)
     left: list[str] = []
     try:
@@ -206,7 +206,7 @@ def _output(run: Run, step: StepFunction[..., Any], memory: "Memory | None") -> 
     """What the step returned; None if it failed, or was cut off."""
     if memory is None or memory.outcome is not Entry.DONE:
         return None
-    value = run.engine.codec.decode(memory.payload, step.declared)
+    value = run.partition.codec.decode(memory.payload, step.declared)
     read: Callable[[Any], Any] | None = step.read
     return value if read is None else read(value)
 
@@ -221,11 +221,11 @@ async def _collect(
     from keyrun.runtime.inspect.dry_run import Rehearsal
 
     await run.gate()
-    ledger = run.engine.ledger
+    ledger = run.partition.ledger
     rows = await ledger.scan("journal", run.record)
     entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
     records = Records(run.submission, run.standing, entries)
-    rehearsal = Rehearsal(records, run.workflow, run.engine.codec, {})
+    rehearsal = Rehearsal(records, run.workflow, run.partition.codec, {})
     with trio.CancelScope() as scope:
         await one_pass(rehearsal, run_input, scope, lambda *_: None)
     decision = rehearsal.decision

@@ -241,10 +241,10 @@ class Context:
         branch.ask_at_once(ident)
         memory = run.journal.memory(ident)
         if memory.outcome is None and branch.bound and branch.cut_off_next:
-            return datetime.fromtimestamp(run.engine.wall(), UTC)
+            return datetime.fromtimestamp(run.partition.wall(), UTC)
         if memory.outcome is None:
             memory.call = Call.NOW
-            memory.payload = run.engine.wall()
+            memory.payload = run.partition.wall()
             run.write(Entry.DONE, ident, int(Call.NOW), None, 1, None, memory.payload)
             run.journal.settled(ident, memory, Entry.DONE)
         else:
@@ -298,7 +298,7 @@ class Context:
         if kept is not None:
             raise RuntimeError(kept)
         self.branch.check_asked("ctx.continue_as()")
-        raise halt(run, Continuation(run.engine.codec.encode(input, run.workflow.input_type)))
+        raise halt(run, Continuation(run.partition.codec.encode(input, run.workflow.input_type)))
 
     def _seed(self, base: str) -> bytes:
         self.branch.check()

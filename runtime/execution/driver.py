@@ -42,12 +42,12 @@ def drive(run: Run) -> Awaitable[bool | None]:
     if run.journal.undoing is not None:
         return undo(run)
     try:
-        input_ = run.engine.codec.decode(input_of(run), run.workflow.input_type)
+        input_ = run.partition.codec.decode(input_of(run), run.workflow.input_type)
     except BaseException as error:  # classes of the user may raise anything
         if is_fatal(error):
             raise
         return _hold_for_input(run, error)
-    instances = run.engine.instances
+    instances = run.partition.instances
     if instances is not None and not instances.enter(run):
         return _stay(run)
     if run.workflow.checkpoint is not None and run.cadence is None:
@@ -55,7 +55,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
 
         run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
-    seat = run.seat = run.engine.actors.seat()
+    seat = run.seat = run.partition.actors.seat()
     return one_pass(run, input_, seat.scope)
 
 
@@ -112,7 +112,7 @@ async def one_pass(
                 raise
         except Exception as error:
             # If not of this store, a StoreError is of one that the workflow uses itself.
-            failed = isinstance(error, StoreError) and run.engine.failure is not None
+            failed = isinstance(error, StoreError) and run.partition.failure is not None
             if failed or is_bug(error) or is_store_failure(error):
                 raise
             failure = workflow_error(error)
@@ -151,26 +151,26 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
         raise error
     if not run.rehearsed:
         # Nothing in between has looked at it, so a step may have left without giving this back.
-        run.line.holder = None
+        run.queue.holder = None
     rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)
     return None if rest is None else workflow_error(rest)
 
 
 def _start(run: Run) -> None:
-    standing, engine = run.standing, run.engine
+    standing, partition = run.standing, run.partition
     if standing.started_at is None:
-        standing.started_at = engine.wall()
+        standing.started_at = partition.wall()
         limit = run.submission.limits.run_timeout
-        standing.deadline = None if limit is None else engine.steady() + limit
+        standing.deadline = None if limit is None else partition.steady() + limit
         standing.state = _RUNNING
         if not run.journal.memories and run.journal.turn is None:
             standing.fingerprint = run.workflow.fingerprint
         if limit is not None:
             run.store_standing()
-        if engine.feed is not None and (standing.generation > 1 or not run.journal.memories):
-            emitter.started(engine.feed, run)
+        if partition.feed is not None and (standing.generation > 1 or not run.journal.memories):
+            emitter.started(partition.feed, run)
     if standing.deadline is not None:
-        rest = standing.deadline - engine.steady()
+        rest = standing.deadline - partition.steady()
         limit = run.submission.limits.run_timeout
         # A clock that was set back does not make it longer.
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
@@ -202,7 +202,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if isinstance(decision, CancelVerdict):
         return _end(run, State.CANCELLED, reason=decision.reason)
     if standing.cancel_requested:
-        run.engine.parking.stay(run)
+        run.partition.eviction.stay(run)
         return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
         quarantine(run, decision.cause, str(decision))
@@ -215,7 +215,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         if run.unwinding is Unwind.LEAVE:
             return False
         if run.unwinding is Unwind.EVICT:
-            return run.engine.parking.left(run)
+            return run.partition.eviction.left(run)
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()
@@ -246,7 +246,7 @@ def _continue(run: Run, decision: Continuation) -> bool | None:
 
 def _succeed(run: Run, result: Any) -> bool | None:
     try:
-        payload = run.engine.codec.encode(result, run.workflow.result_type)
+        payload = run.partition.codec.encode(result, run.workflow.result_type)
     except BaseException as error:
         if is_fatal(error):
             raise
@@ -259,7 +259,7 @@ def _out_of_time(run: Run) -> Failure:
     standing = run.standing
     limit = run.submission.limits.run_timeout
     # By the clock that is never set back.
-    elapsed = run.engine.steady() - (standing.deadline or 0.0) + (limit or 0.0)
+    elapsed = run.partition.steady() - (standing.deadline or 0.0) + (limit or 0.0)
     last = run.journal.last_failure
     step, attempt = standing.step, standing.attempt or None
     if step is None and last is not None:

@@ -26,7 +26,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
     run = branch.run
     branch.check()
     if run.pending:
-        run.engine.suspension.callback = None
+        run.partition.suspension.callback = None
     journal = run.journal
     scope = f"{branch.prefix}g{branch.count('gather()')}"
     ident = f"{scope}()"
@@ -68,8 +68,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                     sibling.close()
                 if isinstance(error, Exception) and is_store_failure(error):
                     # Else the siblings would be taken for cancelled by the workflow.
-                    run.engine.fail(error)
-                ended = branch.closed or isinstance(error, Halt) or run.engine.failure
+                    run.partition.fail(error)
+                ended = branch.closed or isinstance(error, Halt) or run.partition.failure
                 if not (ended or is_bug(error)):
                     _decide(branch, ident, index)
                 # What losers were given after the decision is asked for by nobody.
@@ -83,7 +83,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 journal.look()
                 if run.parked and not failed:
                     # All that is left may wait.
-                    run.engine.parking.consider(run)
+                    run.partition.eviction.consider(run)
 
     if parts:
         journal.tasks += left - 1

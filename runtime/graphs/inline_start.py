@@ -54,15 +54,15 @@ class Seat:
         """What is awaited waits for the first time."""
         current, run = self.current, self._run
         if current is not None:
-            engine = run.engine
-            engine.slots.free -= 1
+            partition = run.partition
+            partition.slots.free -= 1
             run.current[current.step] = current
             current.mark()
             step = self.step
             if step is not None and step.set.compensate is not None:
                 note_attempted(run, step, current.step)
-            if engine.feed is not None:
-                emitter.step_started(engine.feed, run, current)
+            if partition.feed is not None:
+                emitter.step_started(partition.feed, run, current)
             self.scope.deadline = start_clock(run, current)
         counted, self.counted = self.counted, False
         self._relief.relieve(counted=counted)
@@ -115,7 +115,7 @@ async def sprint(run: "Run", activation: Activation, seat: Seat, passed: Pass | 
     if run.pending:
         run.begin()
     timeout = step.timeout_in(run.submission.limits)
-    current = CurrentStep(run, activation.ident, 1, run.engine.wall(), False, timeout)
+    current = CurrentStep(run, activation.ident, 1, run.partition.wall(), False, timeout)
     token = enter(current)
     seat.current, seat.step = current, step
     done: Raised | Returned

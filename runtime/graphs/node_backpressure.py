@@ -85,7 +85,7 @@ class Places:
     def _turnstile(self, name: str) -> Turnstile:
         step = self._frontier.plan.stations[name].step
         assert step is not None
-        return self._run.engine.turnstiles.of(step)
+        return self._run.partition.turnstiles.of(step)
 
     def review(self) -> None:
         """Give up what nobody will come for: the node ended, and nothing leads to it any more."""

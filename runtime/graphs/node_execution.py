@@ -71,14 +71,14 @@ class Performer:
         passed = None
         if (
             not step.light
-            or not run.engine.slots.free
+            or not run.partition.slots.free
             or (run.careful or run.stopped or (memory is not None and memory.known))
             or (station.crowded and not self._places.reserve(activation))
         ):
             await self._aside(self._attempts(activation), seat)
             return None
         if step.guarded:
-            passed = run.engine.turnstiles.of(step).enter_nowait((run.number, step.set.name))
+            passed = run.partition.turnstiles.of(step).enter_nowait((run.number, step.set.name))
             if passed is None:
                 await self._aside(self._attempts(activation), seat)
                 return None

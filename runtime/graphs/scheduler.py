@@ -68,7 +68,7 @@ class Execution:
         run, frontier = self._run, self._frontier
         self._branch.check()
         if run.pending:
-            run.engine.suspension.callback = None
+            run.partition.suspension.callback = None
         try:
             async with trio.open_nursery() as self._nursery:
                 await self._serve()
@@ -114,7 +114,7 @@ class Execution:
                 self._journal.look()
                 if self._run.parked and not self._stopped:
                     # All that is left may wait.
-                    self._run.engine.parking.consider(self._run)
+                    self._run.partition.eviction.consider(self._run)
 
     async def _take(self, seat: Seat) -> bool:
         """Serve in one scope for as long as that will do. Says whether there may be more."""
@@ -241,8 +241,8 @@ class Execution:
         run.write(Entry.NOTE, activation.ident, *about)
         if end.afresh and failure is not None and not run.rehearsed:
             log(run, "step_failed", failure.reason, failure)
-            if run.engine.feed is not None:
-                emitter.step_failed(run.engine.feed, run, failure)
+            if run.partition.feed is not None:
+                emitter.step_failed(run.partition.feed, run, failure)
 
     def _stop(self) -> None:
         """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""

@@ -10,7 +10,7 @@ from keyrun.runtime.groups.member_ends import Ends
 from keyrun.runtime.groups.records import GroupStatus, MemberOutcome, member_run_id, read_status
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 T = TypeVar("T")
 
@@ -21,17 +21,17 @@ class GroupHandle(Generic[T]):
     """A group, as its submitter sees it. `async for` gives members as they end, those that have
     ended first. `newly_submitted` is False if the group was there before."""
 
-    __slots__ = ("_engine", "group_id", "newly_submitted")
+    __slots__ = ("_partition", "group_id", "newly_submitted")
 
-    def __init__(self, engine: "Engine", group_id: str, newly: bool) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", group_id: str, newly: bool) -> None:
+        self._partition = partition
         self.group_id = group_id
         self.newly_submitted = newly
 
     async def status(self) -> GroupStatus:
         """How many members are in which state."""
-        engine = self._engine
-        found = await read_status(engine.reading, self.group_id)
+        partition = self._partition
+        found = await read_status(partition.reading, self.group_id)
         if found is None:
             raise _unknown(self.group_id)
         return found
@@ -43,7 +43,7 @@ class GroupHandle(Generic[T]):
         return {outcome.member_id: outcome for outcome in found}
 
     def __aiter__(self) -> AsyncIterator[MemberOutcome[T]]:
-        return Ends(self._engine, self.group_id)
+        return Ends(self._partition, self.group_id)
 
     async def cancel(self) -> int:
         """Cancel all members that have not ended; how many these were."""
@@ -51,10 +51,10 @@ class GroupHandle(Generic[T]):
 
         async def cancel(member_id: str) -> None:
             nonlocal cancelled
-            changed = await self._engine.control.cancel(member_run_id(self.group_id, member_id))
+            changed = await self._partition.control.cancel(member_run_id(self.group_id, member_id))
             cancelled += changed
 
-        members = await self._engine.groups.members(self.group_id)
+        members = await self._partition.groups.members(self.group_id)
         # Those that came last first, so that none of them begins when the one before it ends.
         order = sorted(members.values(), key=lambda entry: -entry.position)
         for at in range(0, len(order), _AT_ONCE):

@@ -7,7 +7,7 @@ from weakref import ref
 import trio
 
 from keyrun.runtime.groups.records import Entry, MemberOutcome, member_run_id
-from keyrun.runtime.partition import Engine
+from keyrun.runtime.partition import Partition
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.runs import Change, End, NoEnd
 from keyrun.runtime.values import RunStatus, State
@@ -17,8 +17,8 @@ from keyrun.storage import StoreClosed
 class Ends:
     """How the members of a group ended: first those that have, then the others as they do."""
 
-    def __init__(self, engine: Engine, group_id: str) -> None:
-        self._engine = engine
+    def __init__(self, partition: Partition, group_id: str) -> None:
+        self._partition = partition
         self._group_id = group_id
         self._unseen: list[Entry] | None = None
         """Members that may have ended before anybody looked."""
@@ -36,7 +36,7 @@ class Ends:
                 ends._heard.set()
             else:
                 # A member that is quarantined has not ended.
-                engine.runs.when_ended(number, report)
+                partition.runs.when_ended(number, report)
 
         self._report = report
         """The callback in the run table. It holds a weak reference, because an iteration over the
@@ -47,7 +47,7 @@ class Ends:
 
     async def __anext__(self) -> MemberOutcome[Any]:
         if self._unseen is None:
-            members = (await self._engine.groups.members(self._group_id)).values()
+            members = (await self._partition.groups.members(self._group_id)).values()
             self._unseen = sorted(members, key=lambda entry: -entry.position)
         while self._unseen:
             outcome = await self._look(self._unseen[-1])
@@ -56,7 +56,7 @@ class Ends:
                 return outcome
         while self._waiting:
             while not self._reported:
-                self._engine.check_open()
+                self._partition.check_open()
                 self._heard = trio.Event()
                 await self._heard.wait()
             outcome = self._outcome_of(*self._reported.popleft())
@@ -66,16 +66,16 @@ class Ends:
 
     async def _look(self, entry: Entry) -> MemberOutcome[Any] | None:
         """How a member ended; if it has not, it is waited for."""
-        engine, number = self._engine, entry.number
-        engine.check_open()
+        partition, number = self._partition, entry.number
+        partition.check_open()
         if number not in self._waiting:
             # Before the look-up, so that the end cannot fall between the two.
             self._waiting[number] = entry
-            engine.runs.when_ended(number, self._report)
-        outcome = await _outcome(engine, self._group_id, entry)
+            partition.runs.when_ended(number, self._report)
+        outcome = await _outcome(partition, self._group_id, entry)
         if outcome is None or self._waiting.pop(number, None) is None:
             return None
-        engine.runs.ignore_end(number, self._report)
+        partition.runs.ignore_end(number, self._report)
         return outcome
 
     def _outcome_of(self, number: int, end: Run | NoEnd) -> MemberOutcome[Any] | None:
@@ -89,17 +89,17 @@ class Ends:
             return None
         if end is NoEnd.FORGOTTEN:
             return _forgotten(self._group_id, entry, State.CANCELLED)
-        status = self._engine.reading.status_of(end.submission, end.standing)
+        status = self._partition.reading.status_of(end.submission, end.standing)
         return _ended(entry, status)
 
 
-async def _outcome(engine: Engine, group_id: str, entry: Entry) -> MemberOutcome[Any] | None:
+async def _outcome(partition: Partition, group_id: str, entry: Entry) -> MemberOutcome[Any] | None:
     """How a member ended, if it has."""
     if entry.gone is not None:
         return _forgotten(group_id, entry, entry.gone)
-    if engine.runs.live(entry.number) or engine.runs.changing(entry.number) is Change.REDRIVE:
+    if partition.runs.live(entry.number) or partition.runs.changing(entry.number) is Change.REDRIVE:
         return None
-    status = await engine.reading.status(entry.number)
+    status = await partition.reading.status(entry.number)
     if status is None:
         return _forgotten(group_id, entry, State.CANCELLED)
     return _ended(entry, status) if status.state.terminal else None

@@ -41,7 +41,7 @@ from keyrun.runtime.runs import Change
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ _NAMED = 5
 class Groups:
     """The groups of a runtime."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self._doors: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         """Held while the members of a group are being accepted."""
         self._leaving: set[bytes] = set()
@@ -63,14 +63,14 @@ class Groups:
     async def submit(self, group_id: str, members: Sequence[Member[Any, T]]) -> GroupHandle[T]:
         """Accept a group, or what is missing of it, and run again what did not succeed."""
         check_group_id(group_id)
-        engine = self._engine
-        engine.check_open()
+        partition = self._partition
+        partition.check_open()
         described = await self._describe(group_id, members)
         digest = _digest(described)
-        await engine.counted.wait()
+        await partition.counted.wait()
         door = self._doors.setdefault(group_id, trio.Lock())
         async with door:
-            roll = await read_roll(engine.ledger, group_id)
+            roll = await read_roll(partition.ledger, group_id)
             there = {} if roll is None else await self.members(group_id)
             if roll is not None and roll.digest != digest:
                 raise _other(group_id, described, there, roll)
@@ -81,18 +81,18 @@ class Groups:
                 or known.gone in _AGAIN
                 or not known.digest  # damaged, and mended by this
             ]
-            new = Roll(engine.wall(), len(described), digest) if roll is None else None
+            new = Roll(partition.wall(), len(described), digest) if roll is None else None
             for at in range(0, len(missing), PAGE):
                 await self._accept(group_id, missing[at : at + PAGE], new)
                 new = None
             await self._redrive(group_id, there)
-        return GroupHandle(engine, group_id, roll is None)
+        return GroupHandle(partition, group_id, roll is None)
 
     async def find(self, group_id: str) -> GroupHandle[Any] | None:
         """A group that is there."""
-        if await read_roll(self._engine.ledger, group_id) is None:
+        if await read_roll(self._partition.ledger, group_id) is None:
             return None
-        return GroupHandle(self._engine, group_id, False)
+        return GroupHandle(self._partition, group_id, False)
 
     async def _describe(
         self, group_id: str, members: Sequence[Member[Any, Any]]
@@ -107,7 +107,7 @@ class Groups:
             if member_id in described:
                 raise InvalidGroup(f"two members of the group {group_id!r} are {member_id!r}")
             try:
-                submission = self._engine.admission.describe(
+                submission = self._partition.admission.describe(
                     member.workflow,
                     member.input,
                     member.key,
@@ -134,10 +134,10 @@ class Groups:
         self, group_id: str, page: list[tuple[Submission, Entry]], roll: Roll | None
     ) -> None:
         """Take in some members in one commit, and with the first of them the group."""
-        engine, admission = self._engine, self._engine.admission
+        partition, admission = self._partition, self._partition.admission
         for first in {submission.key: submission for submission, _ in reversed(page)}.values():
-            while engine.backlog.full(first.key):
-                await engine.backlog.wait_for_room(first)
+            while partition.backlog.full(first.key):
+                await partition.backlog.wait_for_room(first)
         known: dict[str, Submission] = {}
         for submission, entry in page:
             admitted = await admission.known(submission)
@@ -151,10 +151,10 @@ class Groups:
                     key=submission.key,
                 )
             known[entry.member_id] = admitted.submission
-        engine.check_open()
-        group, prefix = engine.store.open_group(), member_prefix(engine.ledger, group_id)
+        partition.check_open()
+        group, prefix = partition.store.open_group(), member_prefix(partition.ledger, group_id)
         if roll is not None:
-            record = engine.ledger.name(group_id)
+            record = partition.ledger.name(group_id)
             group.put("groups", record, sealed("groups", record, *attrs.astuple(roll)))
         for submission, entry in page:
             if entry.member_id not in known:
@@ -168,14 +168,14 @@ class Groups:
 
     async def _redrive(self, group_id: str, there: dict[str, Entry]) -> None:
         """Give those another chance that did not succeed, in the order of the group."""
-        engine, staged = self._engine, False
+        partition, staged = self._partition, False
         for entry in sorted(there.values(), key=lambda entry: entry.position):
-            if entry.gone is not None or engine.runs.changing(entry.number) is Change.REDRIVE:
+            if entry.gone is not None or partition.runs.changing(entry.number) is Change.REDRIVE:
                 continue
             if await self._stopped(entry.number):
                 run_id = member_run_id(group_id, entry.member_id)
                 try:
-                    await redrive.stage_redrive(engine, run_id, states=_AGAIN)
+                    await redrive.stage_redrive(partition, run_id, states=_AGAIN)
                     staged = True
                 except (RunEnded, UnknownRun):
                     # Somebody else was faster.
@@ -183,13 +183,15 @@ class Groups:
                 except DAMAGE as error:
                     logger.error("the group %s goes on without a member: %s", group_id, error)
         if staged:
-            await engine.store.durable()
+            await partition.store.durable()
 
     async def _stopped(self, number: int) -> bool:
         """Whether a run goes on only if somebody sees to it."""
-        run = self._engine.runs.live(number)
+        run = self._partition.runs.live(number)
         try:
-            standing = await self._engine.ledger.standing(number) if run is None else run.standing
+            standing = (
+                await self._partition.ledger.standing(number) if run is None else run.standing
+            )
         except DAMAGE:
             return True
         return standing is not None and standing.state in _AGAIN
@@ -197,7 +199,7 @@ class Groups:
     async def members(self, group_id: str) -> dict[str, Entry]:
         """The members that have been accepted, by their ids."""
         found: dict[str, Entry] = {}
-        async for page in entries(self._engine.ledger, group_id):
+        async for page in entries(self._partition.ledger, group_id):
             found.update((entry.member_id, entry) for entry in page)
         taken = {entry.position for entry in found.values()}
         free = (position for position in count() if position not in taken)
@@ -213,17 +215,17 @@ class Groups:
         """All that is stored of a run is about to be removed: what stages that, or nothing if it is
         no member. How it ended is kept, so that it does not run again with its group, until the
         runs of all members are gone. It is to be called before anything else is awaited."""
-        engine, group_id = self._engine, submission.origin.removeprefix(OF_GROUP)
+        partition, group_id = self._partition, submission.origin.removeprefix(OF_GROUP)
         member_id = submission.headers.get(MEMBER, "")
         if submission.origin == SALVAGED:
-            found = await find_member(engine.ledger, number)
+            found = await find_member(partition.ledger, number)
             if found is None:
                 return None
             group_id, member_id = found
-        prefix = member_prefix(engine.ledger, group_id)
+        prefix = member_prefix(partition.ledger, group_id)
         key = prefix + member_id.encode()
         try:
-            fields = await engine.ledger.get("members", key)
+            fields = await partition.ledger.get("members", key)
         except DAMAGE as error:
             logger.error("how a member of the group %s ended is lost: %s", group_id, error)
             return lambda group: group.delete("members", key)
@@ -235,11 +237,11 @@ class Groups:
         gone = standing.state if standing.state.terminal else State.CANCELLED
         last = list(attrs.evolve(entry, gone=gone).fields())
         leaving = {key, *self._leaving}
-        rows = await engine.store.scan("members", prefix=prefix, limit=len(leaving) + 1)
+        rows = await partition.store.scan("members", prefix=prefix, limit=len(leaving) + 1)
         if group_id in self._doors or not all(row in leaving for row, _ in rows):
             former = None
         else:
-            former = [row for row, _ in await engine.store.scan("former", prefix=prefix)]
+            former = [row for row, _ in await partition.store.scan("former", prefix=prefix)]
             former += [row for row in leaving if row.startswith(prefix)]
 
         def leave(group: "Group") -> None:
@@ -249,7 +251,7 @@ class Groups:
             if former is None:
                 group.put("former", key, sealed("former", key, *last))
                 return
-            group.delete("groups", engine.ledger.name(group_id))
+            group.delete("groups", partition.ledger.name(group_id))
             for row in former:
                 group.delete("former", row)
 

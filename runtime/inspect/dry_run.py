@@ -16,7 +16,7 @@ from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.inspect.exported import Records
 from keyrun.runtime.inspect.history import History
-from keyrun.runtime.partition import Engine
+from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.run.journal import Entry, Journal
@@ -28,7 +28,7 @@ from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.queue.key_queue import KeyQueue
 
 
 class Stage:
@@ -99,7 +99,7 @@ class Rehearsal(Run):
     ) -> None:
         stage = Stage(codec, History(records)[-1].at)
         super().__init__(
-            cast(Engine, stage), cast("Line", None), records.submission, Standing(), workflow
+            cast(Partition, stage), cast("KeyQueue", None), records.submission, Standing(), workflow
         )
         if records.standing is not None and records.standing.patches is not None:
             self.standing.patches = dict(records.standing.patches)
@@ -126,7 +126,7 @@ class Rehearsal(Run):
 
     async def rehearse(self, step: StepFunction[..., Any], ident: str) -> Any:
         if ident in self.given:
-            codec = self.engine.codec
+            codec = self.partition.codec
             return codec.decode(codec.encode(self.given[ident], step.declared), step.declared)
         if ident not in self.known:
             self.new.append(ident)

@@ -25,7 +25,7 @@ class EntityStatus:
 async def entities(reading: "Reading", key: str) -> list[EntityStatus]:
     """The entities that keep something under a key, by name."""
     ledger = reading.ledger
-    prefix = ledger.line(check_key(key))
+    prefix = ledger.key_prefix(check_key(key))
     found = []
     for record, raw in await ledger.store.scan("entities", prefix=prefix):
         name = record[len(prefix) :].decode(errors="replace")

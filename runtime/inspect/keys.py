@@ -58,7 +58,7 @@ async def keys(
         if given is not None:
             check_key(given)
     found: list[KeyStatus] = []
-    start = b"" if after is None else _end(ledger.line(after))
+    start = b"" if after is None else _end(ledger.key_prefix(after))
     while len(found) < limit:
         with ledger.store.view():
             lines, end = await _page(reading, key, start)
@@ -82,7 +82,7 @@ async def _page(
 ) -> tuple[list[_Line], bytes | None]:
     """The next lines of the index, whole ones, and where the following begin; or `only` this."""
     ledger = reading.ledger
-    prefix = ledger.prefix if only is None else ledger.line(only)
+    prefix = ledger.prefix if only is None else ledger.key_prefix(only)
     lines: dict[str, _Line] = {}
     last: _Line | None = None
     rows = await ledger.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
@@ -102,16 +102,16 @@ async def _page(
     if len(rows) == PAGE:
         end = rows[-1][0] + b"\0"
         if last is not None:
-            rest = _end(ledger.line(last.key))
+            rest = _end(ledger.key_prefix(last.key))
             last.runs += await _count(reading, end, rest)
             if last.first is None:
                 last.first = await ledger.head(last.key)
             end = max(end, rest)
     for key in reading.quarantined:
-        at = ledger.line(key)
+        at = ledger.key_prefix(key)
         if key not in lines and only in (None, key) and start <= at and (not end or at < end):
             lines[key] = _Line(key, None, 0)
-    return sorted(lines.values(), key=lambda line: ledger.line(line.key)), end
+    return sorted(lines.values(), key=lambda line: ledger.key_prefix(line.key)), end
 
 
 async def _count(reading: Reading, start: bytes, end: bytes) -> int:

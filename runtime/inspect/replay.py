@@ -97,7 +97,7 @@ def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
 
 def _read_input(run: "Rehearsal") -> Any:
     try:
-        return run.engine.codec.decode(input_of(run), run.workflow.input_type)
+        return run.partition.codec.decode(input_of(run), run.workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
         raise run.contradiction(
             f"the input of the run cannot be read by today's code: {error}; if its runtime has a "
@@ -157,7 +157,7 @@ def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
         failure = decision
     elif failure is None:
         try:
-            canonical = run.engine.codec.canonical(result, run.workflow.result_type)
+            canonical = run.partition.codec.canonical(result, run.workflow.result_type)
         except BaseException as unfit:
             if is_fatal(unfit):
                 raise
@@ -200,8 +200,8 @@ def _end_of(run: Rehearsal, standing: Standing) -> End | None:
     if failure is not None:
         return None if failure.kind is FailureKind.RUN_TIMEOUT else _failed(failure)
     assert standing.result is not None
-    stored = run.engine.codec.decode(standing.result)
-    return _succeeded(run.engine.codec.canonical(stored), stored)
+    stored = run.partition.codec.decode(standing.result)
+    return _succeeded(run.partition.codec.canonical(stored), stored)
 
 
 def _cancelled(reason: str) -> End:

@@ -10,7 +10,7 @@ from keyrun.runtime.steps.gate import TurnstileStatus
 from keyrun.storage import CommitStatistics
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 
 @attrs.frozen(kw_only=True)
@@ -32,17 +32,17 @@ class RuntimeStatistics:
     """Ends that wait for `on_terminal`."""
 
 
-def statistics_of(engine: "Engine") -> RuntimeStatistics:
+def statistics_of(partition: "Partition") -> RuntimeStatistics:
     """The snapshot."""
     return RuntimeStatistics(
-        live=len(engine.runs.all_live()),
-        keys=len(engine.lines),
-        quarantined_keys=len(engine.crashes.quarantined),
-        running_steps=engine.slots.total - engine.slots.free,
-        waiting_for_slot=engine.slots.waiting,
-        backlog=engine.backlog.statistics(),
-        commits=engine.store.statistics(),
-        circuits=engine.turnstiles.circuits(),
-        turnstiles=engine.turnstiles.statuses(),
-        waiting_outcomes=engine.outbox.waiting,
+        live=len(partition.runs.all_live()),
+        keys=len(partition.queues),
+        quarantined_keys=len(partition.crashes.quarantined),
+        running_steps=partition.slots.total - partition.slots.free,
+        waiting_for_slot=partition.slots.waiting,
+        backlog=partition.backlog.statistics(),
+        commits=partition.store.statistics(),
+        circuits=partition.turnstiles.circuits(),
+        turnstiles=partition.turnstiles.statuses(),
+        waiting_outcomes=partition.outbox.waiting,
     )

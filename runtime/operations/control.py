@@ -20,7 +20,7 @@ from keyrun.runtime.waiting.run_end import wait_for_end
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 
@@ -38,14 +38,14 @@ def _location(run: Run) -> Location:
 class Control:
     """Changes how runs go on."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
 
     async def cancel(self, run_id: str) -> bool:
         """See `Runtime.cancel`."""
-        engine = self._engine
+        partition = self._partition
         # Before, one could not tell whether the run has been counted as waiting.
-        await engine.counted.wait()
+        await partition.counted.wait()
         run = await self._find(run_id)
         if run is None:
             return False
@@ -61,18 +61,18 @@ class Control:
         run.standing.cancel_requested = True
         # Nobody knows what the code of a quarantined run would compensate.
         undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
-        live = engine.runs.live(run.number) is not None
+        live = partition.runs.live(run.number) is not None
         if not live and undoes:
             await self._cancel_when_driven(run)
             return True
         if not live:
-            run.line.remove(run.number)
-            engine.runs.end_waking(run.number)
+            run.queue.remove(run.number)
+            partition.runs.end_waking(run.number)
             settle(run, State.CANCELLED)
             # It may have been the first, and evicted: the next begins when its end is durable.
-            run.line.group = run.staged
-            engine.runs.move(run, _location(run))
-            run.line.wake()
+            run.queue.group = run.staged
+            partition.runs.move(run, _location(run))
+            run.queue.wake()
             await run.gate()
             return True
         run.write(Entry.NOTE, "", "cancel_requested")
@@ -81,37 +81,37 @@ class Control:
         settled_soon = not run.current and not undoes
         if run.standing.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
-            run.line.dismiss(run)
+            run.queue.dismiss(run)
         elif not run.shielded and not run.undoing:
             run.unwind(Unwind.CANCEL)
         run.resume()
-        await engine.store.durable(run.staged)
-        if settled_soon and engine.runs.find(run.number) is run:
-            await wait_for_end(engine.runs, run.number)
+        await partition.store.durable(run.staged)
+        if settled_soon and partition.runs.find(run.number) is run:
+            await wait_for_end(partition.runs, run.number)
         return True
 
     async def fail_at_rest(self, run_id: str, failure: Failure) -> None:
         """End a run that nobody drives as failed; if somebody does, leave it alone."""
-        engine = self._engine
+        partition = self._partition
         run = await self._find(run_id)
         if run is None:
             return
-        if run.standing.state.terminal or engine.runs.live(run.number):
+        if run.standing.state.terminal or partition.runs.live(run.number):
             self._unchanged(run)
             return
-        run.line.remove(run.number)
+        run.queue.remove(run.number)
         settle(run, State.FAILED, failure=failure)
-        engine.runs.move(run, _location(run))
-        run.line.wake()
+        partition.runs.move(run, _location(run))
+        run.queue.wake()
         await run.gate()
 
     async def _cancel_when_driven(self, run: Run) -> None:
         """What a run at rest has done is undone before it is cancelled: its line sees to that."""
-        engine, berth = self._engine, run.standing.berth
+        partition, berth = self._partition, run.standing.berth
         if berth is not None:
             # In one commit with the request: it may have nothing else to wake it.
-            await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
-            if engine.runs.live(run.number) is not None:
+            await partition.eviction.wake(run.number, run.key, run.standing.place, berth.due)
+            if partition.runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
         run.write(Entry.NOTE, "", "cancel_requested")
@@ -120,67 +120,67 @@ class Control:
         assert group is not None
         self._tell(EventKind.RUN_CANCELLING, run, group)
         self._keep_at_rest(run, group)
-        await engine.store.durable(group)
-        engine.line(run.key).wake()
+        await partition.store.durable(group)
+        partition.queue(run.key).wake()
         await self._wake(run)
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """A run that nobody drives was changed: the store does not show it before its commit."""
-        self._engine.line(run.key).forget_submission(run.number)
-        self._engine.runs.keep_until_durable(run, group, _location(run))
+        self._partition.queue(run.key).forget_submission(run.number)
+        self._partition.runs.keep_until_durable(run, group, _location(run))
 
     async def _find(self, run_id: str) -> Run | None:
         """A run to be changed, as it is in memory, or taken from the store."""
-        engine = self._engine
-        engine.check_open()
-        number = await engine.runs.number_of(run_id)
+        partition = self._partition
+        partition.check_open()
+        number = await partition.runs.number_of(run_id)
         if number is None:
             return None
         stored = None
-        if engine.runs.find(number) is None:
+        if partition.runs.find(number) is None:
             try:
                 stored = await self._at_rest(number)
             except StoreCorrupt as error:
-                await set_aside(engine, number, error)
+                await set_aside(partition, number, error)
                 with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
                     stored = await self._at_rest(number)
-            if engine.runs.changing(number) is not None:
+            if partition.runs.changing(number) is not None:
                 # Another operation began while this one waited.
                 return await self._find(run_id)
-        run = engine.runs.find(number) or stored
-        if run is not None and engine.runs.live(number) is None:
+        run = partition.runs.find(number) or stored
+        if run is not None and partition.runs.live(number) is None:
             # Its line may have been forgotten and made again meanwhile.
-            run.line = engine.line(run.key)
+            run.queue = partition.queue(run.key)
         return run
 
     async def _at_rest(self, number: int) -> Run | None:
-        engine = self._engine
-        submission = await engine.ledger.submission(number)
+        partition = self._partition
+        submission = await partition.ledger.submission(number)
         if submission is None:
             return None
-        if submission.delay and engine.runs.delayed(number) is None:
+        if submission.delay and partition.runs.delayed(number) is None:
             # Its place may be staged only.
-            await engine.store.durable()
-            if await engine.ledger.submission(number) is None:
+            await partition.store.durable()
+            if await partition.ledger.submission(number) is None:
                 return None
-        standing = await engine.ledger.standing(number)
+        standing = await partition.ledger.standing(number)
         if standing is None:
             standing = Standing(place=None if submission.delay else number)
         elif standing.state.terminal:
             return None
-        workflow = engine.registry.find(submission.workflow, submission.version)
-        run = Run(engine, engine.line(submission.key), submission, standing, workflow)
+        workflow = partition.registry.find(submission.workflow, submission.version)
+        run = Run(partition, partition.queue(submission.key), submission, standing, workflow)
         # What was set aside has no place, and is not counted; nor is what sleeps.
         aside = standing.place is None and standing.state is State.QUARANTINED
-        sleeps = await engine.parking.sleeps(number, submission.key, standing.place)
+        sleeps = await partition.eviction.sleeps(number, submission.key, standing.place)
         run.pending = not aside and not sleeps
         if aside:
             run.counted = UNCOUNTED
         # How far it is: the status is not stored with every step. What is damaged can be ended.
         with suppress(StoreCorrupt):
             await recall(run)
-        last = await engine.store.scan(
-            "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+        last = await partition.store.scan(
+            "journal", prefix=partition.ledger.number(number), limit=1, reverse=True
         )
         if last:
             run.journal.next = int.from_bytes(last[0][0][-4:], "big") + 1
@@ -188,18 +188,18 @@ class Control:
 
     async def pause(self, run_id: str, paused: bool) -> bool:
         """Hold a run, or let it go on. Says whether there was anything to change."""
-        engine = self._engine
+        partition = self._partition
         run = await self._find(run_id)
         if run is None:
             return False
         if run.standing.state.terminal or run.standing.paused == paused:
             return self._unchanged(run)
-        live = engine.runs.live(run.number) is not None
+        live = partition.runs.live(run.number) is not None
         if not paused and run.standing.berth is not None and not live:
             # In one commit with the request: what sleeps and is not paused any more may have
             # nothing else to wake it. If it is awake first, it is held as before.
             berth, place = run.standing.berth, run.standing.place
-            await engine.parking.wake(run.number, run.key, place, berth.due)
+            await partition.eviction.wake(run.number, run.key, place, berth.due)
             run = await self._find(run_id)
             if run is None:
                 return False
@@ -211,13 +211,13 @@ class Control:
         self._tell(_PAUSES[paused], run, run.staged)
         group = run.staged
         assert group is not None
-        if engine.runs.live(run.number) is None:
+        if partition.runs.live(run.number) is None:
             self._keep_at_rest(run, group)
-        await engine.store.durable(group)
+        await partition.store.durable(group)
         # The key's actor may have loaded the run during the commit, as another object.
-        live_now = engine.runs.live(run.number)
+        live_now = partition.runs.live(run.number)
         if live_now is None:
-            run.line = engine.line(run.key)
+            run.queue = partition.queue(run.key)
         self._resume(live_now or run)
         if not paused:
             await self._wake(run)
@@ -226,9 +226,9 @@ class Control:
     def _unchanged(self, run: Run) -> bool:
         """Answer that there is nothing to change. A key queue that was made to find that out is
         dropped when its actor finds nothing to do."""
-        line = self._engine.lines.get(run.key)
-        if line is not None:
-            line.wake()
+        queue = self._partition.queues.get(run.key)
+        if queue is not None:
+            queue.wake()
         return False
 
     def _resume(self, run: Run) -> None:
@@ -236,46 +236,48 @@ class Control:
         nor leave memory where its key was."""
         run.resume()
         if run.waits and run.parked == len(run.waits) and not run.held:
-            self._engine.parking.consider(run)
+            self._partition.eviction.consider(run)
 
     async def _wake(self, run: Run) -> None:
         """Have a run driven that may sleep."""
-        berth, engine = run.standing.berth, self._engine
+        berth, partition = run.standing.berth, self._partition
         if berth is not None:
-            woken = await engine.parking.wake(run.number, run.key, run.standing.place, berth.due)
-            await engine.store.durable(woken)
+            woken = await partition.eviction.wake(
+                run.number, run.key, run.standing.place, berth.due
+            )
+            await partition.store.durable(woken)
 
     def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:
-        feed = self._engine.feed
+        feed = self._partition.feed
         if feed is not None:
             emitter.run_changed(feed, group, kind, run.submission, run.standing)
 
     async def pause_key(self, key: str, paused: bool) -> None:
         """Hold a key, or all keys for the empty one, or let them go on."""
-        engine = self._engine
-        engine.check_open()
-        record = engine.ledger.name(key)
-        group = engine.store.open_group()
+        partition = self._partition
+        partition.check_open()
+        record = partition.ledger.name(key)
+        group = partition.store.open_group()
         if paused:
             group.put("held", record, sealed("held", record))
         else:
             group.delete("held", record)
         if key:
-            engine.line(key).paused = paused
+            partition.queue(key).paused = paused
         else:
-            engine.paused = paused
-            engine.stopped = paused or engine.draining
-        if engine.feed is not None:
-            for run in engine.runs.all_live():
+            partition.paused = paused
+            partition.stopped = paused or partition.draining
+        if partition.feed is not None:
+            for run in partition.runs.all_live():
                 if not key or run.key == key:
                     self._tell(_PAUSES[paused], run, group)
-        await engine.store.durable(group)
-        for run in engine.runs.all_live():
+        await partition.store.durable(group)
+        for run in partition.runs.all_live():
             if not key or run.key == key:
                 self._resume(run)
         if key:
             # It is dropped if there is nothing in it.
-            engine.line(key).wake()
+            partition.queue(key).wake()
         else:
-            engine.entrance.fill()
-            engine.reception.look_again()
+            partition.concurrency_gate.fill()
+            partition.dispatcher.look_again()

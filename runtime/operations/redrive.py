@@ -21,37 +21,40 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 
-async def redrive(engine: "Engine", run_id: str) -> int:
+async def redrive(partition: "Partition", run_id: str) -> int:
     """Give a failed or quarantined run another chance, with today's code. Returns its generation.
 
     A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets, and
     goes on from the step that failed. A quarantined one keeps its place."""
-    generation, group = await stage_redrive(engine, run_id)
+    generation, group = await stage_redrive(partition, run_id)
     if group is not None:
-        await engine.store.durable(group)
+        await partition.store.durable(group)
     return generation
 
 
 async def stage_redrive(
-    engine: "Engine", run_id: str, *, states: Collection[State] = (State.FAILED, State.QUARANTINED)
+    partition: "Partition",
+    run_id: str,
+    *,
+    states: Collection[State] = (State.FAILED, State.QUARANTINED),
 ) -> "tuple[int, Group | None]":
     """Stage what `redrive` does to a run that is in one of `states`. There is no group if the run
     was redriven before this returns."""
-    await engine.outbox.converted()
-    number, submission, standing = await _find(engine, run_id)
+    await partition.outbox.converted()
+    number, submission, standing = await _find(partition, run_id)
     if standing.state in states:
         check_submitted(submission)
     if standing.state is State.QUARANTINED:
         if standing.place is None:
-            return await _back_in_line(engine, submission, standing), None
-        return standing.generation, _retry_in_place(engine, submission, standing)
-    held = engine.crashes.quarantined.get(submission.key)
+            return await _back_in_line(partition, submission, standing), None
+        return standing.generation, _retry_in_place(partition, submission, standing)
+    held = partition.crashes.quarantined.get(submission.key)
     if held is not None and held.number == number and not standing.state.terminal:
-        engine.crashes.release(submission.key)
+        partition.crashes.release(submission.key)
         return standing.generation, None
     if held is not None and not standing.state.terminal:
         raise RunEnded(
@@ -59,16 +62,16 @@ async def stage_redrive(
             run_id=run_id,
             key=submission.key,
         )
-    ledger = engine.ledger
-    if standing.state is State.FAILED and await _was_undone(engine, number):
+    ledger = partition.ledger
+    if standing.state is State.FAILED and await _was_undone(partition, number):
         raise RunEnded(
             f"what the run {run_id!r} had done was undone, so it cannot go on from there; submit "
             "it again under another id",
             run_id=run_id,
             key=submission.key,
         )
-    journal_key = ledger.entry(number, await _next_entry(engine, number))
-    counted = await engine.sweeper.counts(number, standing)
+    journal_key = ledger.entry(number, await _next_entry(partition, number))
+    counted = await partition.sweeper.counts(number, standing)
     if standing.state not in states:
         raise RunEnded(
             f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
@@ -76,14 +79,14 @@ async def stage_redrive(
             run_id=run_id,
             key=submission.key,
         )
-    version = _todays_version(engine, submission)
+    version = _todays_version(partition, submission)
     generation = standing.generation + 1
-    place = engine.take_number()
-    group = engine.store.open_group()
+    place = partition.take_number()
+    group = partition.store.open_group()
     assert standing.ended_at is not None
     group.delete("ended", ledger.timed(standing.ended_at, number))
     if counted:
-        engine.sweeper.removed()
+        partition.sweeper.removed()
     group.delete("dead", ledger.number(number))
     fresh = Standing(
         generation=generation,
@@ -92,198 +95,200 @@ async def stage_redrive(
         fingerprint=standing.fingerprint,
         patches=standing.patches,
     )
-    _put_standing(engine, group, number, fresh)
-    fields = (int(Entry.REDRIVEN), "", engine.wall(), generation, *write_end(standing))
+    _put_standing(partition, group, number, fresh)
+    fields = (int(Entry.REDRIVEN), "", partition.wall(), generation, *write_end(standing))
     group.put("journal", journal_key, sealed("journal", journal_key, *fields))
     queued = ledger.place(submission.key, place)
     group.put("queue", queued, sealed("queue", queued, *placed(submission)))
-    submission = _put_version(engine, group, submission, version)
-    engine.unfinished.enter(submission, fresh)
-    engine.enter(submission.key)
-    engine.runs.begin_change(number, Change.REDRIVE, group)
-    _tell(engine, group, submission, fresh)
-    group.when_durable(_admit, engine, submission.key, place, number)
+    submission = _put_version(partition, group, submission, version)
+    partition.unfinished.enter(submission, fresh)
+    partition.enter(submission.key)
+    partition.runs.begin_change(number, Change.REDRIVE, group)
+    _tell(partition, group, submission, fresh)
+    group.when_durable(_admit, partition, submission.key, place, number)
     return generation, group
 
 
-def _admit(engine: "Engine", key: str, place: int, number: int) -> None:
-    engine.line(key).admit_stored(place, number)
+def _admit(partition: "Partition", key: str, place: int, number: int) -> None:
+    partition.queue(key).admit_stored(place, number)
 
 
-async def _back_in_line(engine: "Engine", submission: Submission, standing: Standing) -> int:
+async def _back_in_line(partition: "Partition", submission: Submission, standing: Standing) -> int:
     """A run that was set aside gets a place at the end of its key's line."""
-    number, version = submission.number, _todays_version(engine, submission)
-    async with engine.salvaging:
-        fresh = await readmit(engine, submission, standing)
-        known = await engine.ledger.standing(number)
+    number, version = submission.number, _todays_version(partition, submission)
+    async with partition.salvaging:
+        fresh = await readmit(partition, submission, standing)
+        known = await partition.ledger.standing(number)
         if known is None or known.state is not State.QUARANTINED:
             # Somebody else asked at the same time.
             return fresh.generation
         place = fresh.place
         assert place is not None
-        group = engine.store.open_group()
-        submission = _put_version(engine, group, submission, version)
-        engine.unfinished.enter(submission, fresh)
-        _put_standing(engine, group, number, fresh)
-        queued = engine.ledger.place(submission.key, place)
+        group = partition.store.open_group()
+        submission = _put_version(partition, group, submission, version)
+        partition.unfinished.enter(submission, fresh)
+        _put_standing(partition, group, number, fresh)
+        queued = partition.ledger.place(submission.key, place)
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
-        engine.enter(submission.key)
-        engine.runs.begin_change(number, Change.REDRIVE, group)
-        group.when_durable(_admit, engine, submission.key, place, number)
-        _tell(engine, group, submission, fresh)
-        await engine.store.durable(group)
+        partition.enter(submission.key)
+        partition.runs.begin_change(number, Change.REDRIVE, group)
+        group.when_durable(_admit, partition, submission.key, place, number)
+        _tell(partition, group, submission, fresh)
+        await partition.store.durable(group)
         return fresh.generation
 
 
-def _tell(engine: "Engine", group: "Group", submission: Submission, standing: Standing) -> None:
-    if engine.feed is not None:
+def _tell(
+    partition: "Partition", group: "Group", submission: Submission, standing: Standing
+) -> None:
+    if partition.feed is not None:
         kind = EventKind.RUN_REDRIVEN
-        emitter.run_changed(engine.feed, group, kind, submission, standing)
+        emitter.run_changed(partition.feed, group, kind, submission, standing)
 
 
-def _retry_in_place(engine: "Engine", submission: Submission, standing: Standing) -> "Group":
+def _retry_in_place(partition: "Partition", submission: Submission, standing: Standing) -> "Group":
     """Stage that a quarantined run that holds its key is tried again. What memory has of the run
     stays quarantined until that is durable, so that its actor leaves it alone."""
-    version = _todays_version(engine, submission)
-    number, group = submission.number, engine.store.open_group()
+    version = _todays_version(partition, submission)
+    number, group = submission.number, partition.store.open_group()
     again = attrs.evolve(standing)
     again.lift_quarantine()
-    _put_standing(engine, group, number, again)
-    engine.unfinished.leave(submission, standing)
-    submission = _put_version(engine, group, submission, version)
-    engine.unfinished.enter(submission, again)
-    engine.runs.begin_change(number, Change.REDRIVE, group)
-    group.when_durable(_reload, engine, submission.key, number)
-    _tell(engine, group, submission, again)
+    _put_standing(partition, group, number, again)
+    partition.unfinished.leave(submission, standing)
+    submission = _put_version(partition, group, submission, version)
+    partition.unfinished.enter(submission, again)
+    partition.runs.begin_change(number, Change.REDRIVE, group)
+    group.when_durable(_reload, partition, submission.key, number)
+    _tell(partition, group, submission, again)
     return group
 
 
-def _reload(engine: "Engine", key: str, number: int) -> None:
-    engine.line(key).reload(number)
+def _reload(partition: "Partition", key: str, number: int) -> None:
+    partition.queue(key).reload(number)
 
 
-def _todays_version(engine: "Engine", submission: Submission) -> int:
+def _todays_version(partition: "Partition", submission: Submission) -> int:
     """The version of the run, or the latest if that is no longer registered."""
-    if engine.registry.find(submission.workflow, submission.version) is not None:
+    if partition.registry.find(submission.workflow, submission.version) is not None:
         return submission.version
-    return engine.registry.latest(submission.workflow).version
+    return partition.registry.latest(submission.workflow).version
 
 
 def _put_version(
-    engine: "Engine", group: "Group", submission: Submission, version: int
+    partition: "Partition", group: "Group", submission: Submission, version: int
 ) -> Submission:
     """The submission with this version, staged if that is another one."""
     if version == submission.version:
         return submission
-    record = engine.ledger.number(submission.number)
+    record = partition.ledger.number(submission.number)
     changed = attrs.evolve(submission, version=version)
     group.put("runs", record, sealed("runs", record, *changed.fields()))
     return changed
 
 
-def _put_standing(engine: "Engine", group: "Group", number: int, standing: Standing) -> None:
-    record = engine.ledger.number(number)
+def _put_standing(partition: "Partition", group: "Group", number: int, standing: Standing) -> None:
+    record = partition.ledger.number(number)
     group.put("status", record, sealed("status", record, *standing.fields()))
 
 
-async def _find(engine: "Engine", run_id: str) -> tuple[int, Submission, Standing]:
+async def _find(partition: "Partition", run_id: str) -> tuple[int, Submission, Standing]:
     """Return a run that is to be redriven or removed. Nothing of it is staged if it has ended or is
     quarantined: what is only staged has not happened yet."""
     while True:
-        number = await engine.runs.number_of(run_id)
-        run = None if number is None else engine.runs.find(number)
-        if number is not None and engine.signals.staged(number):
-            await engine.store.durable()
+        number = await partition.runs.number_of(run_id)
+        run = None if number is None else partition.runs.find(number)
+        if number is not None and partition.signals.staged(number):
+            await partition.store.durable()
             continue
         if run is None or run.staged is None or run.staged.durable:
             break
         if not run.standing.state.terminal and run.standing.state is not State.QUARANTINED:
             break
-        await engine.store.durable(run.staged)
+        await partition.store.durable(run.staged)
     submission: Submission | None = None
     standing: Standing | None = None
     if number is not None:
         try:
-            submission = await engine.ledger.submission(number)
-            standing = run.standing if run is not None else await engine.ledger.standing(number)
+            submission = await partition.ledger.submission(number)
+            standing = run.standing if run is not None else await partition.ledger.standing(number)
         except StoreCorrupt as error:
-            submission, standing = await remains(engine, number, error)
-            if engine.runs.changing(number) is not None:
-                return await _find(engine, run_id)
+            submission, standing = await remains(partition, number, error)
+            if partition.runs.changing(number) is not None:
+                return await _find(partition, run_id)
     if number is None or submission is None:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
     return number, submission, standing or Standing(place=number)
 
 
-async def release(engine: "Engine", key: str) -> bool:
+async def release(partition: "Partition", key: str) -> bool:
     """Serve a key again that is quarantined, by itself or by its first run."""
-    engine.check_open()
-    if engine.crashes.release(key):
+    partition.check_open()
+    if partition.crashes.release(key):
         return True
-    number = await engine.ledger.head(key)
-    head = None if number is None else await engine.reading.status(number)
+    number = await partition.ledger.head(key)
+    head = None if number is None else await partition.reading.status(number)
     if head is None or head.state is not State.QUARANTINED:
         return False
-    await redrive(engine, head.run_id)
+    await redrive(partition, head.run_id)
     return True
 
 
-async def _next_entry(engine: "Engine", number: int) -> int:
-    last = await engine.store.scan(
-        "journal", prefix=engine.ledger.number(number), limit=1, reverse=True
+async def _next_entry(partition: "Partition", number: int) -> int:
+    last = await partition.store.scan(
+        "journal", prefix=partition.ledger.number(number), limit=1, reverse=True
     )
     return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
 
 
-async def _was_undone(engine: "Engine", number: int) -> bool:
+async def _was_undone(partition: "Partition", number: int) -> bool:
     """Whether compensations of a run ran."""
-    for key, raw in await engine.store.scan("journal", prefix=engine.ledger.number(number)):
+    for key, raw in await partition.store.scan("journal", prefix=partition.ledger.number(number)):
         with suppress(StoreCorrupt):
             if unseal("journal", key, raw)[0] == Entry.UNDO:
                 return True
     return False
 
 
-async def forget(engine: "Engine", run_id: str) -> None:
+async def forget(partition: "Partition", run_id: str) -> None:
     """Remove all that is stored of a run that has ended, or is quarantined."""
     # Before, one could not tell whether the run has been counted as waiting.
-    await engine.counted.wait()
-    await engine.outbox.converted()
-    number, submission, standing = await _find(engine, run_id)
+    await partition.counted.wait()
+    await partition.outbox.converted()
+    number, submission, standing = await _find(partition, run_id)
     quarantined = standing.state is State.QUARANTINED
-    if not (standing.state.terminal or quarantined) and await _held_by_key(engine, submission):
-        number, submission, standing = await _find(engine, run_id)
+    if not (standing.state.terminal or quarantined) and await _held_by_key(partition, submission):
+        number, submission, standing = await _find(partition, run_id)
     if not standing.state.terminal and not quarantined:
         raise RunEnded(
             f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
             run_id=run_id,
             key=submission.key,
         )
-    family = quarantined and engine.children.used
-    children = await engine.children.of(number) if family else []
-    counted = await engine.sweeper.counts(number, standing)
-    group = await erase(engine, number, submission, standing)
+    family = quarantined and partition.children.used
+    children = await partition.children.of(number) if family else []
+    counted = await partition.sweeper.counts(number, standing)
+    group = await erase(partition, number, submission, standing)
     if counted:
-        engine.sweeper.removed()
+        partition.sweeper.removed()
     if family:
-        _tell_family(engine, group, submission, standing, children)
+        _tell_family(partition, group, submission, standing, children)
     if quarantined:
-        group.when_durable(_drop, engine, submission.key, number, standing.place is not None)
-    await engine.store.durable(group)
+        group.when_durable(_drop, partition, submission.key, number, standing.place is not None)
+    await partition.store.durable(group)
 
 
-def _drop(engine: "Engine", key: str, number: int, placed: bool) -> None:
+def _drop(partition: "Partition", key: str, number: int, placed: bool) -> None:
     """A quarantined run was removed: its key is free."""
-    run, line = engine.runs.find(number), engine.line(key)
+    run, queue = partition.runs.find(number), partition.queue(key)
     if run is not None:
-        engine.runs.remove(run)
+        partition.runs.remove(run)
     if run.pending if run is not None else placed:
-        line.started()
-    line.drop(number)
+        queue.started()
+    queue.drop(number)
 
 
 def _tell_family(
-    engine: "Engine",
+    partition: "Partition",
     group: "Group",
     submission: Submission,
     standing: Standing,
@@ -292,26 +297,26 @@ def _tell_family(
     """A run that has not ended is forgotten: who waits for it is told, and its children end."""
     if submission.parent is not None and standing.generation == 1:
         gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
-        engine.children.ended(submission, gone, group)
+        partition.children.ended(submission, gone, group)
     for child, child_id in children:
-        engine.children.leave_alone(group, submission.number, child, child_id)
+        partition.children.leave_alone(group, submission.number, child, child_id)
 
 
-async def _held_by_key(engine: "Engine", submission: Submission) -> bool:
+async def _held_by_key(partition: "Partition", submission: Submission) -> bool:
     """End a run that is quarantined with its key. Says whether it was."""
-    if submission.key not in engine.crashes.quarantined:
+    if submission.key not in partition.crashes.quarantined:
         return False
-    await Control(engine).cancel(submission.run_id)
+    await Control(partition).cancel(submission.run_id)
     return True
 
 
 async def erase(
-    engine: "Engine", number: int, submission: Submission, standing: Standing
+    partition: "Partition", number: int, submission: Submission, standing: Standing
 ) -> "Group":
     """Stage the removal of every record of a run, except its outcome if that waits for the terminal
     hook. All of it is read before anything is staged: what cannot be read must not leave half of a
     run behind."""
-    ledger, store = engine.ledger, engine.store
+    ledger, store = partition.ledger, partition.store
     record = ledger.number(number)
     gone = [(table, record) for table in ("runs", "status", "dead")]
     for table in ("journal", "memo", "begun", "reports", "signals", "sent", "children"):
@@ -325,16 +330,16 @@ async def erase(
         gone.append(("queue", ledger.place(submission.key, standing.place)))
     leave: Callable[[Group], None] | None = None
     if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
-        leave = await engine.groups.leaving(number, submission, standing)
+        leave = await partition.groups.leaving(number, submission, standing)
     group = store.open_group()
     for table, key in gone:
         group.delete(table, key)
     if leave is not None:
         leave(group)
-    if engine.instances is not None:
-        engine.instances.dropped(group, submission)
+    if partition.instances is not None:
+        partition.instances.dropped(group, submission)
     if standing.state is State.QUARANTINED and standing.place is not None:
         # What has ended does not count any more, and what is damaged has left the counts.
-        engine.unfinished.leave(submission, standing)
-    engine.runs.begin_change(number, Change.REMOVAL, group)
+        partition.unfinished.leave(submission, standing)
+    partition.runs.begin_change(number, Change.REMOVAL, group)
     return group

@@ -85,4 +85,4 @@ async def checkpoint(run: "Run") -> None:
         return
     if run.cadence is not None:
         run.cadence.reset()
-    await run.engine.store.durable()
+    await run.partition.store.durable()

@@ -27,7 +27,7 @@ from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -106,8 +106,8 @@ class Admitted(NamedTuple):
 class Admission:
     """Takes runs in."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self._ids = RunIds()
         self._resolved: dict[Workflow[Any, Any], ResolvedLimits] = {}
         self._committing: dict[str, tuple[Submission, Group]] = {}
@@ -126,8 +126,8 @@ class Admission:
     ) -> Submission:
         """What is to be submitted, checked; the number, and the id if there is none, are given at
         admission."""
-        engine = self._engine
-        latest = engine.registry.latest(workflow)
+        partition = self._partition
+        latest = partition.registry.latest(workflow)
         check_key(key)
         if run_id is not None:
             check_run_id(run_id)
@@ -142,27 +142,27 @@ class Admission:
             key=key,
             workflow=latest.name,
             version=latest.version,
-            input=engine.codec.encode(input_, latest.input_type),
+            input=partition.codec.encode(input_, latest.input_type),
             digest=None if run_id is None else self._digest(latest, input_),
             headers={} if headers is None else check_headers(headers),
             tags=() if tags == () else check_tags(tags),
             priority=priority,
             limits=self._limits(latest, limits),
-            submitted_at=engine.wall(),
+            submitted_at=partition.wall(),
             delay=delay,
             origin="submit",
         )
 
     def _digest(self, workflow: Workflow[Any, Any], input_: Any) -> bytes:
-        canonical = self._engine.codec.canonical(input_, workflow.input_type)
+        canonical = self._partition.codec.canonical(input_, workflow.input_type)
         return sha256(canonical).digest()
 
     def _limits(self, workflow: Workflow[Any, Any], limits: Limits | None) -> ResolvedLimits:
         if limits is not None:
-            return ResolvedLimits.of(limits, _own_limits(workflow), self._engine.limits)
+            return ResolvedLimits.of(limits, _own_limits(workflow), self._partition.limits)
         known = self._resolved.get(workflow)
         if known is None:
-            known = ResolvedLimits.of(_own_limits(workflow), self._engine.limits)
+            known = ResolvedLimits.of(_own_limits(workflow), self._partition.limits)
             self._resolved[workflow] = known
         return known
 
@@ -174,10 +174,10 @@ class Admission:
         if committing is not None:
             self._same(submission, committing[0], any_input=any_input)
             return Admitted(committing[0], committing[1])
-        number = await self._engine.ledger.find(run_id)
+        number = await self._partition.ledger.find(run_id)
         if number is None:
             return None
-        stored = await self._engine.ledger.submission(number)
+        stored = await self._partition.ledger.submission(number)
         if stored is None:
             return None
         if stored.origin == SALVAGED:
@@ -207,21 +207,21 @@ class Admission:
 
     def _digest_of(self, known: Submission) -> bytes | None:
         """The digest of an input that was stored without one; None if it cannot be read today."""
-        workflow = self._engine.registry.latest(known.workflow)
+        workflow = self._partition.registry.latest(known.workflow)
         try:
-            input_ = self._engine.codec.decode(known.input, workflow.input_type)
+            input_ = self._partition.codec.decode(known.input, workflow.input_type)
             return self._digest(workflow, input_)
         except (PayloadError, PayloadTypeError):
             return None
 
     def admit(self, submission: Submission) -> "Group":
         """Stage a run with its place at the end of its key's line."""
-        engine = self._engine
-        if engine.closed:
-            engine.check_open()
-        ledger = engine.ledger
-        number = submission.number = engine.take_number()
-        group = engine.commits.open_group()
+        partition = self._partition
+        if partition.closed:
+            partition.check_open()
+        ledger = partition.ledger
+        number = submission.number = partition.take_number()
+        group = partition.commits.open_group()
         tables = group.tables
         given = bool(submission.run_id)
         if not given:
@@ -234,19 +234,19 @@ class Admission:
             tables["ids"][name] = sealed("ids", name, number)
             self._committing[submission.run_id] = (submission, group)
             group.when_durable(self._committed, submission.run_id)
-        engine.enter(submission.key)
-        engine.unfinished.admitted(submission)
+        partition.enter(submission.key)
+        partition.unfinished.admitted(submission)
         if submission.delay:
-            engine.delays.stage(group, submission)
+            partition.delays.stage(group, submission)
         else:
-            line = engine.lines.get(submission.key)
-            place = line.place(number) if line else ledger.place(submission.key, number)
+            queue = partition.queues.get(submission.key)
+            place = queue.place(number) if queue else ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, placed(submission))
-            group.when_durable(engine.admitted, submission)
-        if engine.instances is not None:
-            engine.instances.submitted(group, submission)
-        if engine.feed is not None:
-            emitter.submitted(engine.feed, group, submission)
+            group.when_durable(partition.admitted, submission)
+        if partition.instances is not None:
+            partition.instances.submitted(group, submission)
+        if partition.feed is not None:
+            emitter.submitted(partition.feed, group, submission)
         return group
 
     def _committed(self, run_id: str) -> None:

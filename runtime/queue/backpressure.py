@@ -16,8 +16,8 @@ from keyrun.runtime.policies.saturation import Saturation
 if TYPE_CHECKING:
     from keyrun.runtime.entities.calls import Call
     from keyrun.runtime.events.feed import Feed
-    from keyrun.runtime.queue.concurrency_gate import Entrance
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.records.submission import Submission
 
 
@@ -46,16 +46,16 @@ class Backlog:
 
     def __init__(
         self,
-        lines: "dict[str, Line]",
-        entrance: "Entrance",
+        queues: "dict[str, KeyQueue]",
+        concurrency_gate: "ConcurrencyGate",
         asleep: "Mapping[str, tuple[int, int]]",
         most: int,
         most_per_key: int,
         timeout: float,
         feed: "Callable[[], Feed | None]",
     ) -> None:
-        self._lines = lines
-        self._entrance = entrance
+        self._lines = queues
+        self._entrance = concurrency_gate
         self._asleep = asleep
         self._most = most
         self._most_per_key = most_per_key
@@ -71,38 +71,38 @@ class Backlog:
         self._refused = 0
 
     def _pending_of(self, key: str) -> int:
-        line = self._lines.get(key)
-        if line is not None:
-            return line.pending
+        queue = self._lines.get(key)
+        if queue is not None:
+            return queue.pending
         return self._entrance.dormant.get(key, 0) or self._asleep.get(key, (0, 0))[1]
 
     def full(self, key: str) -> bool:
         """Whether one more run of this key would be too much."""
         if self.pending >= self._most:
             return True
-        line = self._lines.get(key)
-        if line is not None:
-            return line.pending >= self._most_per_key
+        queue = self._lines.get(key)
+        if queue is not None:
+            return queue.pending >= self._most_per_key
         if not self._asleep and not self._entrance.dormant:
             return False
         return self._pending_of(key) >= self._most_per_key
 
-    def enter(self, line: "Line") -> None:
+    def enter(self, queue: "KeyQueue") -> None:
         """One more run waits to be started."""
         self.pending += 1
-        line.pending += 1
+        queue.pending += 1
 
-    def meet(self, line: "Line", place: bytes) -> None:
+    def meet(self, queue: "KeyQueue", place: bytes) -> None:
         """A place that was there when the store was opened came into a window: it is counted here
         if the index of places was not counted up to it."""
         if place > self._counted_to and place not in self._early:
             self._early.add(place)
-            self.enter(line)
+            self.enter(queue)
 
-    def woken(self, line: "Line", place: bytes) -> None:
+    def woken(self, queue: "KeyQueue", place: bytes) -> None:
         """A run that slept waits to be started again: it is counted here, and not once more where
         the index of places was not counted up to it."""
-        self.enter(line)
+        self.enter(queue)
         if place > self._counted_to:
             self._early.add(place)
 
@@ -114,10 +114,10 @@ class Backlog:
             return False
         return True
 
-    def left(self, line: "Line") -> None:
+    def left(self, queue: "KeyQueue") -> None:
         """One run fewer waits."""
         self.pending -= 1
-        line.pending -= 1
+        queue.pending -= 1
         if self._waiting:
             self._call_next()
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
 
-class Endings(dict[str, "Group"]):
+class CompletedRuns(dict[str, "Group"]):
     """The groups, by key, for as long as they matter."""
 
     __slots__ = ()

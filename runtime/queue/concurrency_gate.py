@@ -14,8 +14,8 @@ from keyrun.runtime.host.slots import TURNS
 from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
 
 SLACK = 64
 """Keys that may be under way beyond the number of slots, so that no slot waits for its run."""
@@ -27,11 +27,11 @@ AT_HAND = 10_000
 """Keys in the queue that are kept in memory with what they have to run."""
 
 
-class Entrance:
+class ConcurrencyGate:
     """Lets keys in, in order."""
 
-    def __init__(self, engine: "Engine", slots: int) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", slots: int) -> None:
+        self._partition = partition
         self._most = slots + SLACK
         self._queues: dict[Priority, deque[str]] = {priority: deque() for priority in Priority}
         self._turn = 0
@@ -52,14 +52,14 @@ class Entrance:
     @property
     def closed(self) -> bool:
         """Whether nobody is let in right now."""
-        return self.under_way >= self._most + self._stuck or self._engine.paused
+        return self.under_way >= self._most + self._stuck or self._partition.paused
 
     async def run(self) -> None:
         """See to it that those who are under way and wait for something else than a slot, in
         branches of theirs, keep nobody out for long: they may wait for who is not let in."""
-        slots, patience = self._engine.slots, PATIENCE
+        slots, patience = self._partition.slots, PATIENCE
         while True:
-            if not self.queued or self._engine.paused:
+            if not self.queued or self._partition.paused:
                 self._crowded = trio.Event()
                 await self._crowded.wait()
                 patience = PATIENCE
@@ -71,20 +71,20 @@ class Entrance:
             else:
                 patience = min(2 * patience, MOST_PATIENCE)
 
-    def queue(self, line: "Line", priority: Priority) -> None:
+    def enqueue(self, queue: "KeyQueue", priority: Priority) -> None:
         """Put a line at the end of the queue, to be let in when its turn comes."""
-        line.queued = True
-        self._queues[priority].append(line.key)
+        queue.queued = True
+        self._queues[priority].append(queue.key)
         self.queued += 1
         self._crowded.set()
-        if self.queued > AT_HAND and line.forget():
-            self.dormant[line.key] = line.pending
-            del self._engine.lines[line.key]
+        if self.queued > AT_HAND and queue.forget():
+            self.dormant[queue.key] = queue.pending
+            del self._partition.queues[queue.key]
 
     def find(self, key: str, priority: Priority) -> bool:
         """One more run of this key was found in the store. Says whether it is one that is known by
         name only; there may be a million of them."""
-        if key in self._engine.lines or (key not in self.dormant and self.queued <= AT_HAND):
+        if key in self._partition.queues or (key not in self.dormant and self.queued <= AT_HAND):
             return False
         if key not in self.dormant:
             self.dormant[key] = 0
@@ -92,7 +92,7 @@ class Entrance:
             self.queued += 1
             self._crowded.set()
         self.dormant[key] += 1
-        self._engine.backlog.pending += 1
+        self._partition.backlog.pending += 1
         return True
 
     def leave(self) -> None:
@@ -104,14 +104,14 @@ class Entrance:
     def fill(self) -> None:
         """Let in whoever may come."""
         self._crowded.set()
-        while self.queued and not self.closed and not self._engine.draining:
-            queue = self._queues[TURNS[self._turn]]
+        while self.queued and not self.closed and not self._partition.draining:
+            waiting = self._queues[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
-            if not queue:
+            if not waiting:
                 continue
-            key = queue.popleft()
+            key = waiting.popleft()
             self.queued -= 1
-            line = self._engine.line(key)
-            if line.queued:
-                line.queued = False
-                line.wake()
+            queue = self._partition.queue(key)
+            if queue.queued:
+                queue.queued = False
+                queue.wake()

@@ -20,45 +20,45 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 
 class Delays:
     """Knows which delayed runs are due when."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self._heap: list[tuple[float, int]] = []
         """When each run is due, and its number."""
         self._loop = DueLoop(self._place_due)
 
     def stage(self, group: "Group", submission: Submission) -> None:
         """Write down when a run is due, counted from when it was submitted."""
-        engine, key = self._engine, self._record(submission)
-        due = submission.submitted_at + engine.steady() - engine.wall() + submission.delay
+        partition, key = self._partition, self._record(submission)
+        due = submission.submitted_at + partition.steady() - partition.wall() + submission.delay
         group.put("delayed", key, sealed("delayed", key, due))
-        engine.keep_time()
+        partition.keep_time()
         group.when_durable(self._admit, submission, due)
 
     def remove(self, group: "Group", submission: Submission) -> None:
         """A run will never get a place."""
-        self._engine.runs.end_delay(submission.number)
+        self._partition.runs.end_delay(submission.number)
         group.delete("delayed", self._record(submission))
 
     def _record(self, submission: Submission) -> bytes:
         due = submission.submitted_at + submission.delay
-        return self._engine.ledger.timed(due, submission.number)
+        return self._partition.ledger.timed(due, submission.number)
 
     def _admit(self, submission: Submission, due: float) -> None:
-        self._engine.runs.begin_delay(submission)
+        self._partition.runs.begin_delay(submission)
         heappush(self._heap, (due, submission.number))
         self._loop.wake()
 
     async def recover(self) -> None:
         """Take up what an earlier process left."""
-        ledger, steady = self._engine.ledger, self._engine.steady
-        for key, raw in await self._engine.store.scan("delayed", prefix=ledger.prefix):
+        ledger, steady = self._partition.ledger, self._partition.steady
+        for key, raw in await self._partition.store.scan("delayed", prefix=ledger.prefix):
             due, number = ledger.split_timed(key)
             with suppress(StoreCorrupt):
                 # Earlier versions stored nothing here.
@@ -66,10 +66,10 @@ class Delays:
             try:
                 submission = await ledger.submission(number)
             except StoreCorrupt as error:
-                await set_aside(self._engine, number, error)
+                await set_aside(self._partition, number, error)
                 continue
             if submission is not None:
-                self._engine.enter(submission.key)
+                self._partition.enter(submission.key)
                 # It was at least as late when the run was submitted, whatever the clock says today.
                 steady.at_least(due - submission.delay)
                 self._admit(submission, due)
@@ -82,40 +82,40 @@ class Delays:
         """Give a place to the runs that are due. Return when the next one is due, or when to look
         at the wall clock again."""
         while self._heap:
-            rest = self._heap[0][0] - self._engine.steady()
+            rest = self._heap[0][0] - self._partition.steady()
             # What is less than the clock can tell is no time.
             if rest > 1e-5:
-                self._engine.keep_time_if_set_back()
+                self._partition.keep_time_if_set_back()
                 return trio.current_time() + min(rest, max(LOOK, rest / 100))
             number = heappop(self._heap)[1]
-            if self._engine.runs.delayed(number) is not None:
+            if self._partition.runs.delayed(number) is not None:
                 try:
                     standing = await self._standing(number)
                 except StoreCorrupt as error:
-                    await set_aside(self._engine, number, error)
+                    await set_aside(self._partition, number, error)
                     continue
-                submission = self._engine.runs.end_delay(number)
+                submission = self._partition.runs.end_delay(number)
                 if submission is not None:
                     self._place(submission, standing)
         return inf
 
     async def _standing(self, number: int) -> Standing:
         """How the run stands: somebody may have paused it."""
-        resting = self._engine.runs.at_rest(number)
+        resting = self._partition.runs.at_rest(number)
         if resting is not None:
             return resting.standing
-        return await self._engine.ledger.standing(number) or Standing()
+        return await self._partition.ledger.standing(number) or Standing()
 
     def _place(self, submission: Submission, standing: Standing) -> None:
-        engine, ledger = self._engine, self._engine.ledger
+        partition, ledger = self._partition, self._partition.ledger
         # A number of its own: it comes after everything that was admitted before it was due.
-        place = standing.place = engine.take_number()
-        group = engine.store.open_group()
+        place = standing.place = partition.take_number()
+        group = partition.store.open_group()
         group.delete("delayed", self._record(submission))
         queued = ledger.place(submission.key, place)
         number = submission.number
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         status = ledger.number(number)
         group.put("status", status, sealed("status", status, *standing.fields()))
-        group.when_durable(lambda: engine.line(submission.key).admit_stored(place, number))
-        engine.store.hasten()
+        group.when_durable(lambda: partition.queue(submission.key).admit_stored(place, number))
+        partition.store.hasten()

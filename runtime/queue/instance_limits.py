@@ -12,8 +12,8 @@ from keyrun.runtime.records.tables import NUMBER, sealed
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.records.submission import Submission
     from keyrun.runtime.run.run import Run
     from keyrun.storage.group import Group
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Instances:
     """The runs that are in, by workflow, and the lines that wait."""
 
-    def __init__(self, engine: "Engine", workflows: "Iterable[Workflow[Any, Any]]") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", workflows: "Iterable[Workflow[Any, Any]]") -> None:
+        self._partition = partition
         self._most: dict[str, int] = {}
         self._rejects: set[str] = set()
         for each in workflows:
@@ -32,11 +32,11 @@ class Instances:
                 if each.when_full == "reject":
                     self._rejects.add(each.name)
         self._inside: dict[str, set[int]] = {name: set() for name in self._most}
-        self._waiting: dict[str, dict[int, Line]] = {name: {} for name in self._most}
+        self._waiting: dict[str, dict[int, KeyQueue]] = {name: {} for name in self._most}
 
     async def recover(self) -> None:
         """Take in who was in when the store was last used."""
-        ledger = self._engine.ledger
+        ledger = self._partition.ledger
         for key, fields in await ledger.scan("instances", ledger.prefix):
             name, number = fields[0], NUMBER.unpack(key[-8:])[0]
             if name in self._inside:
@@ -52,9 +52,9 @@ class Instances:
             # Its parent, which waits for it, may be the one that is in.
             return True
         if len(inside) >= self._most[name] and run.standing.started_at is None:
-            self._waiting[name][run.number] = run.line
+            self._waiting[name][run.number] = run.queue
             return False
-        self._admit(self._engine.store.open_group(), name, run.number)
+        self._admit(self._partition.store.open_group(), name, run.number)
         return True
 
     def check(self, submission: "Submission") -> None:
@@ -74,7 +74,7 @@ class Instances:
 
     def _admit(self, group: "Group", name: str, number: int) -> None:
         self._inside[name].add(number)
-        key = self._engine.ledger.number(number)
+        key = self._partition.ledger.number(number)
         group.put("instances", key, sealed("instances", key, name))
 
     def left(self, group: "Group", run: "Run") -> None:
@@ -87,7 +87,7 @@ class Instances:
         if name in self._inside:
             self._waiting[name].pop(number, None)
             if number in self._inside[name]:
-                group.delete("instances", self._engine.ledger.number(number))
+                group.delete("instances", self._partition.ledger.number(number))
                 group.when_durable(self._leave, name, number)
 
     def _leave(self, name: str, number: int) -> None:
@@ -96,6 +96,6 @@ class Instances:
         while waiting and len(inside) < self._most[name]:
             # It is in from here on, so that nobody who comes later is let in before it.
             following = next(iter(waiting))
-            line = waiting.pop(following)
-            self._admit(self._engine.store.open_group(), name, following)
-            line.wake()
+            queue = waiting.pop(following)
+            self._admit(self._partition.store.open_group(), name, following)
+            queue.wake()

@@ -2,55 +2,55 @@
 
 from keyrun.actors import Actor
 from keyrun.runtime.execution.driver import drive
-from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.user_errors import is_user_error
 from keyrun.runtime.values import State
 
 _QUARANTINED = State.QUARANTINED  # to look it up takes as long as a call
 
 
-class LineActor(Actor["Line", None]):
+class KeyActor(Actor["KeyQueue", None]):
     """The actor of a key: it drives the runs of the key's line, one after the other."""
 
     __slots__ = ()
 
-    async def receive(self, line: Line) -> None:
+    async def receive(self, queue: KeyQueue) -> None:
         """Go on until there is no run, or the first is held."""
-        engine = line.engine
+        partition = queue.partition
         again = crashed = False
         try:
-            while not engine.draining:
-                if line.calls:
-                    served = await engine.reception.serve(line)
+            while not partition.draining:
+                if queue.calls:
+                    served = await partition.dispatcher.serve(queue)
                     if not served:
                         again = served is None
                         return
-                    if line.idle:
-                        engine.forget_line(line)
+                    if queue.idle:
+                        partition.forget_line(queue)
                         return
-                run = line.head or line.fresh() or await line.next()
+                run = queue.head or queue.fresh() or await queue.next()
                 if run is None:
-                    if line.calls and line.sleeper is None:
+                    if queue.calls and queue.sleeper is None:
                         continue
-                    engine.forget_line(line)
+                    partition.forget_line(queue)
                     return
-                if line.recovered:
-                    line.tell_recovered(run)
+                if queue.recovered:
+                    queue.tell_recovered(run)
                 if run.standing.state is _QUARANTINED:
                     return
-                if line.entering:
+                if queue.entering:
                     # Until it asks for a step: what else it waits for must keep nobody out.
-                    engine.suspension.callback = line.entered
+                    partition.suspension.callback = queue.entered
                 ended = await drive(run)
-                engine.suspension.callback = None
+                partition.suspension.callback = None
                 if run.spent:
-                    engine.actors.renew_scope()
+                    partition.actors.renew_scope()
                 if ended is False:
                     return
                 if ended:
-                    line.leave(run)
-                    if line.idle and not (run.spent or engine.draining):
-                        engine.forget_line(line)
+                    queue.leave(run)
+                    if queue.idle and not (run.spent or partition.draining):
+                        partition.forget_line(queue)
                         return
                 if run.spent:
                     again = True
@@ -58,7 +58,7 @@ class LineActor(Actor["Line", None]):
         except BaseException as error:
             if not is_user_error(error):
                 raise
-            crashed = await engine.crashes.crashed(line, error)
+            crashed = await partition.crashes.crashed(queue, error)
             if crashed and isinstance(error, Exception):
                 raise
             if crashed:
@@ -67,8 +67,8 @@ class LineActor(Actor["Line", None]):
         finally:
             # After a crash its actor still has what woke it, and needs no further call.
             if crashed:
-                line.entered()
+                queue.entered()
             else:
-                line.rest()
+                queue.rest()
             if again:
-                line.wake()
+                queue.wake()

@@ -19,13 +19,13 @@ from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.entities.calls import Call
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 LIGHT = 256
 """Bytes of a key's mapping that may stay in memory when there is nothing to do."""
 
 
-class Line(Places):
+class KeyQueue(Places):
     """The queue of one key."""
 
     __slots__ = (
@@ -42,8 +42,8 @@ class Line(Places):
         "recovered",
     )
 
-    def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
-        super().__init__(engine, key, known=known)
+    def __init__(self, partition: "Partition", key: str, *, known: bool) -> None:
+        super().__init__(partition, key, known=known)
         self._untouched = not known
         """Whether no run was driven since the store was opened."""
         self.recovered = False
@@ -74,15 +74,15 @@ class Line(Places):
     def _append(self, place: int, number: int, submission: Submission | None) -> None:
         self.put(place, number, submission)
         if self.head is not None and self.head.parked:
-            self.engine.parking.overtake(self.head)
+            self.partition.eviction.overtake(self.head)
         self.wake()
 
     def reload(self, number: int) -> None:
         """The first run was changed in the store: drive it from there."""
         if self.head is not None and self.head.number == number:
-            self.engine.runs.remove(self.head)
+            self.partition.runs.remove(self.head)
             if not self.head.pending:
-                self.engine.backlog.enter(self)
+                self.partition.backlog.enter(self)
             self.head = None
         self.forget_submission(number)
         self.wake()
@@ -105,12 +105,12 @@ class Line(Places):
     def doze(self) -> None:
         """Be known by name only, while the run that holds the line sleeps. A line that another one
         has replaced knows nothing of the key any more."""
-        engine = self.engine
-        if engine.lines.get(self.key) is not self:
+        partition = self.partition
+        if partition.queues.get(self.key) is not self:
             return
         if self.sleeper is not None and not self.awake and self.forget():
-            engine.asleep[self.key] = (self.sleeper, self.pending)
-            engine.lines.pop(self.key, None)
+            partition.asleep[self.key] = (self.sleeper, self.pending)
+            partition.queues.pop(self.key, None)
 
     def wake_up(self, place: int, number: int) -> None:
         """A run that had left memory has something to do, durably."""
@@ -126,22 +126,22 @@ class Line(Places):
 
     def wake(self) -> None:
         """Have the line looked at by its actor, unless all ends, when its turn comes."""
-        engine = self.engine
-        if self.awake or self.queued or engine.draining:
+        partition = self.partition
+        if self.awake or self.queued or partition.draining:
             return
         if self.sleeper is not None:
             self.doze()
             return
         if self.head is None and not (self.calls and len(self.calls) == self.pending):
             # Calls alone need not be let in: their callers are in memory anyway.
-            entrance = engine.entrance
-            if entrance.closed and self.pending:
-                entrance.queue(self, self.first_priority())
+            concurrency_gate = partition.concurrency_gate
+            if concurrency_gate.closed and self.pending:
+                concurrency_gate.enqueue(self, self.first_priority())
                 return
             self.entering = True
-            entrance.under_way += 1
+            concurrency_gate.under_way += 1
         self.awake = True
-        engine.actors.tell_nowait(self.key, self)
+        partition.actors.tell_nowait(self.key, self)
 
     def reusable(self) -> bool:
         """Whether it is empty as it was made, once its actor has left it. Of no weight then."""
@@ -152,12 +152,12 @@ class Line(Places):
     def forget(self) -> bool:
         """Drop what is in memory of a line that is not looked at, unless that would lose
         something. Says whether it did."""
-        engine = self.engine
+        partition = self.partition
         if self.head is not None or self.paused or self.calls:
             return False
         if not (self.group is None or self.group.durable):
             return False
-        if engine.runs.has_unsaved(self.key):
+        if partition.runs.has_unsaved(self.key):
             return False
         self.rewind()
         return True
@@ -181,7 +181,7 @@ class Line(Places):
         """Its first run has begun, or there is none to begin."""
         if self.entering:
             self.entering = False
-            self.engine.entrance.leave()
+            self.partition.concurrency_gate.leave()
 
     def rest(self) -> None:
         """Its actor does not look at the line any more."""
@@ -190,8 +190,8 @@ class Line(Places):
             self.entered()
         if self.sleeper is not None:
             self.doze()
-        if self.engine.draining and self.head is not None:
-            self.engine.runs.remove(self.head)
+        if self.partition.draining and self.head is not None:
+            self.partition.runs.remove(self.head)
             self.head = None
 
     def leave(self, run: Run) -> None:
@@ -214,16 +214,16 @@ class Line(Places):
         """The first run of the line, if it came in just now and all that is needed is at hand."""
         if not self.window or self._untouched:
             return None
-        engine = self.engine
+        partition = self.partition
         place, _, submission = self.window[0]
-        if submission is None or (self._state is None and not engine.stateless):
+        if submission is None or (self._state is None and not partition.stateless):
             return None
-        workflow = engine.registry.find(submission.workflow, submission.version)
+        workflow = partition.registry.find(submission.workflow, submission.version)
         if workflow is None:
             return None
-        run = Run(engine, self, submission, Standing(place=place), workflow)
+        run = Run(partition, self, submission, Standing(place=place), workflow)
         run.staged = self.group
-        engine.runs.take(run)
+        partition.runs.take(run)
         self.head = run
         if self._state is None:
             self._state = b""
@@ -240,7 +240,7 @@ class Line(Places):
             try:
                 run = await load(self, place, number)
             except StoreCorrupt as error:
-                await set_aside(self.engine, number, error, key=self.key, place=place)
+                await set_aside(self.partition, number, error, key=self.key, place=place)
                 self.remove(number)
                 continue
             if run is None:
@@ -261,7 +261,7 @@ class Line(Places):
             if run.workflow is None:
                 quarantine_unregistered(run)
             if self._state is None:
-                if self.engine.stateless:
+                if self.partition.stateless:
                     self._state = b""
                 else:
                     await self._read_state()
@@ -281,7 +281,7 @@ class Line(Places):
         place, number, _ = self.window[0]
         if stored.number != number or self.head is not None:
             return
-        if not self.engine.runs.is_settled(number):
+        if not self.partition.runs.is_settled(number):
             return
         kept = stored.state
         state = b"" if kept is None else unseal("state", self._prefix, kept)[0]
@@ -298,9 +298,9 @@ class Line(Places):
 
     def _take(self, run: Run) -> bool:
         """A run that was loaded is the first. Says whether it was woken."""
-        engine = self.engine
+        partition = self.partition
         self.forget_submission(run.number)
-        engine.runs.take(run)
+        partition.runs.take(run)
         self.head = run
         run.staged = self.group
         standing = run.standing
@@ -309,9 +309,9 @@ class Line(Places):
             # It is driven now. If it has to wait again, it says so.
             standing.state, standing.waiting_on = State.RUNNING, None
         # Only the first run can have been driven when the process was killed, if it was.
-        run.careful = self._untouched and engine.unclean
-        if woken and not self._untouched and engine.feed is not None:
-            emitter.run_goes_on(engine.feed, EventKind.RUN_RESUMED, run)
+        run.careful = self._untouched and partition.unclean
+        if woken and not self._untouched and partition.feed is not None:
+            emitter.run_goes_on(partition.feed, EventKind.RUN_RESUMED, run)
         self._untouched = False
         if run.standing.state is State.QUARANTINED and run.workflow is not None:
             try_again(run)
@@ -320,12 +320,12 @@ class Line(Places):
     def tell_recovered(self, run: Run) -> None:
         """The first run goes on, and whoever listens by now is told."""
         self.recovered = False
-        if self.engine.feed is not None:
-            emitter.recovered(self.engine.feed, run)
+        if self.partition.feed is not None:
+            emitter.recovered(self.partition.feed, run)
 
     def started(self) -> None:
         """One run fewer waits to be started."""
-        self.engine.backlog.left(self)
+        self.partition.backlog.left(self)
         if self.entering:
             self.entered()
 
@@ -335,7 +335,7 @@ class Line(Places):
         return not (self.window or self._more or self.calls) and self.head is None
 
     async def _read_state(self) -> None:
-        fields = await self.engine.ledger.get("state", self._prefix)
+        fields = await self.partition.ledger.get("state", self._prefix)
         self._state = b"" if fields is None else fields[0]
 
     def borrow_state(self, borrower: CurrentStep) -> Draft:
@@ -346,13 +346,13 @@ class Line(Places):
                 "that run side by side only one can use it until it has its outcome"
             )
         assert self._state is not None
-        draft = Draft(self.engine.codec, self._state)
+        draft = Draft(self.partition.codec, self._state)
         self.holder = borrower
         return draft
 
     def keep_state(self, run: Run, borrower: CurrentStep) -> None:
         """Stage what a step that succeeded made of the mapping."""
         if borrower.sealed_state is not None:
-            self.engine.stateless = False
+            self.partition.stateless = False
             self._state = borrower.sealed_state
             run.put("state", self._prefix, self._state)

@@ -184,7 +184,7 @@ class Outbox:
         """The oldest entry of `key` whose sequence number is above `after`."""
         ledger = self._ledger
         start = ledger.place(key, max(after, self._discarded) + 1)
-        rows = await self._store.scan(TABLE, prefix=ledger.line(key), start=start, limit=1)
+        rows = await self._store.scan(TABLE, prefix=ledger.key_prefix(key), start=start, limit=1)
         if not rows:
             return None
         record, raw = rows[0]
@@ -214,7 +214,7 @@ class Outbox:
             record = rows[0][0]
             with suppress(StoreCorrupt):
                 key = ledger.split_place(record)[0]
-                end = upper_bound(ledger.line(key))
+                end = upper_bound(ledger.key_prefix(key))
                 assert end is not None
                 return key, end
             cursor = record + b"\0"

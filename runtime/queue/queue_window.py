@@ -13,8 +13,8 @@ from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.entities.entity import Kind
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.records.submission import Submission
     from keyrun.storage.group import Group
 
@@ -31,17 +31,17 @@ class Places:
         "_prefix",
         "_rank",
         "_told",
-        "engine",
         "group",
         "key",
+        "partition",
         "sleeper",
         "window",
     )
 
-    def __init__(self, engine: "Engine", key: str, *, known: bool) -> None:
-        self.engine = engine
+    def __init__(self, partition: "Partition", key: str, *, known: bool) -> None:
+        self.partition = partition
         self.key = key
-        self._prefix = engine.ledger.line(key)
+        self._prefix = partition.ledger.key_prefix(key)
         self.window: list[tuple[int, int, Submission | None]] = []
         """Place, number, and what was submitted if it is still at hand."""
         self._last = 0
@@ -105,12 +105,12 @@ class Places:
             self.window.insert(at, (place, number, None))
             self._last = max(self._last, place)
 
-    def bring_forward(self, place: int, number: int, line: "Line") -> None:
+    def bring_forward(self, place: int, number: int, queue: "KeyQueue") -> None:
         """After a restart this run goes on first, whoever is before it."""
         if place > self._last:
             self._more = self._overtaken = True
-            if not self.engine.recovered:
-                self.engine.backlog.meet(line, self.place(place))
+            if not self.partition.recovered:
+                self.partition.backlog.meet(queue, self.place(place))
         self.window = [item for item in self.window if item[1] != number]
         self.window.insert(0, (place, number, None))
 
@@ -148,16 +148,16 @@ class Places:
         """Whether the store has to be asked which run is the first."""
         return self._more and not self.window
 
-    async def read_window(self, line: "Line") -> None:
+    async def read_window(self, queue: "KeyQueue") -> None:
         """Read which runs come next."""
-        engine = self.engine
-        ledger, store = engine.ledger, engine.store
+        partition = self.partition
+        ledger, store = partition.ledger, partition.store
         self._told = False
         self._overtaken = True
         if self.group is not None:
             # The index must not show runs whose end is only staged.
             await self.group.wait()
-        if self.engine.runs.has_unsaved(self.key):
+        if self.partition.runs.has_unsaved(self.key):
             # Nor runs that slept, and were ended or woken.
             await store.durable()
         while not self.window:
@@ -171,8 +171,8 @@ class Places:
                     if sleep is Sleep.HOLDS:
                         self.sleeper = number
                     continue
-                if not engine.recovered and place < engine.opened_at:
-                    engine.backlog.meet(line, key)
+                if not partition.recovered and place < partition.opened_at:
+                    partition.backlog.meet(queue, key)
                 if not self.window:
                     self._rank = priority
                 self.window.append((place, number, None))

@@ -33,9 +33,9 @@ async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
     it had gone ahead of the one that was `woken` since."""
     if woken.workflow is None or woken.workflow.while_waiting == "hold":
         return None
-    engine = woken.engine
-    ledger, start = engine.ledger, woken.line.place(at + 1)
-    places = ledger.pages("queue", prefix=ledger.line(woken.key), start=start, size=PAGE)
+    partition = woken.partition
+    ledger, start = partition.ledger, woken.queue.place(at + 1)
+    places = ledger.pages("queue", prefix=ledger.key_prefix(woken.key), start=start, size=PAGE)
     while rows := await places.next():
         for record, raw in rows:
             place = ledger.split_place(record)[1]

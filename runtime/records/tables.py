@@ -77,14 +77,14 @@ class Ledger:
     def run_id(self, run_id: str) -> bytes:
         return self.prefix + run_id.encode()
 
-    def line(self, key: str) -> bytes:
+    def key_prefix(self, key: str) -> bytes:
         """What all places of an ordering key start with. The length in front keeps keys apart of
         which one begins with the other."""
         encoded = key.encode()
         return self.prefix + bytes([len(encoded)]) + encoded
 
     def place(self, key: str, place: int) -> bytes:
-        return self.line(key) + NUMBER.pack(place)
+        return self.key_prefix(key) + NUMBER.pack(place)
 
     def entry(self, number: int, sequence: int) -> bytes:
         """The key of a journal entry."""
@@ -111,7 +111,7 @@ class Ledger:
 
     def outcome(self, key: str, sequence: int, number: int, generation: int) -> bytes:
         """The key of an outcome that waits for the hook."""
-        return self.line(key) + NUMBER.pack(sequence) + _ENTRY.pack(number, generation)
+        return self.key_prefix(key) + NUMBER.pack(sequence) + _ENTRY.pack(number, generation)
 
     def plan(self, workflow: str, version: int) -> bytes:
         """The key of the shape of a graph."""
@@ -234,7 +234,7 @@ class Ledger:
     async def head(self, key: str) -> int | None:
         """The number of the run whose turn it is: the first of its key that does not let others go
         ahead while it sleeps."""
-        places = self.pages("queue", prefix=self.line(key), size=100)
+        places = self.pages("queue", prefix=self.key_prefix(key), size=100)
         while rows := await places.next():
             for record, raw in rows:
                 there = at_place(record, raw, self.split_place(record)[1])

@@ -20,11 +20,11 @@ from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 
 async def set_aside(
-    engine: "Engine",
+    partition: "Partition",
     number: int,
     error: StoreCorrupt,
     *,
@@ -36,27 +36,27 @@ async def set_aside(
     if error.key is None:
         # It is not this run that is damaged.
         raise error
-    async with engine.salvaging:
-        ledger, record = engine.ledger, engine.ledger.number(number)
-        raw = await engine.store.get("runs", record)
-        standing = await _standing(engine, number)
+    async with partition.salvaging:
+        ledger, record = partition.ledger, partition.ledger.number(number)
+        raw = await partition.store.get("runs", record)
+        standing = await _standing(partition, number)
         if raw is None or (standing is not None and _is_done(standing)):
             return
-        submission = await _submission(engine, number)
+        submission = await _submission(partition, number)
         known = Trace(key=key, place=place)
         if submission is None or place is None:
             known = await trace(ledger, number)
         elif key is not None:
             known.indexed.append(("queue", ledger.place(key, place)))
-        if known.ended_at is not None or engine.runs.live(number):
+        if known.ended_at is not None or partition.runs.live(number):
             return
-        delayed = engine.runs.end_delay(number)
+        delayed = partition.runs.end_delay(number)
         known.key = known.key or key or (None if delayed is None else delayed.key)
-        group = engine.store.open_group()
+        group = partition.store.open_group()
         if submission is None or standing is None:
-            engine.unfinished.doubt()
+            partition.unfinished.doubt()
         else:
-            engine.unfinished.leave(submission, standing)
+            partition.unfinished.leave(submission, standing)
         if submission is None:
             submission = stand_in(number, known, raw)
             group.put("runs", record, sealed("runs", record, *submission.fields()))
@@ -72,20 +72,20 @@ async def set_aside(
             paused=False,
         )
         group.put("status", record, sealed("status", record, *aside.fields()))
-        group.when_durable(engine.runs.report_end, number, aside)
+        group.when_durable(partition.runs.report_end, number, aside)
         for table, indexed in known.indexed:
             group.delete(table, indexed)
         if known.place is not None or delayed is not None:
-            line = engine.line(submission.key)
-            line.remove(number)
-            line.started()
-        if engine.feed is not None:
+            queue = partition.queue(submission.key)
+            queue.remove(number)
+            queue.started()
+        if partition.feed is not None:
             kind = EventKind.RUN_QUARANTINED
-            emitter.run_changed(engine.feed, group, kind, submission, aside, str(error))
+            emitter.run_changed(partition.feed, group, kind, submission, aside, str(error))
         run_id, key, workflow = submission.about
         said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
         log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
-        await engine.store.durable(group)
+        await partition.store.durable(group)
 
 
 def _is_done(standing: Standing) -> bool:
@@ -93,31 +93,31 @@ def _is_done(standing: Standing) -> bool:
     return aside or standing.state.terminal
 
 
-async def _submission(engine: "Engine", number: int) -> Submission | None:
+async def _submission(partition: "Partition", number: int) -> Submission | None:
     try:
-        return await engine.ledger.submission(number)
+        return await partition.ledger.submission(number)
     except StoreCorrupt:
         return None
 
 
-async def _standing(engine: "Engine", number: int) -> Standing | None:
+async def _standing(partition: "Partition", number: int) -> Standing | None:
     try:
-        return await engine.ledger.standing(number)
+        return await partition.ledger.standing(number)
     except StoreCorrupt:
         return None
 
 
 async def remains(
-    engine: "Engine", number: int, error: StoreCorrupt
+    partition: "Partition", number: int, error: StoreCorrupt
 ) -> tuple[Submission, Standing]:
     """What there is of a run that cannot be read because of `error`: it is set aside. One that has
     ended has no place to give free, and is told by the time of its end."""
-    await engine.counted.wait()
-    await set_aside(engine, number, error)
-    submission = await _submission(engine, number)
-    standing = await _standing(engine, number)
+    await partition.counted.wait()
+    await set_aside(partition, number, error)
+    submission = await _submission(partition, number)
+    standing = await _standing(partition, number)
     if submission is None or standing is None:
-        known = await trace(engine.ledger, number)
+        known = await trace(partition.ledger, number)
         if submission is None:
             submission = stand_in(number, known, b"")
         lost = Standing(
@@ -137,10 +137,10 @@ def check_submitted(submission: Submission) -> None:
         raise _beyond_repair(submission, "what was submitted is lost")
 
 
-async def readmit(engine: "Engine", submission: Submission, standing: Standing) -> Standing:
+async def readmit(partition: "Partition", submission: Submission, standing: Standing) -> Standing:
     """How a run that was set aside goes on, if all that it remembers can be read again: it gets a
     place at the end of its key's line."""
-    ledger, number = engine.ledger, submission.number
+    ledger, number = partition.ledger, submission.number
     generation = standing.generation
     if standing.ended_at is not None:
         raise _beyond_repair(submission, "it has ended, and how is lost")
@@ -153,7 +153,7 @@ async def readmit(engine: "Engine", submission: Submission, standing: Standing) 
         if error.key is None:
             raise
         raise _beyond_repair(submission, str(error)) from error
-    fresh = attrs.evolve(standing, generation=generation, place=engine.take_number())
+    fresh = attrs.evolve(standing, generation=generation, place=partition.take_number())
     fresh.lift_quarantine()
     return fresh
 

@@ -13,7 +13,7 @@ from keyrun.runtime.recovery.corruption import remains
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 PAGE = 200
 
@@ -35,8 +35,8 @@ class Retention:
 class Sweeper:
     """Removes ended runs when their time is over."""
 
-    def __init__(self, engine: "Engine", retention: Retention) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", retention: Retention) -> None:
+        self._partition = partition
         self._retention = retention
         self._ended = 0
         self._loop = DueLoop(self._sweep_due)
@@ -57,8 +57,8 @@ class Sweeper:
         not."""
         if standing.ended_at is None:
             return False
-        key = self._engine.ledger.timed(standing.ended_at, number)
-        return await self._engine.store.get("ended", key) is not None
+        key = self._partition.ledger.timed(standing.ended_at, number)
+        return await self._partition.store.get("ended", key) is not None
 
     def removed(self) -> None:
         """A run that counted was forgotten or redriven."""
@@ -66,7 +66,7 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep for ever."""
-        await self._engine.outbox.converted()
+        await self._partition.outbox.converted()
         ended = await self._count()
         # Not in one line: more may have ended meanwhile.
         self._ended += ended
@@ -74,8 +74,8 @@ class Sweeper:
 
     async def _sweep_due(self) -> float:
         """Remove the runs whose time is over. Return when the next one's may be."""
-        ledger = self._engine.ledger
-        rows = await self._engine.store.scan("ended", prefix=ledger.prefix, limit=PAGE)
+        ledger = self._partition.ledger
+        rows = await self._partition.store.scan("ended", prefix=ledger.prefix, limit=PAGE)
         oldest = [key for key, _ in rows]
         if await self._sweep(oldest):
             return NOW
@@ -84,41 +84,41 @@ class Sweeper:
         if not kept:
             return inf
         ended_at = ledger.split_timed(kept[0])[0]
-        return trio.current_time() + (ended_at + self._retention.age - self._engine.wall())
+        return trio.current_time() + (ended_at + self._retention.age - self._partition.wall())
 
     async def _sweep(self, oldest: list[bytes]) -> int:
-        engine, now = self._engine, self._engine.wall()
+        partition, now = self._partition, self._partition.wall()
         swept = 0
         self._changing.clear()
         for key in oldest:
-            ended_at, number = engine.ledger.split_timed(key)
+            ended_at, number = partition.ledger.split_timed(key)
             late = self._ended - len(self._changing) > self._retention.count
             if ended_at + self._retention.age > now and not late:
                 break
-            if engine.runs.changing(number) is not None:
+            if partition.runs.changing(number) is not None:
                 self._changing.add(key)
                 continue
             submission, standing = await self._read(number)
-            kept = await engine.store.get("dead", engine.ledger.number(number)) is not None
+            kept = await partition.store.get("dead", partition.ledger.number(number)) is not None
             if submission is not None and not kept:
-                await erase(engine, number, submission, standing or Standing())
+                await erase(partition, number, submission, standing or Standing())
             # A dead letter leaves the index, too, or it would be looked at again and again.
-            engine.store.open_group().delete("ended", key)
+            partition.store.open_group().delete("ended", key)
             self._ended -= 1
             swept += 1
         if swept:
-            await engine.store.durable()
+            await partition.store.durable()
         return swept
 
     async def _read(self, number: int) -> tuple[Submission | None, Standing | None]:
-        ledger = self._engine.ledger
+        ledger = self._partition.ledger
         try:
             return await ledger.submission(number), await ledger.standing(number)
         except StoreCorrupt as error:
-            return await remains(self._engine, number, error)
+            return await remains(self._partition, number, error)
 
     async def _count(self) -> int:
         total = 0
-        async for rows in self._engine.ledger.pages("ended", size=5000):
+        async for rows in self._partition.ledger.pages("ended", size=5000):
             total += len(rows)
         return total

@@ -22,8 +22,8 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
 
 PAGE = 1000
 """Places that are read together: as many runs as share their commits when they go on."""
@@ -54,15 +54,15 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-async def note_interruptions(engine: "Engine") -> None:
+async def note_interruptions(partition: "Partition") -> None:
     """Write down which steps a crash cut off."""
-    ledger, store = engine.ledger, engine.store
+    ledger, store = partition.ledger, partition.store
     reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
     while True:
         rows = await store.scan("begun", prefix=ledger.prefix, limit=MARKS)
         if not rows:
             return
-        at = engine.wall()
+        at = partition.wall()
         numbers = list(dict.fromkeys(ledger.split_number(key)[0] for key, _ in rows))
         journals = [ledger.number(number) for number in numbers]
         last = await store.scan_each("journal", journals, limit=1, reverse=True)
@@ -88,31 +88,31 @@ async def note_interruptions(engine: "Engine") -> None:
         await store.durable()
 
 
-async def _wake(engine: "Engine", lines: "list[Line]") -> None:
+async def _wake(partition: "Partition", queues: "list[KeyQueue]") -> None:
     """Wake lines that were found. The first runs of those that are let in are read together, which
     takes a fraction of the time in which their actors would read them one by one."""
-    for at in range(0, len(lines), TOGETHER):
-        part = lines[at : at + TOGETHER]
-        firsts = [line for line in part if line.unloaded][: engine.entrance.room]
-        stored = await read_together(engine, firsts) if firsts else {}
-        for line in part:
-            asleep = not line.awake
-            line.wake()
-            first = stored.get(line)
-            if first is not None and asleep and line.awake:
+    for at in range(0, len(queues), TOGETHER):
+        part = queues[at : at + TOGETHER]
+        firsts = [queue for queue in part if queue.unloaded][: partition.concurrency_gate.room]
+        stored = await read_together(partition, firsts) if firsts else {}
+        for queue in part:
+            asleep = not queue.awake
+            queue.wake()
+            first = stored.get(queue)
+            if first is not None and asleep and queue.awake:
                 # What is wrong with one of them is for its actor to find.
                 with suppress(Exception):
-                    line.lead(first)
+                    queue.lead(first)
 
 
-async def wake_lines(engine: "Engine") -> None:
+async def wake_lines(partition: "Partition") -> None:
     """Wake every key that has runs which have not ended."""
-    ledger = engine.ledger
-    line: Line | None = None
+    ledger = partition.ledger
+    queue: KeyQueue | None = None
     places = ledger.pages("queue", size=PAGE)
     while True:
         with _undisturbed():
-            found: dict[Line, None] = {}
+            found: dict[KeyQueue, None] = {}
             for key, raw in await places.next():
                 try:
                     ordering_key, place = ledger.split_place(key)
@@ -120,33 +120,33 @@ async def wake_lines(engine: "Engine") -> None:
                     logger.error("a place in line is damaged, and nobody knows whose: %s", error)
                     continue
                 # What got its place since has been counted and woken by its own admission.
-                if place >= engine.opened_at:
+                if place >= partition.opened_at:
                     continue
                 number, priority, sleep = at_place(key, raw, place)
-                if not engine.backlog.counts(key):
+                if not partition.backlog.counts(key):
                     continue
                 if sleep is not Sleep.NO:
                     if sleep is Sleep.HOLDS:
-                        engine.sleeps(ordering_key, number)
+                        partition.sleeps(ordering_key, number)
                     continue
-                if ordering_key in engine.asleep:
-                    engine.enter(ordering_key)
+                if ordering_key in partition.asleep:
+                    partition.enter(ordering_key)
                     continue
-                if engine.entrance.find(ordering_key, priority):
+                if partition.concurrency_gate.find(ordering_key, priority):
                     continue
-                if line is not None and line.key != ordering_key:
-                    line.listed()
+                if queue is not None and queue.key != ordering_key:
+                    queue.listed()
                 # Not the same object as before if all that was found was driven meanwhile.
-                line = engine.line(ordering_key)
-                engine.backlog.enter(line)
-                line.found(place, number, priority)
-                found[line] = None
-            await _wake(engine, list(found))
+                queue = partition.queue(ordering_key)
+                partition.backlog.enter(queue)
+                queue.found(place, number, priority)
+                found[queue] = None
+            await _wake(partition, list(found))
         if not places.more:
-            if line is not None:
-                line.listed()
-            engine.recovered = True
-            engine.counted.set()
+            if queue is not None:
+                queue.listed()
+            partition.recovered = True
+            partition.counted.set()
             return
         # Who was woken gets on meanwhile, and its worker serves the next.
         for _ in range(PASSES):

@@ -25,8 +25,8 @@ from keyrun.runtime.values import QuarantineCause, State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.run.run import Run
 
 
@@ -48,44 +48,44 @@ class QuarantinedKey:
 class Crashes:
     """Answers crashes, and knows the keys that are quarantined for them."""
 
-    def __init__(self, engine: "Engine", supervision: Supervision) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", supervision: Supervision) -> None:
+        self._partition = partition
         self._supervision = supervision
         self.quarantined: dict[str, QuarantinedKey] = {}
         self._last: tuple[str, int | None] = ("", None)
         """The key that crashed last, and the run whose turn it is there. The supervision decides
         about a crash before the next one is noted here."""
 
-    async def crashed(self, line: "Line", error: BaseException) -> bool:
+    async def crashed(self, queue: "KeyQueue", error: BaseException) -> bool:
         """Serving a line raised `error`. Says whether it is to be served again."""
-        engine = self._engine
-        if engine.actors.scope().cancel_called:
-            engine.actors.renew_scope()
+        partition = self._partition
+        if partition.actors.scope().cancel_called:
+            partition.actors.renew_scope()
         failure = store_failure(error)
         if failure is not None:
-            engine.fail(failure)
+            partition.fail(failure)
             return False
         try:
-            self._log_crash(line, error)
+            self._log_crash(queue, error)
             # What the run was driven in may be cancelled.
             with trio.CancelScope(shield=True):
-                await _restore(line)
-                self._last = line.key, await engine.ledger.head(line.key)
+                await _restore(queue)
+                self._last = queue.key, await partition.ledger.head(queue.key)
         except Exception as other:
             if store_failure(other) is not None:
-                engine.fail(other)
+                partition.fail(other)
             else:
-                said = f"the key {line.key!r} could not be put in order"
-                log_key(line.key, "key_crashed", said, error=other)
-        return engine.failure is None and not engine.draining
+                said = f"the key {queue.key!r} could not be put in order"
+                log_key(queue.key, "key_crashed", said, error=other)
+        return partition.failure is None and not partition.draining
 
-    def _log_crash(self, line: "Line", error: BaseException) -> None:
+    def _log_crash(self, queue: "KeyQueue", error: BaseException) -> None:
         run_id, workflow, at = "", None, ""
-        if line.head is not None:
-            run_id, _, workflow = line.head.submission.about
+        if queue.head is not None:
+            run_id, _, workflow = queue.head.submission.about
             at = f", at {workflow} run {run_id}"
-        said = f"serving the key {line.key!r} failed{at}, and the others go on: {named(error)}"
-        log_key(line.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
+        said = f"serving the key {queue.key!r} failed{at}, and the others go on: {named(error)}"
+        log_key(queue.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
 
     def quarantine(self, key: str, error: BaseException) -> None:
         """The actor of a key has crashed too often."""
@@ -98,14 +98,14 @@ class Crashes:
         held = QuarantinedKey(reason, number if crashed == key else None)
         self.quarantined[key] = held
         if held.number is not None:
-            self._engine.runs.report_end(held.number, held.standing)
+            self._partition.runs.report_end(held.number, held.standing)
         self._tell(EventKind.KEY_QUARANTINED, key, reason)
         log_key(key, "key_quarantined", reason, error=error)
 
     def _tell(self, kind: EventKind, key: str, reason: str | None = None) -> None:
-        engine = self._engine
-        if engine.feed is not None:
-            emitter.key_changed(engine.feed, None, kind, key, reason)
+        partition = self._partition
+        if partition.feed is not None:
+            emitter.key_changed(partition.feed, None, kind, key, reason)
 
     def release(self, key: str) -> bool:
         """Serve a key again. Says whether it was quarantined."""
@@ -113,49 +113,49 @@ class Crashes:
             return False
         self._tell(EventKind.KEY_RELEASED, key)
         log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
-        return self._engine.actors.release(key)
+        return self._partition.actors.release(key)
 
 
-async def _restore(line: "Line") -> None:
+async def _restore(queue: "KeyQueue") -> None:
     """Forget what is in memory of a line: it is read again when the line is served."""
-    engine, run = line.engine, line.head
-    line.rewind()
+    partition, run = queue.partition, queue.head
+    queue.rewind()
     if run is None:
-        await engine.store.durable()
+        await partition.store.durable()
         return
     # Nobody drives it from here on, so that it can be cancelled like any other at rest.
-    engine.runs.move(run, Location.QUEUED)
+    partition.runs.move(run, Location.QUEUED)
     for _ in range(len(run.current)):
         # A step that was left without its slot being given back.
-        engine.slots.give()
+        partition.slots.give()
     run.current.clear()
     while True:
-        await engine.store.durable()
+        await partition.store.durable()
         standing = await _stored(run)
         if run.staged is None or run.staged.durable:
             break
-    if engine.runs.find(run.number) is not run:
+    if partition.runs.find(run.number) is not run:
         return
     if standing is not None and standing.state.terminal:
         # Its end was staged before the crash, and those who wait were not told.
         run.standing = standing
-        engine.run_ended(run)
+        partition.run_ended(run)
         return
-    engine.runs.remove(run)
+    partition.runs.remove(run)
     if not run.pending:
         run.pending = True
-        engine.backlog.enter(line)
+        partition.backlog.enter(queue)
     compensates = run.journal.undoing is not None or run.journal.undoable
     if standing is not None and standing.cancel_requested and not compensates:
         # The caller of `cancel` waits for the end, and nothing of the run is left to be stopped.
         run.standing = standing
         settle(run, State.CANCELLED)
-        engine.runs.move(run, Location.QUEUED)
+        partition.runs.move(run, Location.QUEUED)
 
 
 async def _stored(run: "Run") -> Standing | None:
     try:
-        return await run.engine.ledger.standing(run.number)
+        return await run.partition.ledger.standing(run.number)
     except StoreCorrupt:
         # Its turn comes again, and then it is set aside.
         return None

@@ -47,11 +47,11 @@ def what_keeps(run: "Run") -> str | None:
 
 def go_on(run: "Run", input_: bytes) -> None:
     """Stage that a run whose pass is over goes on with another input."""
-    engine, ledger, standing = run.engine, run.engine.ledger, run.standing
+    partition, ledger, standing = run.partition, run.partition.ledger, run.standing
     before = run.journal
-    if engine.children.used:
-        engine.children.left_alone(run)
-    group = run.staged = engine.commits.open_group()
+    if partition.children.used:
+        partition.children.left_alone(run)
+    group = run.staged = partition.commits.open_group()
     for sequence in range(1, before.next):
         group.delete("journal", ledger.entry(run.number, sequence))
     for step in run.memos:
@@ -61,18 +61,18 @@ def go_on(run: "Run", input_: bytes) -> None:
     continued = Continued(count, input_, standing.steps_done)
     run.journal = Journal()
     run.journal.continued = continued
-    fields = (int(Entry.CONTINUED), "", engine.wall(), *continued)
+    fields = (int(Entry.CONTINUED), "", partition.wall(), *continued)
     run.put("journal", ledger.entry(run.number, 0), *fields)
     standing.state = State.RUNNING
     standing.waiting_on = standing.step = None
     standing.attempt = 0
     if standing.patches is not None:
-        engine.unfinished.patched(run.submission, standing.patches, -1)
+        partition.unfinished.patched(run.submission, standing.patches, -1)
         standing.patches = None
     standing.fingerprint = run.workflow.fingerprint
     run.store_standing()
     run.compensators = None
     run.rewind()
-    if engine.feed is not None:
+    if partition.feed is not None:
         told = EventKind.RUN_CONTINUED, run.submission, standing
-        emitter.run_changed(engine.feed, run.staged, *told)
+        emitter.run_changed(partition.feed, run.staged, *told)

@@ -10,8 +10,8 @@ from keyrun.runtime.values import State
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queue import KeyQueue
 
 Rows = Sequence[tuple[bytes, bytes]]
 
@@ -27,55 +27,57 @@ class Stored(NamedTuple):
     state: bytes | None = None
 
 
-async def load(line: "Line", place: int, number: int) -> Run | None:
+async def load(queue: "KeyQueue", place: int, number: int) -> Run | None:
     """A run that is about to be driven, with all that it remembers; None if it has no business
     in the line any more."""
-    engine = line.engine
-    await engine.runs.settled(number)
-    key, store = engine.ledger.number(number), engine.store
+    partition = queue.partition
+    await partition.runs.settled(number)
+    key, store = partition.ledger.number(number), partition.store
     stored = Stored(
         number=number,
         submission=await store.get("runs", key),
         standing=await store.get("status", key),
         journal=await store.scan("journal", prefix=key),
-        memos=() if engine.memoless else await store.scan("memo", prefix=key),
+        memos=() if partition.memoless else await store.scan("memo", prefix=key),
     )
-    run = assemble(line, place, stored)
-    if run is not None and engine.signals.used:
-        await engine.signals.recall(run)
+    run = assemble(queue, place, stored)
+    if run is not None and partition.signals.used:
+        await partition.signals.recall(run)
     return run
 
 
-async def read_together(engine: "Engine", lines: "Sequence[Line]") -> "dict[Line, Stored]":
+async def read_together(
+    partition: "Partition", queues: "Sequence[KeyQueue]"
+) -> "dict[KeyQueue, Stored]":
     """What is stored of the first runs of lines. Nothing where runs were sent something, since not
     all of that is in the store."""
-    if engine.signals.used:
+    if partition.signals.used:
         return {}
-    numbers = [line.window[0][1] for line in lines]
-    keys = [engine.ledger.number(number) for number in numbers]
-    homes = [engine.ledger.line(line.key) for line in lines]
-    store = engine.store
+    numbers = [queue.window[0][1] for queue in queues]
+    keys = [partition.ledger.number(number) for number in numbers]
+    homes = [partition.ledger.key_prefix(queue.key) for queue in queues]
+    store = partition.store
     submissions = await store.get_many("runs", keys)
     standings = await store.get_many("status", keys)
     journals = await store.scan_each("journal", keys)
     nothing: list[Rows] = [()] * len(keys)
-    memos = nothing if engine.memoless else await store.scan_each("memo", keys)
-    states = {} if engine.stateless else await store.get_many("state", homes)
+    memos = nothing if partition.memoless else await store.scan_each("memo", keys)
+    states = {} if partition.stateless else await store.get_many("state", homes)
     return {
-        line: Stored(number, submissions.get(key), standings.get(key), *rows, states.get(home))
-        for line, number, key, home, rows in zip(
-            lines, numbers, keys, homes, zip(journals, memos, strict=True), strict=True
+        queue: Stored(number, submissions.get(key), standings.get(key), *rows, states.get(home))
+        for queue, number, key, home, rows in zip(
+            queues, numbers, keys, homes, zip(journals, memos, strict=True), strict=True
         )
     }
 
 
-def assemble(line: "Line", place: int, stored: Stored) -> Run | None:
+def assemble(queue: "KeyQueue", place: int, stored: Stored) -> Run | None:
     """A run from its records; None if it has no business in the line any more."""
-    engine, ledger = line.engine, line.engine.ledger
+    partition, ledger = queue.partition, queue.partition.ledger
     key = ledger.number(stored.number)
     if stored.submission is None:
-        engine.store.open_group().delete("queue", line.place(place))
-        line.started()
+        partition.store.open_group().delete("queue", queue.place(place))
+        queue.started()
         return None
     submission = ledger.read_submission(key, stored.submission)
     standing = None
@@ -83,8 +85,8 @@ def assemble(line: "Line", place: int, stored: Stored) -> Run | None:
         standing = ledger.read_standing(key, stored.standing)
         if standing.state.terminal:
             return None
-    workflow = engine.registry.find(submission.workflow, submission.version)
-    run = Run(engine, line, submission, standing or Standing(), workflow)
+    workflow = partition.registry.find(submission.workflow, submission.version)
+    run = Run(partition, queue, submission, standing or Standing(), workflow)
     run.standing.place = place
     run.seen = run.standing.state is State.RUNNING
     take_in(run, stored.journal, stored.memos)
@@ -93,12 +95,12 @@ def assemble(line: "Line", place: int, stored: Stored) -> Run | None:
 
 async def recall(run: Run) -> None:
     """Take in what a run remembers."""
-    engine, prefix = run.engine, run.record
-    store = engine.store
+    partition, prefix = run.partition, run.record
+    store = partition.store
     journal = await store.scan("journal", prefix=prefix)
-    take_in(run, journal, () if engine.memoless else await store.scan("memo", prefix=prefix))
-    if engine.signals.used:
-        await engine.signals.recall(run)
+    take_in(run, journal, () if partition.memoless else await store.scan("memo", prefix=prefix))
+    if partition.signals.used:
+        await partition.signals.recall(run)
 
 
 def take_in(run: Run, journal: Rows, memos: Rows) -> None:

@@ -41,7 +41,7 @@ def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
         run.write(Entry.NOTE, "", "quarantined", reason)
     run.store_standing()
     _hold(run)
-    feed = run.engine.feed
+    feed = run.partition.feed
     if feed is not None:
         kind = EventKind.RUN_QUARANTINED
         emitter.run_changed(feed, run.staged, kind, run.submission, standing, reason)
@@ -118,4 +118,4 @@ def _notify(run: "Run") -> None:
     """The quarantine is durable."""
     if run.standing.state is State.QUARANTINED:
         # A copy: a redrive changes the status of the run before the callers have read it.
-        run.engine.runs.report_end(run.number, attrs.evolve(run.standing))
+        run.partition.runs.report_end(run.number, attrs.evolve(run.standing))

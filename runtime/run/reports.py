@@ -53,7 +53,7 @@ def of_step(run: "Run", current: "CurrentStep", percent: float, message: str) ->
         _take(run, current)
     else:
         with suppress(trio.RunFinishedError):
-            run.engine.token.run_sync_soon(_take_if_possible, run, current)
+            run.partition.token.run_sync_soon(_take_if_possible, run, current)
 
 
 def _take_if_possible(run: "Run", current: "CurrentStep") -> None:
@@ -66,26 +66,26 @@ def _take(run: "Run", current: "CurrentStep") -> None:
     report = current.progress
     if report is None or current.over:
         return
-    report.at = run.engine.wall()
+    report.at = run.partition.wall()
     # While an attempt has waited for nothing, nobody could see its report anyway.
     if current.until is not None:
         store(run, current)
-        if run.engine.feed is not None:
-            emitter.step_progress(run.engine.feed, run, current, report)
+        if run.partition.feed is not None:
+            emitter.step_progress(run.partition.feed, run, current, report)
 
 
 def store(run: "Run", current: "CurrentStep") -> None:
     """Stage what an attempt said last."""
     report = current.progress
     assert report is not None
-    key = run.engine.ledger.step(run.number, current.step)
+    key = run.partition.ledger.step(run.number, current.step)
     _stage(run, key, current.step, current.attempt, report)
 
 
 def _stage(run: "Run", key: bytes, step: str, attempt: int, report: Report) -> None:
     # Straight into the group: no step has to wait for the commit of a report.
     fields = step, attempt, report.percent, report.message, report.at
-    run.engine.commits.open_group().tables["reports"][key] = seal("reports", key, fields)
+    run.partition.commits.open_group().tables["reports"][key] = seal("reports", key, fields)
 
 
 def of_run(run: "Run", percent: float, message: str) -> None:
@@ -95,8 +95,8 @@ def of_run(run: "Run", percent: float, message: str) -> None:
         return
     if run.reported is not None and run.reported.said == report.said:
         return
-    report.at = run.engine.wall()
+    report.at = run.partition.wall()
     run.reported = report
     _stage(run, run.record, "", 0, report)
-    if run.engine.feed is not None:
-        emitter.run_progress(run.engine.feed, run, report)
+    if run.partition.feed is not None:
+        emitter.run_progress(run.partition.feed, run, report)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
     from keyrun.runtime.graphs.frontier import Frontier
     from keyrun.runtime.graphs.output_limit import Allowance
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.runtime.policies.checkpoint import Cadence
-    from keyrun.runtime.queue.key_queue import Line
+    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.run.reports import Report
     from keyrun.runtime.steps.current_step import CurrentStep
     from keyrun.runtime.waiting.eviction import Eviction
@@ -51,17 +51,17 @@ class Run:
         "current",
         "deadline",
         "decision",
-        "engine",
         "eviction",
         "frontier",
         "inbox",
         "journal",
-        "line",
         "location",
         "memos",
         "number",
         "parked",
+        "partition",
         "pending",
+        "queue",
         "record",
         "reported",
         "scope",
@@ -83,19 +83,19 @@ class Run:
 
     def __init__(
         self,
-        engine: "Engine",
-        line: "Line",
+        partition: "Partition",
+        queue: "KeyQueue",
         submission: Submission,
         standing: Standing,
         workflow: "Workflow[Any, Any] | None",
     ) -> None:
-        self.engine = engine
-        self.line = line
+        self.partition = partition
+        self.queue = queue
         self.submission = submission
         self.standing = standing
         self.workflow: Any = workflow
         self.number = submission.number
-        self.record = engine.ledger.number(submission.number)
+        self.record = partition.ledger.number(submission.number)
         """The key of its records; those of its journal begin with it."""
         self.journal = Journal()
         self.memos: dict[str, bytes] = {}
@@ -164,17 +164,17 @@ class Run:
 
     def put(self, table: str, key: bytes, *fields: Any) -> None:
         """Stage a record of this run."""
-        group = self.staged = self.engine.commits.open_group()
+        group = self.staged = self.partition.commits.open_group()
         group.tables[table][key] = seal(table, key, fields)
 
     def delete(self, table: str, key: bytes) -> None:
         """Stage the removal of a record of this run."""
-        group = self.staged = self.engine.commits.open_group()
+        group = self.staged = self.partition.commits.open_group()
         group.tables[table][key] = None
 
     def write(self, entry: Entry, ident: str, *fields: Any) -> None:
         """Stage a journal entry."""
-        self.enter((int(entry), ident, self.engine.wall(), *fields))
+        self.enter((int(entry), ident, self.partition.wall(), *fields))
 
     def enter(self, fields: tuple[Any, ...]) -> None:
         """Stage the fields of a journal entry: its kind, what it is about, when, and the rest."""
@@ -182,7 +182,7 @@ class Run:
         sequence = journal.next
         journal.next = sequence + 1
         key = self.record + SEQUENCE.pack(sequence)
-        commits = self.engine.commits
+        commits = self.partition.commits
         group = self.staged = commits.open_group() if commits.attentive else commits.group
         group.tables["journal"][key] = seal("journal", key, fields)
 
@@ -190,16 +190,16 @@ class Run:
         """Stage how the run stands."""
         standing = self.standing
         if standing.fingerprint != self.counted:
-            self.engine.unfinished.started(self)
+            self.partition.unfinished.started(self)
         standing.journal_next = self.journal.next
         standing.summary = summary
         self.put("status", self.record, *standing.fields())
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""
-        self.engine.memoless = False
+        self.partition.memoless = False
         self.memos[step] = encoded
-        self.put("memo", self.engine.ledger.step(self.number, step), step, encoded)
+        self.put("memo", self.partition.ledger.step(self.number, step), step, encoded)
 
     def compensated_by(self, ident: str, step: "StepFunction[..., Any]") -> None:
         """Remember how a step is to be undone."""
@@ -231,22 +231,22 @@ class Run:
         if not self.waits:
             self.waits = {}
         assert isinstance(self.waits, dict)
-        standing, engine = self.standing, self.engine
+        standing, partition = self.standing, self.partition
         self.parked += 1
         self.waits[wait] = None
         standing.waiting_on = waiting_on(list(self.waits))
         standing.state = State.WAITING
         self.store_standing()
-        engine.keep_time()
-        if engine.feed is not None:
+        partition.keep_time()
+        if partition.feed is not None:
             delay = None if wait.until == inf else wait.until - trio.current_time()
-            emitter.run_waits(engine.feed, self, wait.label, delay)
+            emitter.run_waits(partition.feed, self, wait.label, delay)
         self.begin()
         self.leave_if_asked()
         try:
             # When to go on is on the disk before the wait begins.
             await self.gate()
-            engine.parking.consider(self)
+            partition.eviction.consider(self)
             with trio.move_on_at(wait.until):
                 await wait.event.wait()
         finally:
@@ -260,8 +260,8 @@ class Run:
         if self.unwinding is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
-        if engine.feed is not None:
-            emitter.run_goes_on(engine.feed, EventKind.RUN_RESUMED, self)
+        if partition.feed is not None:
+            emitter.run_goes_on(partition.feed, EventKind.RUN_RESUMED, self)
 
     @property
     def letters(self) -> Inbox:
@@ -300,7 +300,7 @@ class Run:
     def going(self) -> bool:
         """Whether nothing ends the pass from outside."""
         ended = self.unwinding is not None or self.scope.cancel_called
-        return not ended and self.engine.failure is None
+        return not ended and self.partition.failure is None
 
     @property
     def shielded(self) -> bool:
@@ -313,7 +313,7 @@ class Run:
         if nothing can go on."""
         if self.standing.cancel_requested and not self.undoing:
             self.unwind(Unwind.CANCEL)
-        elif self.engine.failure is not None or (self.engine.draining and not self.current):
+        elif self.partition.failure is not None or (self.partition.draining and not self.current):
             self.unwind(Unwind.LEAVE)
 
     async def hold(self) -> None:
@@ -324,10 +324,10 @@ class Run:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
         resumed = self.resumed
-        if self.line.entering:
-            self.line.entered()
+        if self.queue.entering:
+            self.queue.entered()
         self.parked += 1
-        self.engine.parking.consider(self)
+        self.partition.eviction.consider(self)
         try:
             await resumed.wait()
         finally:
@@ -337,12 +337,12 @@ class Run:
         """It no longer waits to be started."""
         if self.pending:
             self.pending = False
-            self.line.started()
+            self.queue.started()
 
     @property
     def held(self) -> bool:
         """Whether somebody paused the run, its key, or everything."""
-        return self.standing.paused or self.line.paused or self.engine.paused
+        return self.standing.paused or self.queue.paused or self.partition.paused
 
     @property
     def stopped(self) -> bool:
@@ -350,8 +350,8 @@ class Run:
         return (
             self.standing.paused
             or (self.standing.cancel_requested and not self.undoing)
-            or self.line.paused
-            or self.engine.stopped
+            or self.queue.paused
+            or self.partition.stopped
         )
 
     def resume(self) -> None:
@@ -359,11 +359,11 @@ class Run:
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None
-        self.line.wake()
+        self.queue.wake()
 
     def status(self) -> RunStatus:
         """How it stands, also where that is not stored yet."""
-        status = self.engine.reading.status_of(self.submission, self.standing)
+        status = self.partition.reading.status_of(self.submission, self.standing)
         if self.standing.state.terminal or self.standing.cancel_requested:
             return status
         if self.current:

@@ -100,7 +100,7 @@ class Scope:
         if self.memory.outcome is None and not self._exact:
             self._exact = exactly
             due, length = self._timer
-            rest = min(due - self._branch.run.engine.steady(), length)
+            rest = min(due - self._branch.run.partition.steady(), length)
             self._limit.deadline = trio.current_time() + (rest if exactly else max(rest, GRACE))
 
     @property
@@ -142,7 +142,7 @@ class Scope:
         memory = self.memory = journal.memory(ident)
         if memory.retry is None and memory.outcome is None:
             memory.call = Call.SCOPE
-            memory.retry = (run.engine.steady() + self._seconds, self._seconds)
+            memory.retry = (run.partition.steady() + self._seconds, self._seconds)
             run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
         journal.scopes[ident] = self

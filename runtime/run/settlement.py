@@ -20,11 +20,11 @@ def settle(
     dead: bool = False,
 ) -> None:
     """Stage the end of a run: its terminal record, its place freed, the hook's turn."""
-    engine, standing, ledger = run.engine, run.standing, run.engine.ledger
+    partition, standing, ledger = run.partition, run.standing, run.partition.ledger
     standing.state = state
     standing.result = result
     standing.reason = reason
-    standing.ended_at = engine.wall()
+    standing.ended_at = partition.wall()
     standing.waiting_on = standing.quarantine = None
     if failure is not None:
         standing.failure = failure
@@ -45,14 +45,14 @@ def settle(
         standing.summary = summarize(run)
         if standing.summary is None:
             standing.journal_next = None
-    group = run.staged = engine.commits.open_group()
+    group = run.staged = partition.commits.open_group()
     tables, record = group.tables, run.record
     fields = standing.fields()
     tables["status"][record] = seal("status", record, fields)
     if standing.place is not None:
-        tables["queue"][run.line.place(standing.place)] = None
+        tables["queue"][run.queue.place(standing.place)] = None
     elif run.submission.delay:
-        engine.delays.remove(group, run.submission)
+        partition.delays.remove(group, run.submission)
     berth = standing.berth
     if berth is not None and berth.due is not None:
         group.delete("timers", ledger.timed(berth.due, run.number))
@@ -62,25 +62,25 @@ def settle(
             if signal.signal_id is not None:
                 # A repeat is told that the run has ended: it was not taken.
                 group.delete("sent", ledger.step(run.number, signal.signal_id))
-    if engine.children.used:
+    if partition.children.used:
         if run.submission.parent is not None and standing.generation == 1:
             # Of what a redrive makes of it nobody is told: they have gone on.
-            engine.children.ended(run.submission, standing, group)
-        engine.children.left_alone(run)
+            partition.children.ended(run.submission, standing, group)
+        partition.children.left_alone(run)
     ended = ledger.timed(standing.ended_at, run.number)
     tables["ended"][ended] = seal_empty("ended", ended)
     if dead:
         tables["dead"][record] = sealed("dead", record, standing.ended_at)
-    if engine.outbox.collecting:
-        engine.outbox.put(group, run.submission, fields)
+    if partition.outbox.collecting:
+        partition.outbox.put(group, run.submission, fields)
     if failure is not None:
         group.when_durable(_log_failure, run, state, failure, dead)
-    if engine.feed is not None:
-        emitter.run_ended(engine.feed, run)
-    if engine.instances is not None:
-        engine.instances.left(group, run)
-    engine.unfinished.ended(run.submission, run.counted, standing.patches)
-    group.when_durable(engine.run_ended, run)
+    if partition.feed is not None:
+        emitter.run_ended(partition.feed, run)
+    if partition.instances is not None:
+        partition.instances.left(group, run)
+    partition.unfinished.ended(run.submission, run.counted, standing.patches)
+    group.when_durable(partition.run_ended, run)
     group.hasten()
     if run.pending:
         run.begin()

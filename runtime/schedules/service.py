@@ -29,7 +29,7 @@ from keyrun.storage.record import unseal
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 WINDOW = 256
@@ -52,11 +52,11 @@ def firing_id(schedule_id: str, at: float) -> str:
 class Schedules:
     """The schedules of a runtime."""
 
-    def __init__(self, engine: "Engine", keep: float) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", keep: float) -> None:
+        self._partition = partition
         self._keep = keep
         """Seconds for which one is known that will not fire any more."""
-        self._clock = WallClock(engine.wall)
+        self._clock = WallClock(partition.wall)
         self._horizon = 0.0
         """What was due earlier and did not fire has been missed: nobody was there, or the clock
         was set forward."""
@@ -72,16 +72,16 @@ class Schedules:
         """Fire from here on, for as long as the runtime is open."""
         if not self._begun:
             self._begun = True
-            self._engine.start(self.run)
+            self._partition.start(self.run)
 
     async def put(self, schedule_id: str, plan: Plan, *, paused: bool) -> Schedule:
         """Make a schedule, or give one that is there another plan."""
         old = await self._current(schedule_id)
         if old is not None and old.plan == plan:
             if schedule_id in self._staged:
-                await self._engine.store.durable()
+                await self._partition.store.durable()
             return old
-        now = self._engine.wall()
+        now = self._partition.wall()
         if old is not None and old.plan.when == plan.when:
             new = attrs.evolve(old, plan=plan, problem=None)
             if old.problem is not None:
@@ -104,11 +104,11 @@ class Schedules:
             return False
         new = attrs.evolve(old, paused=paused)
         if not paused:
-            now = self._engine.wall()
+            now = self._partition.wall()
             if not isinstance(old.plan.when, Once):
                 new = attrs.evolve(new, next=old.plan.when.following(now, old.created))
             new = attrs.evolve(new, since=now, problem=None)
-        await self._stage(old, self._placed(new, self._engine.wall())).wait()
+        await self._stage(old, self._placed(new, self._partition.wall())).wait()
         return True
 
     async def delete(self, schedule_id: str) -> bool:
@@ -124,7 +124,7 @@ class Schedules:
         what takes its place."""
         if schedule_id in self._staged:
             return self._staged[schedule_id]
-        ledger = self._engine.ledger
+        ledger = self._partition.ledger
         fields = await ledger.get("schedules", ledger.name(schedule_id))
         if schedule_id in self._staged:
             return self._staged[schedule_id]
@@ -144,15 +144,15 @@ class Schedules:
 
     def _key(self, schedule: Schedule) -> bytes | None:
         due = schedule.due
-        return None if due is None else due_key(self._engine.ledger, due, schedule.schedule_id)
+        return None if due is None else due_key(self._partition.ledger, due, schedule.schedule_id)
 
     def _stage(self, old: Schedule, new: Schedule | None) -> "Group":
         """Have one take the place of the other, in the group that is open."""
-        self._engine.check_open()
+        self._partition.check_open()
         self.begin()
-        ledger, schedule_id = self._engine.ledger, old.schedule_id
+        ledger, schedule_id = self._partition.ledger, old.schedule_id
         record = ledger.name(schedule_id)
-        group = self._engine.store.open_group()
+        group = self._partition.store.open_group()
         if (key := self._key(old)) is not None:
             group.delete("firings", key)
         if new is None:
@@ -162,7 +162,7 @@ class Schedules:
             if (key := self._key(new)) is not None:
                 group.put("firings", key, sealed("firings", key, new.counted))
         # Which clock the due times are of must be known to the next process.
-        self._engine.keep_time()
+        self._partition.keep_time()
         self._changes += 1
         self._staged[schedule_id] = new
         group.when_durable(self._durable, schedule_id, new)
@@ -176,7 +176,7 @@ class Schedules:
 
     async def run(self) -> None:
         """Fire for ever."""
-        await self._engine.counted.wait()
+        await self._partition.counted.wait()
         self._horizon, _ = self._clock.look()
         await self._opened(self._horizon)
         await self._loop.run()
@@ -184,14 +184,14 @@ class Schedules:
     async def _fire_due(self) -> float:
         """Fire the schedules that are due. Return when the next one is due, or when to look at the
         wall clock again."""
-        engine = self._engine
-        if engine.closed:
+        partition = self._partition
+        if partition.closed:
             return inf
         self._first = NEVER
-        rows = await engine.store.scan("firings", prefix=engine.ledger.prefix, limit=WINDOW)
+        rows = await partition.store.scan("firings", prefix=partition.ledger.prefix, limit=WINDOW)
         keys = [key for key, _ in rows]
         if keys:
-            self._first, _ = split_due(engine.ledger, keys[0])
+            self._first, _ = split_due(partition.ledger, keys[0])
         now, jump = self._clock.look()
         if jump > 0:
             self._horizon = now
@@ -202,15 +202,15 @@ class Schedules:
             rest = inf if self._first >= NEVER else min(LOOK, self._first - now)
             return trio.current_time() + rest
         for key in keys:
-            if split_due(engine.ledger, key)[0] <= now:
+            if split_due(partition.ledger, key)[0] <= now:
                 await self._turn(key, now)
-        await engine.store.durable()
+        await partition.store.durable()
         return NOW
 
     async def _opened(self, now: float) -> None:
         """What could not start its run may find its workflow by now, and the clock may have been
         set back since: those that count seconds are as far away as they were."""
-        set_back = self._engine.set_back
+        set_back = self._partition.set_back
         async for due, counted, schedule in self._indexed():
             if counted or due >= NEVER:
                 placed = self._placed(schedule, now)
@@ -227,10 +227,10 @@ class Schedules:
 
     async def _indexed(self) -> "AsyncIterator[tuple[float, bool, Schedule]]":
         """All that the index has: when it is due, whether it counts seconds, and what it is."""
-        engine = self._engine
-        async for rows in engine.ledger.pages("firings", size=WINDOW):
+        partition = self._partition
+        async for rows in partition.ledger.pages("firings", size=WINDOW):
             for key, raw in rows:
-                due, schedule_id = split_due(engine.ledger, key)
+                due, schedule_id = split_due(partition.ledger, key)
                 try:
                     (counted,) = unseal("firings", key, raw)
                     schedule = await self._current(schedule_id)
@@ -239,11 +239,11 @@ class Schedules:
                     continue
                 if schedule is not None and self._key(schedule) == key:
                     yield due, counted, schedule
-            await engine.store.durable()
+            await partition.store.durable()
 
     async def _turn(self, key: bytes, now: float) -> None:
         """Do what is due according to one key of the index."""
-        _, schedule_id = split_due(self._engine.ledger, key)
+        _, schedule_id = split_due(self._partition.ledger, key)
         while True:
             changes = self._changes
             try:
@@ -252,7 +252,7 @@ class Schedules:
                 logger.error("the schedule %s is damaged and does not fire: %s", schedule_id, error)
                 schedule = None
             if schedule is None or self._key(schedule) != key:
-                self._engine.store.open_group().delete("firings", key)
+                self._partition.store.open_group().delete("firings", key)
                 return
             if schedule.next is None:
                 self._stage(schedule, None)
@@ -261,7 +261,7 @@ class Schedules:
             if changes == self._changes:
                 break
         if submission is not None:
-            self._engine.admission.admit(submission)
+            self._partition.admission.admit(submission)
             moved = attrs.evolve(moved, last_number=submission.number)
         self._stage(schedule, moved)
 
@@ -286,7 +286,7 @@ class Schedules:
             return attrs.evolve(moved, skipped=moved.skipped + 1), None
         try:
             submission = self._describe(schedule, at)
-            known = await self._engine.admission.known(submission)
+            known = await self._partition.admission.known(submission)
         except _CANNOT_START as error:
             logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, error)
             return attrs.evolve(schedule, due=NEVER, problem=str(error)), None
@@ -299,11 +299,11 @@ class Schedules:
         return attrs.evolve(moved, fired=moved.fired + 1), submission
 
     def _describe(self, schedule: Schedule, at: float) -> Submission:
-        engine, plan = self._engine, schedule.plan
-        workflow = engine.registry.latest(plan.workflow)
-        submission = engine.admission.describe(
+        partition, plan = self._partition, schedule.plan
+        workflow = partition.registry.latest(plan.workflow)
+        submission = partition.admission.describe(
             workflow,
-            engine.codec.decode(plan.input, workflow.input_type),
+            partition.codec.decode(plan.input, workflow.input_type),
             plan.key,
             firing_id(schedule.schedule_id, at),
             None,  # those of the plan were checked when it was made
@@ -322,9 +322,9 @@ class Schedules:
         """Whether a run has not ended."""
         if number is None:
             return False
-        engine = self._engine
-        if engine.runs.live(number) or engine.runs.changing(number) is Change.REDRIVE:
+        partition = self._partition
+        if partition.runs.live(number) or partition.runs.changing(number) is Change.REDRIVE:
             return True
         # A damaged one is quarantined, and has not ended.
-        state = await engine.reading.state(number)
+        state = await partition.reading.state(number)
         return state is not None and not state.terminal

@@ -34,7 +34,7 @@ async def announce(run: Run, current: CurrentStep) -> bool:
     """After a crash: have it on the disk that an attempt begins before it does, so that one which
     ends the process at once is found, too. Says whether it may begin. With a slot of its own
     meanwhile: no more shall be announced at a time than could run."""
-    slots = run.engine.slots
+    slots = run.partition.slots
     slots.free -= 1
     try:
         current.mark()
@@ -72,7 +72,7 @@ async def attempts(
         return await run.rehearse(step, ident)
     while True:
         if memory.retry is not None:
-            await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.engine.steady()))
+            await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.partition.steady()))
             memory.retry = None
         attempt = _try(branch, step, ident, memory, args, kwargs, started)
         if step.guarded:
@@ -96,7 +96,7 @@ async def _try(
 ) -> Any:
     """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
     run = branch.run
-    engine = run.engine
+    partition = run.partition
     if started is None:
         if run.staged is not None and not run.staged.durable:
             await run.staged.wait()
@@ -109,8 +109,8 @@ async def _try(
         if once or memory.interruptions_alone >= limit:
             raise interrupted(run, ident, memory, at_most_once=once)
     if suspect:
-        await engine.suspects.acquire()
-    slots = engine.slots
+        await partition.suspects.acquire()
+    slots = partition.slots
     try:
         if started is not None and started[0].until is not None:
             pass  # it has its slot
@@ -119,7 +119,7 @@ async def _try(
         else:
             rank = step.set.priority
             guarded_still = step.guarded and started is None
-            turnstile = engine.turnstiles.of(step) if guarded_still else None
+            turnstile = partition.turnstiles.of(step) if guarded_still else None
             if turnstile is not None:
                 turnstile.set_back()
             await slots.take(run.submission.priority if rank is None else rank)
@@ -130,7 +130,9 @@ async def _try(
             current, done = started
         else:
             timeout = step.timeout_in(run.submission.limits)
-            current = CurrentStep(run, ident, memory.attempts + 1, engine.wall(), suspect, timeout)
+            current = CurrentStep(
+                run, ident, memory.attempts + 1, partition.wall(), suspect, timeout
+            )
             done = None
         try:
             if step.careful or suspect or run.careful:
@@ -150,9 +152,9 @@ async def _try(
             current.over = True
             if ran:
                 run.careful = False
-            if run.line.holder is current:
-                run.line.holder = None
-            leaves = run.unwinding is Unwind.LEAVE or engine.failure is not None
+            if run.queue.holder is current:
+                run.queue.holder = None
+            leaves = run.unwinding is Unwind.LEAVE or partition.failure is not None
             cut = ran and memory.attempts < current.attempt and leaves
             # A drain, or a store that failed, cuts off what may run once and leaves the mark: it
             # was begun.
@@ -166,7 +168,7 @@ async def _try(
                 slots.free += 1
     finally:
         if suspect:
-            engine.suspects.release()
+            partition.suspects.release()
 
 
 async def _attempt(

@@ -137,13 +137,13 @@ class CurrentStep:
         """Seconds since it began, by the clock that does not jump where that was looked at."""
         if self.until is not None and self.until < inf:
             return trio.current_time() - self.until + self.timeout
-        return max(0.0, self._run.engine.wall() - self.begun)
+        return max(0.0, self._run.partition.wall() - self.begun)
 
     def wait_begins(self) -> None:
         """What was started with no more ado than a call has to wait: it takes the slot that nobody
         can have taken meanwhile."""
         run = self._run
-        run.engine.slots.free -= 1
+        run.partition.slots.free -= 1
         run.current[self.step] = self
         self.start()
 
@@ -155,8 +155,8 @@ class CurrentStep:
             # It was announced before it had anything to say.
             reports.store(run, self)
         self.mark()
-        if run.engine.feed is not None:
-            emitter.step_started(run.engine.feed, run, self)
+        if run.partition.feed is not None:
+            emitter.step_started(run.partition.feed, run, self)
         run.timed = True
         run.scope.deadline = start_clock(run, self)
 
@@ -169,7 +169,7 @@ class CurrentStep:
                 # Whoever reads the store shall see that it runs; a run that never waits need not.
                 run.seen = True
                 run.store_standing()
-            key = run.engine.ledger.step(run.number, self.step)
+            key = run.partition.ledger.step(run.number, self.step)
             run.put("begun", key, self.step, self.attempt, self.begun, self.suspect)
             if self.progress is not None:
                 reports.store(run, self)
@@ -178,7 +178,7 @@ class CurrentStep:
         """Stage that the attempt is over."""
         run = self._run
         awaited = run.staged
-        key = run.engine.ledger.step(run.number, self.step)
+        key = run.partition.ledger.step(run.number, self.step)
         run.delete("begun", key)
         if self.progress is not None:
             run.delete("reports", key)
@@ -234,7 +234,7 @@ class CurrentStep:
             self._check()
             run = self._run
             keep = None if self.in_thread else self.store_memo
-            self._memo = Draft(run.engine.codec, run.memos.get(self.step, b""), keep)
+            self._memo = Draft(run.partition.codec, run.memos.get(self.step, b""), keep)
         return self._memo
 
     def store_memo(self) -> None:
@@ -259,7 +259,7 @@ class CurrentStep:
         step, in one commit, and dropped if the attempt fails."""
         if self._state is None:
             self._check()
-            self._state = self._run.line.borrow_state(self)
+            self._state = self._run.queue.borrow_state(self)
         return self._state
 
     def seal_state(self) -> None:

@@ -27,8 +27,8 @@ def start_clock(run: "Run", current: "CurrentStep") -> float:
         run.write(Entry.NOTE, current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
             run.journal.turn_entries += (run.journal.next - 1,)
-        if run.engine.feed is not None:
-            emitter.clamped(run.engine.feed, run, current, said)
+        if run.partition.feed is not None:
+            emitter.clamped(run.partition.feed, run, current, said)
         message = f"the timeout of step {current.step!r}, {said}"
         log(run, "timeout_clamped", message, current=current, level=INFO)
     return run.deadline

@@ -57,7 +57,7 @@ async def perform(
     here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
     gone on with as any other attempt.
     """
-    run, engine = branch.run, branch.run.engine
+    run, partition = branch.run, branch.run.partition
     # What `check` looks at, as far as it costs next to nothing.
     if (
         run.unwinding is not None
@@ -69,7 +69,7 @@ async def perform(
         branch.check()
     if run.pending:
         # From here on it waits for a slot, which is what the entrance counts.
-        engine.suspension.callback = None
+        partition.suspension.callback = None
     ident = branch.name(step.set.name)
     mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
     run.begun_steps += 1
@@ -100,24 +100,24 @@ async def perform(
     standing = run.standing
     if (
         not sprints
-        or not engine.slots.free
+        or not partition.slots.free
         # What `run.stopped` says.
         or standing.paused
         or standing.cancel_requested
-        or run.line.paused
-        or engine.stopped
+        or run.queue.paused
+        or partition.stopped
     ):
         memory = journal.remember(ident, mark)
         return await attempts(branch, step, ident, memory, args, kwargs)
     # What `step.timeout_in` says.
     timeout = limits.patience if step.patience is None else step.patience
-    current = CurrentStep(run, ident, 1, engine.wall(), False, timeout)
+    current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
     if run.careful and not await announce(run, current):
         memory = journal.remember(ident, mark)
         return await attempts(branch, step, ident, memory, args, kwargs)
     if run.pending:
         run.begin()
-    suspension = engine.suspension
+    suspension = partition.suspension
     done: Raised | Returned
     token = enter(current)
     suspension.callback = current.wait_begins
@@ -145,7 +145,7 @@ async def perform(
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """A number that tells other arguments, or None if they cannot be told."""
     try:
-        return crc32(run.engine.codec.canonical([list(args), kwargs]))
+        return crc32(run.partition.codec.canonical([list(args), kwargs]))
     except (TypeError, ValueError):
         return None
 
@@ -201,7 +201,7 @@ async def given_back(run: Run, ident: str, memory: Memory) -> None:
 def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> Any:
     """The journaled outcome of a call; halt if its type does not read it."""
     try:
-        return run.engine.codec.decode(payload, declared)
+        return run.partition.codec.decode(payload, declared)
     except BaseException as error:  # classes of the user may raise anything
         if is_fatal(error):
             raise

@@ -23,7 +23,7 @@ from keyrun.runtime.values import FailureKind, Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.runtime.run.run import Run
 
 
@@ -140,7 +140,7 @@ class Turnstile:
         self._left = trio.Event()
 
     def _tell(self, held: Held, waited: float, over: float | None) -> None:
-        feed = held.run.engine.feed
+        feed = held.run.partition.feed
         if feed is not None:
             emitter.backpressure(
                 feed,
@@ -266,8 +266,8 @@ class Turnstile:
             f"{self._quota.free if self._quota else {}} is free"
         )
         log(run, "starving", said)
-        if run.engine.feed is not None:
-            emitter.starving(run.engine.feed, run, self.step, waited, said)
+        if run.partition.feed is not None:
+            emitter.starving(run.partition.feed, run, self.step, waited, said)
 
     def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
         """A call that passed is over."""
@@ -295,8 +295,8 @@ class Turnstile:
 class Turnstiles:
     """Those of a runtime. Steps of the same function and the same policy share one."""
 
-    def __init__(self, engine: "Engine", resources: Resources | None) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", resources: Resources | None) -> None:
+        self._partition = partition
         self._parts: dict[tuple[Any, ...], Any] = {}
         self._quota = None if resources is None else Quota(resources)
         self.known: dict[tuple[Any, ...], Turnstile] = {}
@@ -351,7 +351,7 @@ class Turnstiles:
             f"{status.calls} calls failed"
         )
         logger.warning("%s", said, extra={"event": f"circuit_{status.state}", "step": status.step})
-        feed = self._engine.feed
+        feed = self._partition.feed
         if feed is not None:
             emitter.circuit_changed(feed, status, said)
 

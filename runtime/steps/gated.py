@@ -47,7 +47,7 @@ async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: M
     while run.stopped:
         await run.hold()
     rank = step.set.priority
-    turnstile = run.engine.turnstiles.of(step)
+    turnstile = run.partition.turnstiles.of(step)
     if turnstile.lacks:
         raise _impossible(run, ident, memory, turnstile.lacks)
     try:
@@ -83,6 +83,6 @@ def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> Step
 
 
 def _told(run: "Run", final: StepFailed, failure: Failure) -> StepFailed:
-    if run.engine.feed is not None:
-        emitter.step_failed(run.engine.feed, run, failure)
+    if run.partition.feed is not None:
+        emitter.step_failed(run.partition.feed, run, failure)
     return final

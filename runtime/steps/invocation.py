@@ -76,8 +76,8 @@ async def attempt(
     try:
         if branch.apart or step.set.shield:
             current.mark()
-            if run.engine.feed is not None:
-                emitter.step_started(run.engine.feed, run, current)
+            if run.partition.feed is not None:
+                emitter.step_started(run.partition.feed, run, current)
             current.shielded = step.set.shield
             with trio.CancelScope(shield=step.set.shield) as scope:
                 scope.deadline = start_clock(run, current)
@@ -104,10 +104,10 @@ async def _call(
 ) -> Any:
     if step.is_async:
         if step.set.asyncio:
-            return await run.engine.asyncio.call(step.function, args, kwargs)
+            return await run.partition.asyncio.call(step.function, args, kwargs)
         return await step.function(*args, **kwargs)
     current.in_thread = True
-    watched = None if step.set.abandon else run.engine.overruns.watch(run, current)
+    watched = None if step.set.abandon else run.partition.overruns.watch(run, current)
 
     def in_thread() -> Any:
         if watched is not None:
@@ -116,8 +116,8 @@ async def _call(
 
     try:
         return await trio.to_thread.run_sync(
-            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.engine.threads
+            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.partition.threads
         )
     finally:
         if watched is not None:
-            run.engine.overruns.returned(watched)
+            run.partition.overruns.returned(watched)

@@ -56,25 +56,25 @@ def stage_value(
     run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
 ) -> bytes:
     """Stage what a step returned, with what it made of the key's state: one commit."""
-    engine, ident = run.engine, current.step
-    held = run.line.holder is current
+    partition, ident = run.partition, current.step
+    held = run.queue.holder is current
     if held:
         current.seal_state()
-    payload = engine.codec.encode(value, step.declared)
+    payload = partition.codec.encode(value, step.declared)
     if run.allowance is not None:
         run.allowance.take(len(payload), ident)
-    now = engine.wall()
+    now = partition.wall()
     run.enter((_DONE, ident, now, _STEP, mark, current.attempt, current.begun, payload))
     current.over = True
     if held:
-        run.line.keep_state(run, current)
-        run.line.holder = None
+        run.queue.keep_state(run, current)
+        run.queue.holder = None
     if run.memos and ident in run.memos:
         del run.memos[ident]
-        run.delete("memo", engine.ledger.step(run.number, ident))
+        run.delete("memo", partition.ledger.step(run.number, ident))
     run.standing.steps_done += 1
-    if engine.feed is not None:
-        emitter.step_completed(engine.feed, run, current, now)
+    if partition.feed is not None:
+        emitter.step_completed(partition.feed, run, current, now)
     if run.cadence is not None:
         # After it was told: that waits for the commit, whoever else does not.
         run.cadence.step_done(run)
@@ -96,9 +96,9 @@ def failed(
         current.store_memo()
     except Exception as unfit:
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
-    policy = step.set.retry or run.workflow.retry or run.engine.retry
+    policy = step.set.retry or run.workflow.retry or run.partition.retry
     failure, again = _judge(run, step, current, error, policy)
-    feed, timed_out = run.engine.feed, issubclass(type(error), Overrun)
+    feed, timed_out = run.partition.feed, issubclass(type(error), Overrun)
     if not again:
         final = gave_up(run, ident, memory, failure, current.begun)
         if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
@@ -113,7 +113,7 @@ def failed(
         assert isinstance(error, TransientError)
         delay = max(delay, error.retry_after or 0.0)
     memory.failure = run.journal.last_failure = failure
-    memory.retry = (run.engine.steady() + delay, delay)
+    memory.retry = (run.partition.steady() + delay, delay)
     run.journal.retries += 1
     run.write(
         Entry.FAILED,
@@ -171,7 +171,7 @@ def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> 
         cause=memory.failure,
     )
     final = gave_up(run, ident, memory, failure)
-    feed = run.engine.feed
+    feed = run.partition.feed
     if feed is not None:
         if not at_most_once:
             emitter.limit_hit(feed, run, failure)

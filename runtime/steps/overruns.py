@@ -79,7 +79,7 @@ def _tell(watched: Watched) -> None:
         f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
         "still runs; slot and key stay held until it returns"
     )
-    feed = run.engine.feed
+    feed = run.partition.feed
     if feed is not None:
         emitter.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
     log(run, "step_overrun", said, current=current)

@@ -26,7 +26,7 @@ from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 IN_MEMORY = 1000
@@ -46,11 +46,11 @@ class Eviction(NamedTuple):
     """Whether it waits for nothing but to be resumed."""
 
 
-class Parking:
+class Evictor:
     """Knows the runs that wait in memory, and sends them away."""
 
-    def __init__(self, engine: "Engine", patience: float) -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition", patience: float) -> None:
+        self._partition = partition
         self._patience = patience
         self._since: dict[Run, float] = {}
         """Runs that wait, those that do so for the longest time first."""
@@ -61,7 +61,7 @@ class Parking:
         if not run.idle:
             return
         self._since.pop(run, None)
-        if self._yields(run) and run.line.others:
+        if self._yields(run) and run.queue.others:
             self.evict(run)
         elif self._patience < inf:
             self._since[run] = trio.current_time()
@@ -90,10 +90,10 @@ class Parking:
 
     def evict(self, run: Run) -> None:
         """Have a run leave memory, if all of it still waits."""
-        engine, standing = self._engine, run.standing
-        if engine.runs.find(run.number) is not run or not run.idle or engine.draining:
+        partition, standing = self._partition, run.standing
+        if partition.runs.find(run.number) is not run or not run.idle or partition.draining:
             return
-        if run.line.paused or engine.paused or standing.place is None or run.undoing:
+        if run.queue.paused or partition.paused or standing.place is None or run.undoing:
             return
         held = not run.waits
         if held and not standing.paused:
@@ -112,11 +112,11 @@ class Parking:
             sent=0 if run.inbox is None else run.inbox.last(),
             held=held,
         )
-        engine.runs.move(run, Location.EVICTING)
+        partition.runs.move(run, Location.EVICTING)
         run.unwind(Unwind.EVICT)
 
     def _until(self, run: Run) -> float:
-        late = trio.current_time() - self._engine.steady()
+        late = trio.current_time() - self._partition.steady()
         ends = [wait.until for wait in run.waits]
         ends += [scope.due + late for scope in run.journal.scopes.values()]
         return min([run.deadline, *ends])
@@ -130,19 +130,19 @@ class Parking:
         """A run that was about to leave ends instead."""
         if run.eviction is not None:
             run.eviction = None
-            self._engine.runs.move(run, Location.LIVE)
+            self._partition.runs.move(run, Location.LIVE)
 
     def left(self, run: Run) -> bool | None:
         """The workflow of a run was unwound: stage that it sleeps. Says whether its line goes on
         with the next; None if there is something to do after all."""
-        engine, standing = self._engine, run.standing
+        partition, standing = self._partition, run.standing
         leave, run.eviction = run.eviction, None
         assert leave is not None
         sent = () if run.inbox is None else run.inbox.signals
         resumed = leave.held and not standing.paused
         news = (one.channel for one in sent if one.sequence > leave.sent)
         if resumed or any(channel in leave.berth.channels for channel in news):
-            engine.runs.move(run, Location.LIVE)
+            partition.runs.move(run, Location.LIVE)
             run.rewind()
             return None
         place, due = standing.place, leave.berth.due
@@ -154,95 +154,95 @@ class Parking:
         from keyrun.runtime.inspect.progress import summarize
 
         run.store_standing(summarize(run))
-        engine.keep_time()
-        run.put("queue", run.line.place(place), *placed(run.submission, leave.sleep))
+        partition.keep_time()
+        run.put("queue", run.queue.place(place), *placed(run.submission, leave.sleep))
         if due is not None:
             length = max(0.0, leave.until - trio.current_time())
-            timer = engine.ledger.timed(due, run.number)
+            timer = partition.ledger.timed(due, run.number)
             run.put("timers", timer, run.key, place, due, length)
         group = run.staged
         assert group is not None
         run.submission.at_hand = False
         run.begin()
-        engine.runs.move(run, Location.EVICTED)
+        partition.runs.move(run, Location.EVICTED)
         group.when_durable(self._asleep, run, group, leave)
         if leave.sleep is Sleep.YIELDS:
             return True
-        run.line.lie_down(run)
+        run.queue.lie_down(run)
         return False
 
     def _asleep(self, run: Run, group: "Group", leave: Eviction) -> None:
-        engine = self._engine
+        partition = self._partition
         if run.staged is group:
-            engine.runs.remove(run)
+            partition.runs.remove(run)
         if leave.until < inf:
             due, place = leave.berth.due or 0.0, run.standing.place or 0
-            engine.timers.add(leave.until, due, run.number, run.key, place)
+            partition.timers.add(leave.until, due, run.number, run.key, place)
         if leave.sleep is Sleep.HOLDS:
-            line = engine.lines.get(run.key)
-            if line is not None and not line.awake:
-                line.doze()
+            queue = partition.queues.get(run.key)
+            if queue is not None and not queue.awake:
+                queue.doze()
 
     async def wake(
         self, number: int, key: str, place: int | None, due: float | None
     ) -> "Group | None":
         """Stage that a run is awake; None if it was not asleep. Nothing is awaited after that."""
-        engine = self._engine
-        if place is None or engine.runs.is_waking(number) or engine.runs.live(number):
+        partition = self._partition
+        if place is None or partition.runs.is_waking(number) or partition.runs.live(number):
             return None
-        record = engine.ledger.place(key, place)
+        record = partition.ledger.place(key, place)
         raw = self._leaving_now(number, record)
         if raw is None:
             staged = self._staged(number)
             while staged is not None:
                 # Its place is there or gone when that is durable; meanwhile somebody may end it.
-                await engine.store.durable(staged)
+                await partition.store.durable(staged)
                 staged = self._staged(number)
-            raw = await engine.store.get("queue", record)
-        if raw is None or engine.runs.is_waking(number) or engine.runs.live(number):
+            raw = await partition.store.get("queue", record)
+        if raw is None or partition.runs.is_waking(number) or partition.runs.live(number):
             return None
         there = at_place(record, raw, place)
         if there.number != number or there.sleep is Sleep.NO:
             return None
-        engine.runs.begin_waking(number)
-        group = engine.store.open_group()
+        partition.runs.begin_waking(number)
+        group = partition.store.open_group()
         group.put("queue", record, sealed("queue", record, number, int(there.priority)))
         if due is not None:
-            group.delete("timers", engine.ledger.timed(due, number))
+            group.delete("timers", partition.ledger.timed(due, number))
         group.when_durable(self._awake, number, key, place)
         return group
 
     def _staged(self, number: int) -> "Group | None":
         """What was changed of a run at rest and is not durable yet."""
-        resting = self._engine.runs.at_rest(number)
+        resting = self._partition.runs.at_rest(number)
         staged = None if resting is None else resting.staged
         return None if staged is None or staged.durable else staged
 
     def _leaving_now(self, number: int, record: bytes) -> bytes | None:
         """The place of a run that leaves memory in the group that is open: what wakes it goes into
         the same commit."""
-        resting, group = self._engine.runs.at_rest(number), self._engine.commits.group
+        resting, group = self._partition.runs.at_rest(number), self._partition.commits.group
         if resting is None or resting.staged is not group:
             return None
         return group.tables.get("queue", {}).get(record)
 
     def _awake(self, number: int, key: str, place: int) -> None:
-        engine = self._engine
-        if engine.runs.end_waking(number):
-            line = engine.line(key)
-            if engine.recovered or place >= engine.opened_at:
-                engine.backlog.enter(line)
+        partition = self._partition
+        if partition.runs.end_waking(number):
+            queue = partition.queue(key)
+            if partition.recovered or place >= partition.opened_at:
+                partition.backlog.enter(queue)
             else:
-                engine.backlog.woken(line, line.place(place))
-            line.wake_up(place, number)
+                partition.backlog.woken(queue, queue.place(place))
+            queue.wake_up(place, number)
 
     async def sleeps(self, number: int, key: str, place: int | None) -> bool:
         """Whether a run that is not driven sleeps, so that it does not count as one that waits to
         be started."""
-        if self._engine.runs.is_waking(number):
+        if self._partition.runs.is_waking(number):
             return True
         if place is None:
             return False
-        record = self._engine.ledger.place(key, place)
-        raw = await self._engine.store.get("queue", record)
+        record = self._partition.ledger.place(key, place)
+        raw = await self._partition.store.get("queue", record)
         return raw is not None and at_place(record, raw, place).sleep is not Sleep.NO

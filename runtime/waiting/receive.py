@@ -135,12 +135,12 @@ async def receive(
         if is_new:
             await branch.start_new(ident)
         if not memory.rank:
-            timer = None if timeout is None else (run.engine.steady() + timeout, timeout)
+            timer = None if timeout is None else (run.partition.steady() + timeout, timeout)
             memory.call, memory.channel, memory.fingerprint = call, channel, mark
             memory.retry = timer
             run.write(Entry.WAIT, ident, int(call), channel, timer)
             memory.rank = run.journal.next - 1
-        now = run.engine.steady()
+        now = run.partition.steady()
         wait = Wait(label, timer=memory.retry, now=now, channel=channel, rank=memory.rank)
         inbox.enter(ident, wait, run.journal)
         if wait.signal is None:
@@ -151,7 +151,7 @@ async def receive(
         memory.payload = [channel, None]
         if signal is not None:
             memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
-            run.engine.signals.take(run, signal)
+            run.partition.signals.take(run, signal)
         run.write(Entry.DONE, ident, int(call), mark, 1, None, memory.payload)
         run.journal.settled(ident, memory, Entry.DONE)
     except trio.Cancelled:

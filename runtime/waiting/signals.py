@@ -20,7 +20,7 @@ from keyrun.runtime.run.run import Run
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.storage.group import Group
 
 
@@ -36,8 +36,8 @@ class Delivery(StrEnum):
 class Signals:
     """Sends, and knows what is not durable yet."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self.used = False
         """Whether any run may have been sent anything."""
         self._staged: dict[int, dict[int, Signal]] = {}
@@ -48,8 +48,8 @@ class Signals:
 
     async def recover(self) -> None:
         """Look whether there is anything."""
-        prefix = self._engine.ledger.prefix
-        self.used = bool(await self._engine.store.scan("signals", prefix=prefix, limit=1))
+        prefix = self._partition.ledger.prefix
+        self.used = bool(await self._partition.store.scan("signals", prefix=prefix, limit=1))
 
     def staged(self, number: int) -> bool:
         """Return whether a signal to a run is being committed."""
@@ -62,9 +62,9 @@ class Signals:
 
     async def stored(self, number: int) -> list[Signal]:
         """What a run was sent and has not taken, in order, also what is only staged."""
-        engine = self._engine
+        partition = self._partition
         found: dict[int, Signal] = {}
-        for key, fields in await engine.ledger.scan("signals", engine.ledger.number(number)):
+        for key, fields in await partition.ledger.scan("signals", partition.ledger.number(number)):
             channel, payload, at, signal_id = fields
             sequence = int.from_bytes(key[-8:], "big")
             found[sequence] = Signal(
@@ -87,7 +87,7 @@ class Signals:
     ) -> Delivery:
         """Send something, and return when it is durable. `only_to` is the number of the run that it
         is for: another one that has its id by now is none that is known."""
-        engine = self._engine
+        partition = self._partition
         try:
             number, submission = await self._find(run_id)
         except RunEnded:
@@ -101,7 +101,7 @@ class Signals:
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
         delivered = await self._wake(number, submission, channel)
         ended = (await self._standing(number)).state.terminal
-        if ended or engine.runs.changing(number) is not None:
+        if ended or partition.runs.changing(number) is not None:
             # Another operation began, or the run ended, while it was being woken.
             return await self.send(
                 run_id, channel, payload, replace=replace, signal_id=signal_id, only_to=only_to
@@ -110,8 +110,8 @@ class Signals:
         sent = await self.stored(number) if replace else []
         old = [one for one in sent if one.channel == channel]
         # Nothing is awaited between here and the end of the staging.
-        run = engine.runs.live(number)
-        group = engine.store.open_group()
+        run = partition.runs.live(number)
+        group = partition.store.open_group()
         for one in old:
             self._remove(group, number, one, run)
         signal = self.stage(group, number, channel, payload, signal_id)
@@ -125,7 +125,7 @@ class Signals:
             delivered = True
             # Who waits for it mostly goes on before the commit begins, and takes it in the same.
             await trio.lowlevel.checkpoint()
-        await engine.store.durable(group)
+        await partition.store.durable(group)
         return Delivery.DELIVERED if delivered else Delivery.BUFFERED
 
     def begin_with(
@@ -143,20 +143,20 @@ class Signals:
 
     def _unhand(self, number: int, submission: Submission) -> None:
         """What a run was sent is in the store: it must not be driven from what is at hand."""
-        line = self._engine.lines.get(submission.key)
-        if line is not None:
-            line.forget_submission(number)
+        queue = self._partition.queues.get(submission.key)
+        if queue is not None:
+            queue.forget_submission(number)
 
     async def _find(self, run_id: str) -> tuple[int, Submission]:
         """The run to be sent something; raises if there is none, or it has ended."""
-        engine = self._engine
-        engine.check_open()
-        await engine.counted.wait()
-        number = await engine.runs.number_of(run_id)
-        submission = None if number is None else await engine.ledger.submission(number)
+        partition = self._partition
+        partition.check_open()
+        await partition.counted.wait()
+        number = await partition.runs.number_of(run_id)
+        submission = None if number is None else await partition.ledger.submission(number)
         if number is None or submission is None:
             raise _unknown(run_id)
-        known = engine.runs.find(number)
+        known = partition.runs.find(number)
         if known is not None and known.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await known.gate()
@@ -170,11 +170,11 @@ class Signals:
         return number, submission
 
     async def _standing(self, number: int) -> Standing:
-        engine = self._engine
-        known = engine.runs.find(number)
+        partition = self._partition
+        known = partition.runs.find(number)
         if known is not None:
             return known.standing
-        return await engine.ledger.standing(number) or Standing(place=number)
+        return await partition.ledger.standing(number) or Standing(place=number)
 
     async def _repeats(self, number: int, signal_id: str) -> bool:
         """Whether this was sent before; if that is not durable yet, wait for it."""
@@ -182,13 +182,15 @@ class Signals:
         if committing is not None:
             await committing.wait()
             return True
-        engine = self._engine
-        return await engine.store.get("sent", engine.ledger.step(number, signal_id)) is not None
+        partition = self._partition
+        return (
+            await partition.store.get("sent", partition.ledger.step(number, signal_id)) is not None
+        )
 
     async def _took(self, run_id: str, signal_id: str, only_to: int | None) -> bool:
         """Whether a run that has ended took this before: who repeats it need not send it to
         another."""
-        number = await self._engine.ledger.find(run_id)
+        number = await self._partition.ledger.find(run_id)
         if number is None or only_to not in (None, number):
             return False
         left = [one.signal_id for one in await self.stored(number)]
@@ -196,13 +198,13 @@ class Signals:
 
     async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
         """Wake a run that sleeps and waits for this. Says whether it did."""
-        engine = self._engine
+        partition = self._partition
         standing = await self._standing(number)
         berth = standing.berth
-        if berth is None or channel not in berth.channels or engine.runs.live(number):
+        if berth is None or channel not in berth.channels or partition.runs.live(number):
             return False
-        parking = engine.parking
-        woken = await parking.wake(number, submission.key, standing.place, berth.due)
+        eviction = partition.eviction
+        woken = await eviction.wake(number, submission.key, standing.place, berth.due)
         return woken is not None
 
     def stage(
@@ -214,20 +216,20 @@ class Signals:
         signal_id: str | None = None,
     ) -> Signal:
         """Stage that a run is sent something."""
-        engine = self._engine
+        partition = self._partition
         self.used = True
         signal = Signal(
-            sequence=engine.take_number(),
+            sequence=partition.take_number(),
             channel=channel,
             payload=payload,
-            at=engine.wall(),
+            at=partition.wall(),
             signal_id=signal_id,
         )
-        key = engine.ledger.sequenced(number, signal.sequence)
+        key = partition.ledger.sequenced(number, signal.sequence)
         group.put("signals", key, sealed("signals", key, channel, payload, signal.at, signal_id))
         self._staged.setdefault(number, {})[signal.sequence] = signal
         if signal_id is not None:
-            name = engine.ledger.step(number, signal_id)
+            name = partition.ledger.step(number, signal_id)
             group.put("sent", name, sealed("sent", name, signal_id))
             self._ids[number, signal_id] = group
         group.when_durable(self._durable, number, signal)
@@ -260,7 +262,7 @@ class Signals:
 
     def take(self, run: Run, signal: Signal) -> None:
         """Stage that a run has taken something: it goes into its journal in the same group."""
-        group = run.staged = self._engine.commits.open_group()
+        group = run.staged = self._partition.commits.open_group()
         self._unstage(group, run.number, signal)
 
     def discard(self, run: Run, channel: str) -> bool:
@@ -273,7 +275,7 @@ class Signals:
         return bool(unwanted)
 
     def _unstage(self, group: "Group", number: int, signal: Signal) -> None:
-        group.delete("signals", self._engine.ledger.sequenced(number, signal.sequence))
+        group.delete("signals", self._partition.ledger.sequenced(number, signal.sequence))
         staged = self._staged.get(number)
         if staged is not None:
             staged.pop(signal.sequence, None)
@@ -283,19 +285,19 @@ class Signals:
         channel = GATE + gate
         number, submission = await self._find(run_id)
         await self._check_gate(number, submission, gate)
-        engine = self._engine
+        partition = self._partition
         await self._wake(number, submission, channel)
         if await self._settled(number, channel):
             raise _not_waiting(submission, gate, "it is settled already")
         # Nothing is awaited between here and the end of the staging.
-        run = engine.runs.live(number)
-        group = engine.store.open_group()
+        run = partition.runs.live(number)
+        group = partition.store.open_group()
         signal = self.stage(group, number, channel, decision)
         if run is None:
             self._unhand(number, submission)
         else:
             run.letters.put(signal, run.journal)
-        await engine.store.durable(group)
+        await partition.store.durable(group)
 
     async def _is_awaited(self, number: int, channel: str) -> bool:
         """Return whether a run that is not in memory waits for the last signal of a channel."""
@@ -305,18 +307,20 @@ class Signals:
 
     async def _journal(self, number: int) -> Journal:
         """Return the journal of a run, also if that is not in memory."""
-        engine, journal = self._engine, Journal()
-        run = engine.runs.find(number)
+        partition, journal = self._partition, Journal()
+        run = partition.runs.find(number)
         if run is not None:
             return run.journal
         with suppress(StoreCorrupt):
-            for key, fields in await engine.ledger.scan("journal", engine.ledger.number(number)):
+            for key, fields in await partition.ledger.scan(
+                "journal", partition.ledger.number(number)
+            ):
                 journal.fold(int.from_bytes(key[-4:], "big"), fields)
         return journal
 
     async def _settled(self, number: int, channel: str) -> bool:
         """Whether something was sent on a channel that nobody has taken."""
-        run = self._engine.runs.live(number)
+        run = self._partition.runs.live(number)
         if run is not None:
             return run.inbox is not None and run.inbox.has(channel)
         return any(one.channel == channel for one in await self.stored(number))

@@ -28,9 +28,9 @@ async def sleep(branch: Branch, seconds: float) -> None:
         await branch.start_new(ident)
     if memory.retry is None:
         memory.call = Call.TIMER
-        memory.retry = (run.engine.steady() + seconds, float(seconds))
+        memory.retry = (run.partition.steady() + seconds, float(seconds))
         run.write(Entry.TIMER, ident, *memory.retry)
-    await run.wait(Wait(TIMER, timer=memory.retry, now=run.engine.steady()))
+    await run.wait(Wait(TIMER, timer=memory.retry, now=run.partition.steady()))
     await ready(run)
     run.write(Entry.DONE, ident, int(Call.TIMER), None, 1, None, None)
     run.journal.settled(ident, memory, Entry.DONE)

@@ -19,7 +19,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
 
 WINDOW = 1000
 """How many are read at once; ten times as many may be in memory."""
@@ -35,8 +35,8 @@ the wall clock."""
 class Timers:
     """The index of timers, and who is woken next."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
         self._heap: list[Timer] = []
         self._beyond = inf
         """When those may be due, on Trio's clock, that are not in memory."""
@@ -57,7 +57,7 @@ class Timers:
 
     def recover(self) -> None:
         """Know that there may be some in the store."""
-        self._ahead = self._engine.steady() - trio.current_time()
+        self._ahead = self._partition.steady() - trio.current_time()
         self._beyond = -inf
 
     async def run(self) -> None:
@@ -81,8 +81,8 @@ class Timers:
     def _follow(self) -> float:
         """Now, on Trio's clock. If the wall clock was set forward, all are due sooner; if it was
         set back, how late it really is must be known to the next process, too."""
-        now, wall = trio.current_time(), self._engine.steady()
-        self._engine.keep_time_if_set_back()
+        now, wall = trio.current_time(), self._partition.steady()
+        self._partition.keep_time_if_set_back()
         jump = wall - now - self._ahead
         if jump > 0.001:
             self._ahead += jump
@@ -93,23 +93,25 @@ class Timers:
         return now
 
     async def _fire(self, now: float) -> None:
-        engine = self._engine
+        partition = self._partition
         while self._heap and self._heap[0][0] <= now:
             _, number, key, place, due = heappop(self._heap)
             if await self._later(number, due):
                 # It has been woken since, and sleeps again for longer.
                 continue
-            woken = await engine.parking.wake(number, key, place, due)
-            if woken is None and engine.runs.live(number) is None:
-                engine.store.open_group().delete("timers", engine.ledger.timed(due, number))
-        engine.store.hasten()
+            woken = await partition.eviction.wake(number, key, place, due)
+            if woken is None and partition.runs.live(number) is None:
+                partition.store.open_group().delete("timers", partition.ledger.timed(due, number))
+        partition.store.hasten()
 
     async def _later(self, number: int, due: float) -> bool:
         """Whether a run waits for a later time than the one that has come. That is due, whatever
         the clock says, which may have been set back."""
-        resting = self._engine.runs.at_rest(number)
+        resting = self._partition.runs.at_rest(number)
         try:
-            standing = resting.standing if resting else await self._engine.ledger.standing(number)
+            standing = (
+                resting.standing if resting else await self._partition.ledger.standing(number)
+            )
         except StoreCorrupt:
             # It is set aside when its turn has come.
             return False
@@ -120,20 +122,20 @@ class Timers:
 
     async def _read(self) -> None:
         """Read the first of those in the store, and know no others."""
-        engine = self._engine
-        await engine.store.durable()
-        rows = await engine.store.scan("timers", prefix=engine.ledger.prefix, limit=WINDOW)
+        partition = self._partition
+        await partition.store.durable()
+        rows = await partition.store.scan("timers", prefix=partition.ledger.prefix, limit=WINDOW)
         found: list[tuple[int, str, int, float]] = []
         for record, raw in rows:
-            due, number = engine.ledger.split_timed(record)
+            due, number = partition.ledger.split_timed(record)
             try:
                 key, place, due, length = unseal("timers", record, raw)
                 # It was that late when the run left memory, whatever the clock says today.
-                engine.steady.at_least(due - length)
+                partition.steady.at_least(due - length)
             except StoreCorrupt as error:
                 key, place = await self._search(number, error)
             found.append((number, key, place, due))
-        late = trio.current_time() - engine.steady()
+        late = trio.current_time() - partition.steady()
         self._heap = [(due + late, number, key, place, due) for number, key, place, due in found]
         heapify(self._heap)
         self._beyond = max(self._heap)[0] if len(rows) == WINDOW else inf
@@ -141,5 +143,5 @@ class Timers:
     async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
         """Key and place of a run whose timer is damaged."""
         logger.warning("a timer is damaged: %s", error)
-        known = await trace(self._engine.ledger, number)
+        known = await trace(self._partition.ledger, number)
         return known.key or "", known.place or 0

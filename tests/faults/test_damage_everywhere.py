@@ -112,7 +112,7 @@ def blows(store: MemoryStore) -> list[Blow]:
     """All records of the store."""
     peek = Peek(store)
     numbers = {peek.number(run_id): run_id for run_id in EXPECTED}
-    keys = {peek.ledger.line(key): key for key in "abcz"}
+    keys = {peek.ledger.key_prefix(key): key for key in "abcz"}
     found = []
     for table, content in store._tables.items():
         for record in content.keys:

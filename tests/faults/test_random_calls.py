@@ -130,7 +130,7 @@ class Methods(Entity):
     async def _gated(self, name: str) -> None:
         """What has effects begins when the runs before it have ended durably."""
         assert world.rt is not None
-        ledger = world.rt._engine.ledger
+        ledger = world.rt._partition.ledger
         for run in world.before.get(name, ()):
             number = await ledger.find(run)
             standing = None if number is None else await ledger.standing(number)
@@ -423,7 +423,7 @@ def check_rest(rt: Runtime) -> None:
     left = (statistics.running_steps, statistics.waiting_for_slot, statistics.backlog.pending)
     if left != (0, 0, 0):
         world.wrong.append(f"left: {left}")
-    reception = rt._engine.reception
+    reception = rt._partition.dispatcher
     if reception._asked or reception.running or reception.waits._called or reception.waits._waiting:
         world.wrong.append("the reception remembers something")
     tables = {name: len(table.keys) for name, table in world.store._tables.items()}

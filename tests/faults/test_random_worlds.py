@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun.runtime import Priority, State
-from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.run.run import Run
 from keyrun.storage import MemoryStore
@@ -93,10 +93,10 @@ def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.Monkey
 
 def _deaf(run: Run) -> bool:
     """As `Run.stopped`, but whoever pauses a run or a key is not heard."""
-    return run.standing.cancel_requested or run.engine.stopped
+    return run.standing.cancel_requested or run.partition.stopped
 
 
-def _late(line: Line, place: int, number: int, priority: Priority) -> None:
+def _late(line: KeyQueue, place: int, number: int, priority: Priority) -> None:
     """As `Line.found`, but the latest comes first."""
     line.window.insert(0, (place, number, None))
 
@@ -115,7 +115,7 @@ async def _lose(outbox: Outbox, cursor: bytes) -> None:
     ("broken", "by", "said"),
     [
         ("keyrun.runtime.run.run.Run.stopped", property(_deaf), "was paused"),
-        ("keyrun.runtime.queue.key_queue.Line.found", _late, "began before"),
+        ("keyrun.runtime.queue.key_queue.KeyQueue.found", _late, "began before"),
         ("keyrun.runtime.queue.outbox.Outbox.next_key", _lose, "was never told"),
         ("keyrun.storage.MemoryStore._commit", _show_early, "began after it was cancelled"),
     ],

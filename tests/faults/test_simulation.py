@@ -223,7 +223,7 @@ def continue_in_memory() -> None:
 
     def forgetful(run: Run, input_: bytes) -> None:
         go_on(run, input_)
-        run.delete("journal", run.engine.ledger.entry(run.number, 0))
+        run.delete("journal", run.partition.ledger.entry(run.number, 0))
 
     sabotage.replace(driver, "go_on", forgetful)
 

@@ -117,14 +117,14 @@ class World(Clients):
                 evidence.notes[key] = await (await runtime.submit(reciting, key=key)).result()
             for left_over in await runtime.keys():
                 evidence.complain(f"a key is left over: {left_over}")
-            engine = runtime._engine
+            partition = runtime._partition
             left = (
-                bool(engine.runs),
-                engine.entrance.dormant,
-                engine.entrance.queued,
-                engine.entrance.under_way,
-                engine.backlog.pending,
-                engine.slots.total - engine.slots.free,
+                bool(partition.runs),
+                partition.concurrency_gate.dormant,
+                partition.concurrency_gate.queued,
+                partition.concurrency_gate.under_way,
+                partition.backlog.pending,
+                partition.slots.total - partition.slots.free,
             )
             if any(left):
                 evidence.complain(f"something is left over: {left}")

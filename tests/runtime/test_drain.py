@@ -515,8 +515,8 @@ async def test_a_run_that_no_table_knows_does_not_hold_the_drain(
     async with open_test_runtime(store, workflows=[log.job], drain_timeout=drain_timeout) as rt:
         await rt.submit(log.job, key="k", run_id="r")
         await trio.sleep(1)
-        (run,) = rt._engine.runs.all_live()
-        rt._engine.runs.remove(run)
+        (run,) = rt._partition.runs.all_live()
+        rt._partition.runs.remove(run)
         left_at = trio.current_time()
     assert trio.current_time() - left_at <= drain_timeout + 5.1
     async with open_test_runtime(store, workflows=[log.job]) as rt:

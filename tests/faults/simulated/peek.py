@@ -72,11 +72,11 @@ class Peek:
 
     def queue(self, key: str) -> list[int]:
         """The runs of a key that have a place and have not ended, in order."""
-        return [int(fields[0]) for _, fields in self._scan("queue", self.ledger.line(key))]
+        return [int(fields[0]) for _, fields in self._scan("queue", self.ledger.key_prefix(key))]
 
     def state(self, key: str) -> dict[str, Any]:
         """The durable mapping of a key."""
-        fields = self._get("state", self.ledger.line(key))
+        fields = self._get("state", self.ledger.key_prefix(key))
         found: dict[str, Any] = {} if fields is None else self._codec.decode(fields[0])
         return found
 

@@ -43,7 +43,7 @@ from keyrun.runtime import (
 )
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.feed import Feed
-from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.storage import MemoryStore, StoreClosed
 from keyrun.testing import EPOCH, CrashingMemoryStore, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -76,7 +76,7 @@ async def listening(runtime: Runtime, **options: Any) -> AsyncIterator[Ear]:
     async with runtime.events(**options) as events, trio.open_nursery() as nursery:
         nursery.start_soon(listen, events)
         yield ear
-        await runtime._engine.store.durable()
+        await runtime._partition.store.durable()
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
 
@@ -481,7 +481,7 @@ async def test_backpressure_is_told_when_it_begins_and_with_its_duration_when_it
 
 async def test_keys_can_be_told_of(autojump_clock: MockClock) -> None:
     async with open_test_runtime() as runtime, listening(runtime) as ear:
-        feed = runtime._engine.feed
+        feed = runtime._partition.feed
         assert feed is not None
         emitter.key_changed(feed, None, EventKind.KEY_QUARANTINED, "k", "it crashed 5 times")
         emitter.key_changed(feed, None, EventKind.KEY_RELEASED, "k")
@@ -669,7 +669,7 @@ async def test_a_hundred_subscribers_hear_the_same(autojump_clock: MockClock) ->
             await wait_all_tasks_blocked()
             for number in range(3):
                 await runtime.submit(plain, number, key="k", run_id=f"r{number}")
-        assert runtime._engine.feed is None
+        assert runtime._partition.feed is None
     by_run: dict[str | None, list[list[Event]]] = {}
     for run_id, heard in ears:
         by_run.setdefault(run_id, []).append(heard)
@@ -704,12 +704,12 @@ async def test_a_subscription_ends_with_its_block_and_leaves_nothing_behind(
     autojump_clock: MockClock,
 ) -> None:
     async with open_test_runtime(workflows=[plain]) as runtime:
-        engine = runtime._engine
+        partition = runtime._partition
         with pytest.raises(LookupError):
             async with runtime.events(), runtime.events(run_id="r"):
-                assert engine.feed is engine.listeners
+                assert partition.feed is partition.listeners
                 raise LookupError
-        assert engine.feed is None
+        assert partition.feed is None
         subscription = runtime.events()
         async with subscription:
             await ends(runtime, plain, 1)
@@ -819,7 +819,7 @@ async def test_one_kind_may_be_given_alone(autojump_clock: MockClock) -> None:
 async def test_a_key_that_is_quarantined_and_released_is_told_of(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: Line) -> None:
+    async def broken(self: KeyQueue) -> None:
         raise RuntimeError("a mistake of Keyrun's own")
 
     @workflow
@@ -831,8 +831,8 @@ async def test_a_key_that_is_quarantined_and_released_is_told_of(
         rt.events(kinds=[EventKind.KEY_QUARANTINED, EventKind.KEY_RELEASED]) as events,
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "fresh", lambda self: None)
-            patch.setattr(Line, "next", broken)
+            patch.setattr(KeyQueue, "fresh", lambda self: None)
+            patch.setattr(KeyQueue, "next", broken)
             run = await rt.submit(job, key="k")
             told = await anext(events)
             assert isinstance(told, KeyEvent)

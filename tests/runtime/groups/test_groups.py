@@ -147,7 +147,7 @@ async def test_whoever_has_seen_enough_leaves_nothing_behind(
         for _ in range(3):
             async for _outcome in group:
                 break
-        watched = rt._engine.runs._callbacks
+        watched = rt._partition.runs._callbacks
         assert watched == {}
         with trio.move_on_after(10) as scope:
             await group.results()

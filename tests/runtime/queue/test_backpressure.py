@@ -8,14 +8,14 @@ import trio
 
 from keyrun.runtime import Backpressure, Context, Runtime, Workflow, step, workflow
 from keyrun.runtime.queue.backpressure import Backlog
-from keyrun.runtime.queue.concurrency_gate import Entrance
-from keyrun.runtime.queue.key_queue import Line
+from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Engine
+    from keyrun.runtime.partition import Partition
     from keyrun.runtime.records.submission import Submission
 
 
@@ -233,10 +233,12 @@ async def test_a_submitter_that_gives_up_submits_nothing(
 async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    lines: dict[str, Line] = {}
-    engine = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
-    backlog = Backlog(lines, Entrance(cast("Engine", engine), 1), {}, 1, 1, 30.0, lambda: None)
-    line = lines["k"] = Line(cast("Engine", engine), "k", known=True)
+    lines: dict[str, KeyQueue] = {}
+    partition = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
+    backlog = Backlog(
+        lines, ConcurrencyGate(cast("Partition", partition), 1), {}, 1, 1, 30.0, lambda: None
+    )
+    line = lines["k"] = KeyQueue(cast("Partition", partition), "k", known=True)
     backlog.enter(line)
     let_in: list[str] = []
     scope = trio.CancelScope()

@@ -83,13 +83,13 @@ async def test_what_is_known_by_name_only_runs_once_each_and_in_order(
             await rt.submit(gate.job, number, key=f"k{number % 20}") for number in range(100)
         ]
         await wait_all_tasks_blocked()
-        assert len(rt._engine.entrance.dormant) > 10
+        assert len(rt._partition.concurrency_gate.dormant) > 10
         assert rt.statistics().backlog.pending == 99
         gate.open.set()
         assert [await handle.result() for handle in handles] == list(range(100))
         assert rt.statistics().backlog.pending == 0
-        assert not rt._engine.entrance.dormant
-        assert not rt._engine.entrance.under_way
+        assert not rt._partition.concurrency_gate.dormant
+        assert not rt._partition.concurrency_gate.under_way
     for key in range(20):
         assert [n for k, n in gate.begun if k == f"k{key}"] == list(range(key, 100, 20))
 
@@ -105,7 +105,7 @@ async def test_a_backlog_that_was_left_is_known_by_name_only_and_all_of_it_runs(
             await rt.submit(gate.job, number, key=f"k{number % 50}")
     async with open_test_runtime(store, workflows=[gate.job], max_concurrent_steps=2) as rt:
         await wait_all_tasks_blocked()
-        assert len(rt._engine.lines) < 10
+        assert len(rt._partition.queues) < 10
         assert rt.statistics().backlog.pending == 200
         await rt.resume_all()
         gate.open.set()
@@ -124,7 +124,7 @@ async def test_runs_of_a_key_that_is_known_by_name_only_can_be_cancelled_and_pau
         for number in range(40):
             await rt.submit(gate.job, number, key=f"k{number % 20}", run_id=f"r{number}")
         await wait_all_tasks_blocked()
-        assert "k15" in rt._engine.entrance.dormant
+        assert "k15" in rt._partition.concurrency_gate.dormant
         assert await rt.cancel("r15")
         assert await rt.pause("r36")
         assert rt.statistics().backlog.pending == 38
@@ -292,14 +292,14 @@ async def test_a_line_that_was_forgotten_takes_no_other_with_it(
 ) -> None:
     gate.open.set()
     async with open_test_runtime(workflows=[gate.job]) as rt:
-        engine = rt._engine
+        partition = rt._partition
         await (await rt.submit(gate.job, 1, key="k")).result()
-        engine.line("k").wake()
-        former = engine.line("k")
+        partition.queue("k").wake()
+        former = partition.queue("k")
         await wait_all_tasks_blocked()
-        assert "k" not in engine.lines
-        present = engine.line("k")
-        engine.backlog.enter(present)
+        assert "k" not in partition.queues
+        present = partition.queue("k")
+        partition.backlog.enter(present)
         former.wake()
         await wait_all_tasks_blocked()
-        assert engine.lines["k"] is present
+        assert partition.queues["k"] is present

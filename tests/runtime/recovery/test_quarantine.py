@@ -103,8 +103,8 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
     "load": (key_queue, "load", lambda line, *rest: line.key),
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),
     "conclude": (driver_module, "_conclude", of_run),
-    "leave": (key_queue.Line, "leave", lambda line, *_: line.key),
-    "window": (key_queue.Line, "read_window", lambda line, *_: line.key),
+    "leave": (key_queue.KeyQueue, "leave", lambda line, *_: line.key),
+    "window": (key_queue.KeyQueue, "read_window", lambda line, *_: line.key),
 }
 
 

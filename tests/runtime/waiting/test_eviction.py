@@ -683,14 +683,14 @@ async def test_runs_that_are_cancelled_while_they_leave_are_not_kept(
     async with open_test_runtime(workflows=[napping], evict_after=100) as rt:
         runs = [await rt.submit(napping, 1000, key=f"k{n}") for n in range(20)]
         await trio.sleep(1)
-        parking = rt._engine.parking
+        parking = rt._partition.eviction
         async with trio.open_nursery() as nursery:
             for run in runs:
                 nursery.start_soon(run.cancel)
             await trio.lowlevel.checkpoint()
-            for live in rt._engine.runs.all_live():
+            for live in rt._partition.runs.all_live():
                 parking.evict(live)
-        assert not [run for run in rt._engine.runs if run.eviction is not None]
+        assert not [run for run in rt._partition.runs if run.eviction is not None]
 
 
 async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(
@@ -700,10 +700,10 @@ async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(
         await rt.submit(napping, 100, key="k", run_id="first")
         await trio.sleep(10)
         second = await rt.submit(napping, 1, key="k", run_id="second")
-        engine = rt._engine
-        ((sleeper, pending),) = engine.asleep.values()
+        partition = rt._partition
+        ((sleeper, pending),) = partition.asleep.values()
         assert pending == 1
-        engine.sleeps("k", sleeper)
+        partition.sleeps("k", sleeper)
         await second.result()
         assert (rt.statistics().backlog.pending, rt.statistics().keys) == (0, 0)
 
