@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.groups.handle import GroupHandle
     from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
     from keyrun.runtime.handle import RunHandle
+    from keyrun.runtime.host.step_gates import StepGateStatus
     from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
     from keyrun.runtime.inspect.entities import EntityStatus
     from keyrun.runtime.inspect.history import Happening, History
@@ -134,7 +135,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.schedules.records import ScheduleStatus
     from keyrun.runtime.schedules.timetable import Cron, Every, Once
     from keyrun.runtime.steps.current_step import CurrentStep, current_step
-    from keyrun.runtime.steps.gate import TurnstileStatus
     from keyrun.runtime.waiting.receive import Approval
     from keyrun.runtime.waiting.signals import Delivery
 
@@ -236,6 +236,7 @@ __all__ = [
     "StepEvent",
     "StepFailed",
     "StepFunction",
+    "StepGateStatus",
     "StepProgress",
     "StepTimeout",
     "StoreCounts",
@@ -244,7 +245,6 @@ __all__ = [
     "TransientError",
     "Turn",
     "TurnSignal",
-    "TurnstileStatus",
     "UnfinishedCount",
     "UnknownEntity",
     "UnknownGroup",
@@ -289,7 +289,7 @@ _LATER = {
     "policies.checkpoint": ("EverySeconds", "EverySteps", "Manual"),
     "policies.rate_limit": ("RateLimit",),
     "policies.resources": ("Resources",),
-    "steps.gate": ("TurnstileStatus",),
+    "host.step_gates": ("StepGateStatus",),
     "recovery.retention": ("Retention",),
     "runtime": ("Runtime",),
     "schedules.records": ("ScheduleStatus",),

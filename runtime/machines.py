@@ -15,12 +15,14 @@ from keyrun.runtime.definitions.workflow import WhileWaiting, Workflow
 from keyrun.runtime.events import emitter
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.run.contradiction import halt
+from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.journal import Call, Entry, Memory, NextTurn
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import attempts, ready
-from keyrun.runtime.steps.current_step import CurrentStep, Draft, current_step
-from keyrun.runtime.steps.execution import halt, read_outcome
+from keyrun.runtime.steps.current_step import CurrentStep, current_step
+from keyrun.runtime.steps.execution import read_outcome
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
@@ -234,7 +236,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
         inbox.leave("turn", run.journal)
     if signal is not None:
         turn = turn._replace(timer=None, signal=signal.payload)
-        run.partition.signals.take(run, signal)
+        run.partition.services.signals.take(run, signal)
         _keep_next(run, turn)
     elif turn.channel is not None:
         turn = turn._replace(timer=None, channel=None)

@@ -12,7 +12,7 @@ from keyrun.actors import Supervision, checks
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.events.logs import logger, title
-from keyrun.runtime.events.transition_log import TransitionLog
+from keyrun.runtime.host.host import Host
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.queue.hook import Hook
@@ -92,12 +92,13 @@ async def open_runtime(
         store = LmdbStore(store)
     registry = Registry(workflows, resources)
     async with store, store.claim(namespace):
+        host = Host(wall=wall, max_concurrent_steps=max_concurrent_steps, resources=resources)
         partition = Partition(
             store,
+            host=host,
             registry=registry,
             namespace=namespace,
             limits=limits,
-            max_concurrent_steps=max_concurrent_steps,
             max_pending=max_pending,
             max_pending_per_key=max_pending_per_key,
             backpressure_timeout=backpressure_timeout,
@@ -105,21 +106,18 @@ async def open_runtime(
             hook_timeout=hook_timeout,
             retention=retention,
             codec=PayloadCodec(transform),
-            wall=wall,
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
-            resources=resources,
             evict_after=evict_after,
             entities=entities,
         )
         store.when_failed(partition.fail)
         partition.commits.on_commit.append(partition.unfinished.stage)
-        transitions = TransitionLog(partition.listeners)
-        partition.commits.on_commit.append(transitions.look_at_level)
+        partition.commits.on_commit.append(host.transitions.look_at_level)
         try:
             await _begin(partition, on_unregistered)
         except BaseException:
             partition.commits.on_commit.remove(partition.unfinished.stage)
-            partition.commits.on_commit.remove(transitions.look_at_level)
+            partition.commits.on_commit.remove(host.transitions.look_at_level)
             raise
         left: BaseException | None = None
         try:
@@ -139,6 +137,7 @@ async def open_runtime(
                             await _drain(partition, drain_timeout)
                     partition.scope.cancel()
                     partition.close()
+                    host.subscribers.close()
                     nursery.start_soon(_report_user_code, partition)
         finally:
             if partition.failure is None:
@@ -147,7 +146,7 @@ async def open_runtime(
                 partition.keep_time()
                 partition.unfinished.stage(partition.store.open_group())
             partition.commits.on_commit.remove(partition.unfinished.stage)
-            partition.commits.on_commit.remove(transitions.look_at_level)
+            partition.commits.on_commit.remove(host.transitions.look_at_level)
         if partition.failure is not None:
             raise partition.failure
         if left is not None:
@@ -189,8 +188,8 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
             start(partition.sweeper.run)
             start(partition.dispatcher.requests.run)
             start(partition.concurrency_gate.run)
-            start(partition.asyncio.run)
-            start(partition.overruns.run)
+            start(partition.host.asyncio.run)
+            start(partition.host.overruns.run)
             if await partition.store.scan("firings", prefix=partition.ledger.prefix, limit=1):
                 partition.schedules.begin()
             if partition.outbox.converting:
@@ -215,8 +214,10 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
             partition.queue(name).paused = True
         else:
             partition.paused = partition.stopped = True
-    partition.stateless = not await partition.store.scan("state", prefix=ledger.prefix, limit=1)
-    partition.memoless = not await partition.store.scan("memo", prefix=ledger.prefix, limit=1)
+    partition.has_key_state = bool(
+        await partition.store.scan("state", prefix=ledger.prefix, limit=1)
+    )
+    partition.has_memos = bool(await partition.store.scan("memo", prefix=ledger.prefix, limit=1))
     if any(each.kind == "graph" for each in partition.registry):
         from keyrun.runtime.inspect.execution_graphs import keep_plans
 

@@ -1,6 +1,6 @@
 """The engine: what all runs of a runtime share, and how they are found."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,10 @@ from keyrun.runtime.children.child_runs import Children
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.entities.dispatcher import Dispatcher
 from keyrun.runtime.events.feed import Feed
-from keyrun.runtime.host.asyncio_loop import AsyncioLoop
-from keyrun.runtime.host.slots import Slots
-from keyrun.runtime.host.wall_clock import TOLERANCE, SteadyClock
+from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import Reading
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
-from keyrun.runtime.policies.retry import DEFAULT_RETRY
 from keyrun.runtime.queue.admission import Admission
 from keyrun.runtime.queue.backpressure import Backlog
 from keyrun.runtime.queue.completed_runs import CompletedRuns
@@ -30,40 +27,36 @@ from keyrun.runtime.queue.key_actor import KeyActor
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.queue.pool import QueuePool
-from keyrun.runtime.records.counter import stored_clock, stored_counter
-from keyrun.runtime.records.submission import Submission
-from keyrun.runtime.records.tables import Ledger, sealed
-from keyrun.runtime.records.unfinished import UnfinishedRuns
+from keyrun.runtime.records.submission import Submission, Summary
 from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.recovery.retention import Retention, Sweeper
 from keyrun.runtime.recovery.supervision import Crashes
+from keyrun.runtime.run.partition_state import PartitionState
 from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.services import RunServices
 from keyrun.runtime.runs import RunTable
-from keyrun.runtime.steps.overruns import Overruns
 from keyrun.runtime.waiting.eviction import Evictor
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
-from keyrun.storage import Store, StoreClosed
+from keyrun.storage import Store
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
     from keyrun.runtime.groups.service import Groups
-    from keyrun.runtime.policies.resources import Resources
     from keyrun.runtime.schedules.service import Schedules
-    from keyrun.runtime.steps.gate import Turnstiles
 
 
-class Partition:
-    """The parts of a runtime."""
+class Partition(PartitionState):
+    """The services of a partition."""
 
     def __init__(
         self,
         store: Store,
         *,
+        host: Host,
         registry: Registry,
         namespace: str,
         limits: Limits,
-        max_concurrent_steps: int,
         max_pending: int,
         max_pending_per_key: int,
         backpressure_timeout: float,
@@ -71,18 +64,18 @@ class Partition:
         hook_timeout: float,
         retention: Retention,
         codec: PayloadCodec,
-        wall: Callable[[], float],
         supervision: Supervision,
         evict_after: float,
-        resources: "Resources | None" = None,
         entities: Iterable[type] = (),
     ) -> None:
-        self.store = store
-        self.commits = store.group_commit
-        self.registry = registry
-        self.ledger = Ledger(store.namespace(namespace))
-        self.unfinished = UnfinishedRuns(self.ledger)
-        self.limits = limits
+        super().__init__(
+            store,
+            host=host,
+            namespace=namespace,
+            registry=registry,
+            limits=limits,
+            codec=codec,
+        )
         self.crashes = Crashes(self, supervision)
         self.runs = RunTable(self.ledger)
         self.reading = Reading(
@@ -94,26 +87,15 @@ class Partition:
         )
         self.retention = retention
         self.sweeper = Sweeper(self, retention)
-        self.retry = DEFAULT_RETRY
-        self.codec = codec
-        self.wall = wall
-        self.steady = SteadyClock(wall)
-        self.slots = Slots(max_concurrent_steps)
-        self.resources = resources
-        self.threads = trio.CapacityLimiter(max_concurrent_steps)
-        self.overruns = Overruns()
-        self.asyncio = AsyncioLoop()
-        self.suspects = trio.Lock()
         self.salvaging = trio.Lock()
         self.queues: dict[str, KeyQueue] = {}
         self._spare = QueuePool()
         self._endings = CompletedRuns()
         self.asleep: dict[str, tuple[int, int]] = {}
         """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
-        self.feed: Feed | None = None
-        """Where to tell what happens; None while nobody listens."""
-        self.listeners = Feed(self.commits, wall, self._listen)
-        self.concurrency_gate = ConcurrencyGate(self, max_concurrent_steps)
+        self.events = Feed(host.subscribers, self.commits, host.wall, self._listen)
+        host.subscribers.attach(self.events)
+        self.concurrency_gate = ConcurrencyGate(self, host.slots.total)
         self.backlog = Backlog(
             self.queues,
             self.concurrency_gate,
@@ -123,7 +105,6 @@ class Partition:
             backpressure_timeout,
             lambda: self.feed,
         )
-        self.token = trio.lowlevel.current_trio_token()
         self.outbox = Outbox(self.ledger)
         self.delivery: Delivery | None = None
         """Calls the terminal hook, if there is one."""
@@ -154,6 +135,8 @@ class Partition:
             on_dead_letter=lambda letter: None,
         )
         self.suspension = self.actors.suspension
+        self.seat = self.actors.seat
+        self.actor_scope = self.actors.scope
         self.scope = trio.CancelScope(shield=True)
         """Around all that works for the runs. It ends when the engine says so, also when the block
         is cancelled: that is drained like any other."""
@@ -161,30 +144,19 @@ class Partition:
         """Around the user's block, and then around the drain."""
         self.finished = trio.Event()
         """Set when nothing works for the runs any more."""
-        self.failure: Exception | None = None
-        self.draining = False
-        self.closed = False
-        self.paused = False
-        self.stopped = False
-        """Whether no step may start anywhere: paused or draining."""
-        self.stateless = False
-        """Whether no key has a durable mapping, so that there is none to be read."""
-        self.memoless = False
-        """Whether no step has a memo, so that there is none to be read."""
-        self.unclean = False
-        self.counted = trio.Event()
-        """Set when all runs that were there before are counted and their lines are awake."""
-        self.recovered = False
-        """Whether that is so."""
-        self.set_back = 0.0
-        """Seconds by which the wall clock was set back since an earlier process had the store, as
-        far as is known."""
-        self.next_number = 1
-        self.opened_at = 1
-        """The first number that was not taken before."""
-        self._reserved = 0
-        self.start: Callable[[Callable[[], Awaitable[None]]], None]
-        """Has something go on by itself, for as long as the runtime is open."""
+        self.services = RunServices(
+            eviction=self.eviction,
+            signals=self.signals,
+            children=self.children,
+            outbox=self.outbox,
+            delays=self.delays,
+            instances=self.instances,
+            status_of=self.reading.status_of,
+            summarize=_summarize,
+            fail=self.fail,
+            run_ended=self.run_ended,
+            run_quarantined=self.runs.report_end,
+        )
 
     @cached_property
     def groups(self) -> "Groups":
@@ -192,13 +164,6 @@ class Partition:
         from keyrun.runtime.groups.service import Groups
 
         return Groups(self)
-
-    @cached_property
-    def turnstiles(self) -> "Turnstiles":
-        """What is in the way of steps; imported for the first of them that is guarded."""
-        from keyrun.runtime.steps.gate import Turnstiles
-
-        return Turnstiles(self, self.resources)
 
     @cached_property
     def schedules(self) -> "Schedules":
@@ -209,37 +174,6 @@ class Partition:
 
     def _listen(self, feed: Feed | None) -> None:
         self.feed = feed
-
-    def take_number(self) -> int:
-        """The next admission number; the counter is stored with whatever uses it."""
-        number = self.next_number
-        self.next_number = number + 1
-        if self.next_number >= self._reserved:
-            # In blocks: what a crash leaves unused is never used, which harms nobody.
-            self._reserved = self.next_number + 1000
-            key = self.ledger.name("next")
-            self.store.open_group().put("counter", key, sealed("counter", key, self._reserved))
-        return number
-
-    async def read_counter(self) -> None:
-        """Go on where the last owner of the store stopped."""
-        self.next_number = self.opened_at = await stored_counter(self.ledger)
-        time, behind = await stored_clock(self.ledger)
-        self.steady.at_least(time)
-        self.set_back = max(0.0, self.steady() - self.wall() - behind)
-
-    def keep_time(self) -> None:
-        """Have it stored how late it is, with what is staged."""
-        key = self.ledger.name("clock")
-        group = self.commits.open_group()
-        steady = self.steady()
-        group.put("counter", key, sealed("counter", key, steady, steady - self.wall()))
-
-    def keep_time_if_set_back(self) -> None:
-        """Have it stored how late it really is if the wall clock is behind: the next process has to
-        know."""
-        if self.steady() - self.wall() > TOLERANCE:
-            self.keep_time()
 
     def queue(self, key: str) -> KeyQueue:
         """The line of a key, made if there is none."""
@@ -311,14 +245,9 @@ class Partition:
     def close(self) -> None:
         """Report to everything that waits that no more runs will end."""
         self.closed = True
-        self.listeners.close()
+        self.host.subscribers.detach(self.events)
         self.runs.close()
         self.dispatcher.close()
-
-    def check_open(self) -> None:
-        """Raise if the block has been left."""
-        if self.closed:
-            raise StoreClosed("the runtime was left; open it again to go on")
 
     def run_ended(self, run: Run) -> None:
         """Report the end of a run, which is durable."""
@@ -338,3 +267,10 @@ class Partition:
             self.block.cancel()
             for run in self.runs.all_live():
                 run.resume()
+
+
+def _summarize(run: Run) -> Summary | None:
+    # Imported by the first run that needs it: most programs never do.
+    from keyrun.runtime.inspect.progress import summarize
+
+    return summarize(run)

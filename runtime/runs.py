@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from keyrun.runtime.run.location import Location
 from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
@@ -31,23 +32,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.records.tables import Ledger
     from keyrun.runtime.run.run import Run
     from keyrun.storage.group import Group
-
-
-class Location(Enum):
-    """Where a run is that has not ended."""
-
-    QUEUED = "queued"
-    """It waits in the queue of its key."""
-    LIVE = "live"
-    """It is at the head of its key and in memory."""
-    EVICTING = "evicting"
-    """Its coroutine is being cancelled so that the run can leave memory."""
-    EVICTED = "evicted"
-    """It left memory to wait for a timer, a signal, a child or a resume."""
-    WAKING = "waking"
-    """It was evicted. The commit that puts it back into its queue is under way."""
-    DELAYED = "delayed"
-    """It gets its place in the order when its delay is over."""
 
 
 # Looking a member up in its enum takes as long as a call.

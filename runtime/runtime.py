@@ -491,7 +491,7 @@ class Runtime(Reader):
         events are dropped and counted in `events.dropped`."""
         partition = self._partition
         return Events(
-            partition.listeners,
+            partition.host.subscribers,
             partition.wall,
             run_id=None if run_id is None else check_run_id(run_id),
             kinds=check_kinds(kinds),
@@ -508,7 +508,7 @@ class Runtime(Reader):
         from keyrun.runtime.inspect.watch import Changes, Watch
 
         partition = self._partition
-        changes = Changes(check_run_id(run_id), partition.listeners, partition.runs)
+        changes = Changes(check_run_id(run_id), partition.host.subscribers, partition.runs)
         partition.check_open()
         return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)
 
@@ -520,7 +520,7 @@ class Runtime(Reader):
 
     def _queues(self) -> dict[str, int]:
         """Return the number of waiting calls by step."""
-        return {each.step: each.waiting for each in self._partition.turnstiles.statuses()}
+        return {each.step: each.waiting for each in self._partition.host.gates.statuses()}
 
 
 def _check_signal(name: str, signal_id: str | None) -> None:

@@ -55,7 +55,7 @@ RARE = {
         for part in ("checkpoint", "circuit_breaker", "rate_limit")
     ),
     *(f"keyrun.runtime.inspect.{part}" for part in ("history", "keys", "progress", "surveys")),
-    "keyrun.runtime.steps.gate",
+    "keyrun.runtime.host.step_gates",
 }
 PLAIN_RUN = """
 import trio

@@ -10,7 +10,7 @@ from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node_input import NodeInput
-from keyrun.runtime.steps.current_step import running
+from keyrun.runtime.run.running_step import running
 
 NAMES = ("input", "output", "outputs", "port", "error", "iteration", "run", "env")
 """What a template can be about."""

@@ -23,10 +23,11 @@ from keyrun.runtime.records.journal_entry import CHILD, Call
 from keyrun.runtime.records.submission import read_failure
 from keyrun.runtime.recovery.bugs import is_bug
 from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
 from keyrun.runtime.run.expected import INSIDE
 from keyrun.runtime.run.scope import FailAfter
 from keyrun.runtime.steps.attempts import ready
-from keyrun.runtime.steps.execution import REMEDY, contradiction, halt, read_outcome
+from keyrun.runtime.steps.execution import read_outcome
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
@@ -140,22 +141,24 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
         if run.stopped:
             await ready(run)
         memory.child = mark
-        await run.partition.children.admit(run, ident, memory, workflow, input_, key, depth)
+        await run.partition.services.children.admit(
+            run, ident, memory, workflow, input_, key, depth
+        )
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
     if memory.outcome is None and not run.rehearsed:
-        await run.partition.children.look_again(run, child_id, key)
+        await run.partition.services.children.look_again(run, child_id, key)
     try:
         label = f"child {child_id}"
         sent = await receive(branch, ident, Call.CHILD, channel, label, None, asked=True)
     except trio.Cancelled:
         if memory.outcome is None and not memory.rank and run.going and not run.rehearsed:
-            run.partition.children.orphan(run, child_id)
+            run.partition.services.children.orphan(run, child_id)
         raise
     assert sent is not None
     state, result, failure, reason = sent[0]
     if not run.rehearsed:
-        run.partition.children.heard(run, child_id)
+        run.partition.services.children.heard(run, child_id)
     if state == State.SUCCEEDED:
         return read_outcome(run, ident, result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))

@@ -96,7 +96,7 @@ class StepFunction(Generic[P, R]):
         """Whether it may be started with no more ado than a call."""
         self.read: Callable[[Any], Any] | None = None
         """What its output is, given what the journal has, if that is not the same."""
-        self.turnstile: tuple[object, Any] | None = None
+        self.gate: tuple[object, Any] | None = None
         """What is in its way, as the runtime that last asked has it."""
         self.complete: Callable[..., None] | None = None
         """What to do with a value instead of journaling it: turns of a machine."""

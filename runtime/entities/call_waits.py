@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.entities.calls import Call
     from keyrun.runtime.partition import Partition
     from keyrun.runtime.run.run import Run
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.run.running_step import RunningStep
 
 
 def is_driven_here(run: "Run") -> bool:
@@ -50,7 +50,7 @@ class Waits:
         self._partition = partition
         self._called: dict[str, dict[Call, None]] = {}
         """What code that holds a key has called, by that key."""
-        self._waiting: dict[Call | CurrentStep, int] = {}
+        self._waiting: dict[Call | RunningStep, int] = {}
         """For how many calls each step and method waits."""
 
     def keys(self, holder: str) -> list[str]:
@@ -79,7 +79,7 @@ class Waits:
             if not called and self._called.get(above.key) is called:
                 del self._called[above.key]
 
-    def _lend(self, above: "Call | CurrentStep") -> None:
+    def _lend(self, above: "Call | RunningStep") -> None:
         """Leave the slot to others. If the code has not waited for anything it has none yet, and
         takes one as soon as it does."""
         waiting = self._waiting.get(above, 0)
@@ -87,7 +87,7 @@ class Waits:
         if not waiting:
             self._partition.slots.give()
 
-    async def _take_back(self, above: "Call | CurrentStep") -> None:
+    async def _take_back(self, above: "Call | RunningStep") -> None:
         """Go on, with a slot if there is nothing else that is waited for."""
         self._waiting[above] -= 1
         if self._waiting[above]:

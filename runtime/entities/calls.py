@@ -22,7 +22,7 @@ from keyrun.runtime.entities.entity import Kind, Method
 from keyrun.runtime.entities.requests import Request
 from keyrun.runtime.entities.state_cache import State
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
-from keyrun.runtime.steps.current_step import Draft
+from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
@@ -32,7 +32,7 @@ from keyrun.storage.record import seal
 if TYPE_CHECKING:
     from keyrun.runtime.partition import Partition
     from keyrun.runtime.queue.key_queue import KeyQueue
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.run.running_step import RunningStep
     from keyrun.storage.group import Group
 
 serving: "ContextVar[Call | None]" = ContextVar("keyrun.call", default=None)
@@ -86,7 +86,7 @@ class Call:
         self.kwargs = kwargs
         self.timeout = timeout
         self.request: Request | None = None
-        self.above: Call | CurrentStep | None = None
+        self.above: Call | RunningStep | None = None
         """What calls it, if that holds a key itself."""
         self.queue: KeyQueue | None = None
         self.record = b""

@@ -19,7 +19,7 @@ from keyrun.runtime.entities.state_cache import State, States
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.recovery.retention import Retention
-from keyrun.runtime.steps.current_step import running
+from keyrun.runtime.run.running_step import running
 from keyrun.runtime.values import Priority
 from keyrun.storage import StoreCorrupt, StoreError
 

@@ -1,10 +1,10 @@
-"""Telling: puts events together, for the feed, from what the engine knows when they happen.
+"""The emitter: builds events for the feed.
 
-One function for each thing that can happen, called only while somebody listens, and after the
-record is staged that makes it true.
+There is one function for each kind of event. It is called only while there is a listener, and after
+the record is staged that makes the event true. It knows runs and steps by small protocols.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from keyrun.runtime.events.types import (
     BackpressureEvent,
@@ -21,13 +21,60 @@ from keyrun.runtime.events.types import (
 from keyrun.runtime.values import Failure, FailureKind, State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.events.feed import Feed, Place
     from keyrun.runtime.policies.circuit_breaker import CircuitStatus
     from keyrun.runtime.records.submission import Standing, Submission
-    from keyrun.runtime.run.reports import Report
-    from keyrun.runtime.run.run import Run
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.unwinding import Unwind
     from keyrun.storage.group import Group
+
+
+class EventReport(Protocol):
+    """The progress that a run or a step has reported."""
+
+    at: float
+    told: "Place | None"
+
+    @property
+    def said(self) -> tuple[float, str]:
+        """Return percent and message."""
+
+
+class EventStep(Protocol):
+    """The attempt that an event is about."""
+
+    step: str
+    attempt: int
+    begun: float
+    timeout: float
+    until: float | None
+
+    @property
+    def progress(self) -> EventReport | None: ...
+
+    def elapsed(self) -> float:
+        """Return the seconds since the attempt began."""
+
+
+class EventRun(Protocol):
+    """The run that an event is about."""
+
+    @property
+    def submission(self) -> "Submission": ...
+
+    @property
+    def standing(self) -> "Standing": ...
+
+    @property
+    def staged(self) -> "Group | None":
+        """Return the last group that has records of the run."""
+
+    @property
+    def feed(self) -> "Feed | None": ...
+
+    @property
+    def unwinding(self) -> "Unwind | None":
+        """Return why the coroutine of the run is being cancelled."""
+
 
 _SUBMITTED, _STARTED = EventKind.RUN_SUBMITTED, EventKind.RUN_STARTED
 _SUCCEEDED, _SUCCESS = EventKind.RUN_SUCCEEDED, State.SUCCEEDED
@@ -53,7 +100,7 @@ def submitted(feed: "Feed", group: "Group", run: "Submission") -> None:
     feed.staged.append((_SUBMITTED, run.submitted_at, run.about, 1, 0, None, None, None))
 
 
-def started(feed: "Feed", run: "Run") -> None:
+def started(feed: "Feed", run: "EventRun") -> None:
     """A run is driven for the first time: no record says so, it rides in the next commit."""
     now, submission, commits = run.standing, run.submission, feed.commits
     at, about = now.started_at or 0.0, submission.told_as or submission.about
@@ -76,7 +123,7 @@ def run_changed(
     feed.tell(group, RunEvent(kind, feed.wall(), *run.about, *done, reason=reason))
 
 
-def compensating(feed: "Feed", run: "Run", reason: str | None) -> None:
+def compensating(feed: "Feed", run: "EventRun", reason: str | None) -> None:
     """The compensations of a run are about to begin, and that is staged."""
     kind, standing = EventKind.RUN_COMPENSATING, run.standing
     done = standing.generation, standing.steps_done
@@ -85,26 +132,18 @@ def compensating(feed: "Feed", run: "Run", reason: str | None) -> None:
     feed.tell(run.staged, event)
 
 
-def run_goes_on(feed: "Feed", kind: EventKind, run: "Run") -> None:
+def run_goes_on(feed: "Feed", kind: EventKind, run: "EventRun") -> None:
     """A run goes on: no record says so, it rides in the next commit."""
     run_changed(feed, feed.commits.open_group(), kind, run.submission, run.standing)
 
 
-def recovered(feed: "Feed", run: "Run") -> None:
-    """A run goes on that was there when the store was opened, if it had begun."""
-    journal, standing = run.journal, run.standing
-    had_begun = standing.started_at is not None or journal.memories or journal.turn
-    if had_begun and standing.state is not State.QUARANTINED:
-        run_goes_on(feed, EventKind.RUN_RECOVERED, run)
-
-
-def run_waits(feed: "Feed", run: "Run", waiting_on: str, delay: float | None) -> None:
+def run_waits(feed: "Feed", run: "EventRun", waiting_on: str, delay: float | None) -> None:
     """A run waits, and that is staged."""
     kind, about = EventKind.RUN_WAITING, run.submission.about
     feed.tell(run.staged, WaitEvent(kind, feed.wall(), *about, waiting_on, delay))
 
 
-def run_ended(feed: "Feed", run: "Run") -> None:
+def run_ended(feed: "Feed", run: "EventRun") -> None:
     """The end of a run is staged."""
     standing = run.standing
     failure, at, began = standing.failure, standing.ended_at or 0.0, standing.started_at
@@ -125,26 +164,28 @@ _ENDING_LIMITS = frozenset({FailureKind.RUN_TIMEOUT, FailureKind.ITERATION_LIMIT
 """Those that end a run by themselves; of the others its step tells."""
 
 
-def run_progress(feed: "Feed", run: "Run", report: "Report") -> None:
+def run_progress(feed: "Feed", run: "EventRun", report: "EventReport") -> None:
     """What the workflow said of itself: once in each commit."""
     kind, about = EventKind.RUN_PROGRESS, run.submission.about
     _progress(feed, report, ProgressEvent(kind, report.at, *about, None, None, *report.said))
 
 
-def step_progress(feed: "Feed", run: "Run", current: "CurrentStep", report: "Report") -> None:
+def step_progress(
+    feed: "Feed", run: "EventRun", current: "EventStep", report: "EventReport"
+) -> None:
     """What an attempt said of itself: once in each commit."""
     kind, about = EventKind.STEP_PROGRESS, run.submission.about
     where = current.step, current.attempt
     _progress(feed, report, ProgressEvent(kind, report.at, *about, *where, *report.said))
 
 
-def _progress(feed: "Feed", report: "Report", event: ProgressEvent) -> None:
+def _progress(feed: "Feed", report: "EventReport", event: ProgressEvent) -> None:
     if report.told is None or not feed.amend(report.told, event):
         report.told = feed.tell(feed.commits.open_group(), event)
 
 
 def step_started(
-    feed: "Feed", run: "Run", current: "CurrentStep", group: "Group | None" = None
+    feed: "Feed", run: "EventRun", current: "EventStep", group: "Group | None" = None
 ) -> None:
     """An attempt begins, and its marker is staged, or durable. What it said of itself before
     anybody could know of it comes right behind."""
@@ -155,7 +196,7 @@ def step_started(
         step_progress(feed, run, current, current.progress)
 
 
-def step_completed(feed: "Feed", run: "Run", current: "CurrentStep", at: float) -> None:
+def step_completed(feed: "Feed", run: "EventRun", current: "EventStep", at: float) -> None:
     """The outcome of a step is staged."""
     if current.until is None:
         if current.progress is None:
@@ -173,9 +214,9 @@ def step_completed(feed: "Feed", run: "Run", current: "CurrentStep", at: float) 
 
 def step_failed(
     feed: "Feed",
-    run: "Run",
+    run: "EventRun",
     failure: Failure,
-    current: "CurrentStep | None" = None,
+    current: "EventStep | None" = None,
     *,
     delay: float | None = None,
     timed_out: bool = False,
@@ -205,7 +246,7 @@ def step_failed(
 
 
 def step_stopped(
-    feed: "Feed", kind: EventKind, run: "Run", current: "CurrentStep", why: str
+    feed: "Feed", kind: EventKind, run: "EventRun", current: "EventStep", why: str
 ) -> None:
     """An attempt was cut off, or ought to have been: that rides in the next commit."""
     group = feed.commits.open_group()
@@ -224,15 +265,15 @@ _CUT_OFF = {
 """Why, by the way in which the run is unwound; not of those that are driven again at once."""
 
 
-def step_cancelled(run: "Run", current: "CurrentStep") -> None:
+def step_cancelled(run: "EventRun", current: "EventStep") -> None:
     """An attempt was cut off, if anybody wants to know."""
-    feed, unwinding = run.partition.feed, run.unwinding
+    feed, unwinding = run.feed, run.unwinding
     why = _CUT_OFF.get("" if unwinding is None else unwinding.name)
     if feed is not None and why is not None:
         step_stopped(feed, EventKind.STEP_CANCELLED, run, current, why)
 
 
-def limit_hit(feed: "Feed", run: "Run", failure: Failure) -> None:
+def limit_hit(feed: "Feed", run: "EventRun", failure: Failure) -> None:
     """A run, or one of its steps, failed for a limit: one of those in `_LIMITS`."""
     limit = _LIMITS[failure.kind]
     event = LimitEvent(
@@ -249,7 +290,7 @@ def limit_hit(feed: "Feed", run: "Run", failure: Failure) -> None:
     feed.tell(run.staged, event)
 
 
-def clamped(feed: "Feed", run: "Run", current: "CurrentStep", why: str) -> None:
+def clamped(feed: "Feed", run: "EventRun", current: "EventStep", why: str) -> None:
     """The timeout of an attempt is cut, and that is staged."""
     event = LimitEvent(
         EventKind.CLAMP,
@@ -297,15 +338,13 @@ _CIRCUITS = {
 }
 
 
-def circuit_changed(feed: "Feed", status: "CircuitStatus", reason: str) -> None:
-    """A circuit breaker changed its mind, in memory."""
+def circuit_changed(at: float, status: "CircuitStatus", reason: str) -> CircuitEvent:
+    """Return the event of a circuit breaker that has changed its state, in memory."""
     kind, numbers = _CIRCUITS[status.state], (status.calls, status.failures)
-    feed.tell(
-        None, CircuitEvent(kind, feed.wall(), None, None, None, status.step, *numbers, reason)
-    )
+    return CircuitEvent(kind, at, None, None, None, status.step, *numbers, reason)
 
 
-def starving(feed: "Feed", run: "Run", step: str, waited: float, reason: str) -> None:
+def starving(feed: "Feed", run: "EventRun", step: str, waited: float, reason: str) -> None:
     """A step waits long for what it needs."""
     about = run.submission.about
     event = SetbackEvent(EventKind.STEP_STARVING, feed.wall(), *about, step, 0, waited, reason)

@@ -1,8 +1,8 @@
-"""The feed: tells those who listen what happened, after the commit that makes it true.
+"""The feed: publishes events after the commit that makes them true.
 
-Events are put together while their records are staged and go out when those are durable, in the
-order of the commits and of staging within one. Of a commit that failed nothing is told. While
-nobody listens `engine.feed` is None, which is all that the engine looks at.
+Events are built while their records are staged. They are published when those records are durable,
+in the order of the commits and of staging within one commit. The events of a commit that failed are
+never published. While there is no listener, `partition.feed` is None, so no event is built.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,55 +30,95 @@ class Listener(Protocol):
         """Nothing will happen any more."""
 
 
-class Feed:
-    """Everybody who listens, and what they will be told. `switch` is called with the feed when
-    somebody begins to listen, and with None when nobody does any more."""
+class Subscribers:
+    """The listeners of a process. They receive the events of all its partitions."""
 
-    def __init__(
-        self,
-        commits: "GroupCommit",
-        wall: Callable[[], float],
-        switch: "Callable[[Feed | None], None]",
-    ) -> None:
-        self.commits = commits
-        self.wall = wall
-        self._switch = switch
+    def __init__(self) -> None:
         self._listeners: dict[Listener, None] = {}
-        """Those who listen to all runs."""
+        """The listeners to all runs."""
         self._by_run: dict[str, dict[Listener, None]] = {}
-        self.group: Group | None = None
-        """The group that events were last told with."""
-        self.staged: list[Event | Brief] = []
-        """What happened with the group."""
+        self._feeds: dict[Feed, None] = {}
+
+    def attach(self, feed: "Feed") -> None:
+        """Receive the events of one more partition."""
+        self._feeds[feed] = None
+        feed.switch(self._wanted)
+
+    def detach(self, feed: "Feed") -> None:
+        """Receive no more events of a partition, which is closed."""
+        self._feeds.pop(feed, None)
 
     def add(self, listener: Listener) -> None:
-        """Tell `listener`, too."""
+        """Pass events to `listener` as well."""
         if listener.run_id is None:
             self._listeners[listener] = None
         else:
             self._by_run.setdefault(listener.run_id, {})[listener] = None
-        self._switch(self)
+        self._switch()
 
     def remove(self, listener: Listener) -> None:
-        """Tell `listener` nothing any more."""
+        """Pass no more events to `listener`."""
         self._listeners.pop(listener, None)
         if listener.run_id is not None:
             of_run = self._by_run.get(listener.run_id, {})
             of_run.pop(listener, None)
             if not of_run:
                 self._by_run.pop(listener.run_id, None)
-        if not self._listeners and not self._by_run:
-            self._switch(None)
-            self.group = None
-            self.staged = []
+        self._switch()
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._listeners or self._by_run)
+
+    def _switch(self) -> None:
+        wanted = self._wanted
+        for feed in self._feeds:
+            feed.switch(wanted)
 
     def close(self) -> None:
-        """Nothing will happen any more: let them read what they have, and end."""
+        """End all listeners after what they have received: nothing will happen any more."""
         for listener in self._listeners:
             listener.end()
         for listeners in self._by_run.values():
             for listener in listeners:
                 listener.end()
+
+    def publish(self, events: Sequence[Event | Brief]) -> None:
+        """Pass events to the listeners."""
+        for listener in self._listeners:
+            listener.take(events)
+        if self._by_run:
+            for event in events:
+                for listener in self._by_run.get(run_of(event), ()):
+                    listener.take((event,))
+
+
+class Feed:
+    """The events of one partition. `on_switch` is called with the feed when there is a first
+    listener, and with None when there is none any more."""
+
+    def __init__(
+        self,
+        subscribers: Subscribers,
+        commits: "GroupCommit",
+        wall: Callable[[], float],
+        on_switch: "Callable[[Feed | None], None]",
+    ) -> None:
+        self.commits = commits
+        self.wall = wall
+        self._publish = subscribers.publish
+        self._on_switch = on_switch
+        self.group: Group | None = None
+        """The group that the latest events are staged with."""
+        self.staged: list[Event | Brief] = []
+        """The events that are published when the group is durable."""
+
+    def switch(self, wanted: bool) -> None:
+        """Begin or stop to build events."""
+        self._on_switch(self if wanted else None)
+        if not wanted:
+            self.group = None
+            self.staged = []
 
     def tell(self, group: "Group | None", event: Event) -> Place:
         """Tell of something when `group` is durable, at once if that is so or if there is none."""
@@ -97,16 +137,6 @@ class Feed:
         self.group = group
         self.staged = []
         group.when_durable(self._publish, self.staged)
-
-    def _publish(self, staged: Sequence[Event | Brief]) -> None:
-        if not self._listeners and not self._by_run:
-            return
-        for listener in self._listeners:
-            listener.take(staged)
-        if self._by_run:
-            for event in staged:
-                for listener in self._by_run.get(run_of(event), ()):
-                    listener.take((event,))
 
     def amend(self, place: Place, event: Event) -> bool:
         """Tell of `event` instead of what stands at a place. Says whether it is not too late."""

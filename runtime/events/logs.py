@@ -2,14 +2,13 @@
 workflow, step, attempt and event as attributes."""
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from keyrun.actors.errors import logged
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run.run import Run
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.records.submission import Submission
 
 
 _FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
@@ -33,6 +32,20 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
         """Give each line all fields, None where they do not apply. Formatters rely on them."""
         kwargs["extra"] = {**_FIELDS, **(kwargs.get("extra") or {})}
         return msg, kwargs
+
+
+class LoggedRun(Protocol):
+    """The run that a log line is about."""
+
+    @property
+    def submission(self) -> "Submission": ...
+
+
+class LoggedStep(Protocol):
+    """The attempt that a log line is about."""
+
+    step: str
+    attempt: int
 
 
 logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})
@@ -63,12 +76,12 @@ def fields(
 
 
 def log(
-    run: "Run",
+    run: LoggedRun,
     event: str,
     message: str,
     failure: Failure | None = None,
     *,
-    current: "CurrentStep | None" = None,
+    current: LoggedStep | None = None,
     level: int = logging.WARNING,
 ) -> None:
     """Log something about a run, and of its step that `failure` or `current` is about."""

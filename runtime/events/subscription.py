@@ -15,7 +15,7 @@ import trio
 from keyrun.runtime.events.types import Brief, Event, EventKind, Missed, in_full
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.events.feed import Subscribers
 
 
 def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
@@ -39,7 +39,7 @@ class Events:
 
     def __init__(
         self,
-        feed: "Feed",
+        subscribers: "Subscribers",
         wall: Callable[[], float],
         *,
         run_id: str | None,
@@ -49,7 +49,7 @@ class Events:
     ) -> None:
         if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
             raise ValueError(f"buffer must be a whole number of at least 1, got {buffer!r}")
-        self._feed = feed
+        self._subscribers = subscribers
         self._wall = wall
         self._check_open = check_open
         self.run_id = run_id
@@ -83,11 +83,11 @@ class Events:
             raise RuntimeError("this subscription has ended; call events() again for another")
         self._check_open()
         self._open = True
-        self._feed.add(self)
+        self._subscribers.add(self)
 
     def close(self) -> None:
         """Listen no longer, and forget what was not read."""
-        self._feed.remove(self)
+        self._subscribers.remove(self)
         self.skip()
         self.end()
 

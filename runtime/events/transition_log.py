@@ -13,7 +13,7 @@ from keyrun.runtime.events.logs import fields, logger, title
 from keyrun.runtime.events.types import Brief, Event, EventKind, RunEvent, WaitEvent, in_full
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.events.feed import Subscribers
 
 _SAID = {
     EventKind.RUN_STARTED: "started",
@@ -34,8 +34,8 @@ class TransitionLog:
 
     run_id: str | None = None
 
-    def __init__(self, feed: "Feed") -> None:
-        self._feed = feed
+    def __init__(self, subscribers: "Subscribers") -> None:
+        self._subscribers = subscribers
         self._wanted = logging.getLogger(logger.name).isEnabledFor
         self._listens = False
         self.look_at_level()
@@ -45,9 +45,9 @@ class TransitionLog:
         if self._wanted(logging.INFO) is not self._listens:
             self._listens = not self._listens
             if self._listens:
-                self._feed.add(self)
+                self._subscribers.add(self)
             else:
-                self._feed.remove(self)
+                self._subscribers.remove(self)
 
     def take(self, events: Sequence[Event | Brief]) -> None:
         """Log the transitions among these events."""

@@ -116,7 +116,7 @@ async def undo(run: Run) -> bool:
             raise
         quarantine_input(run, error)
         return False
-    scope = run.scope = partition.actors.scope()
+    scope = run.scope = partition.actor_scope()
     branch = Branch(run, COMPENSATION, apart=True)
     left: list[str] = []
     try:

@@ -16,11 +16,12 @@ from keyrun.runtime.queue.admission import check_key
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import identity, what_keeps
+from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import Call, Entry
 from keyrun.runtime.run.patches import patched
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.scope import FailAfter, MoveOnAfter, watched
-from keyrun.runtime.steps.execution import halt, perform
+from keyrun.runtime.steps.execution import perform
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdicts import CancelVerdict, Continuation

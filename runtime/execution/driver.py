@@ -47,7 +47,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
         if is_fatal(error):
             raise
         return _hold_for_input(run, error)
-    instances = run.partition.instances
+    instances = run.partition.services.instances
     if instances is not None and not instances.enter(run):
         return _stay(run)
     if run.workflow.checkpoint is not None and run.cadence is None:
@@ -55,7 +55,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
 
         run.cadence = Cadence(run.workflow.checkpoint)
     _start(run)
-    seat = run.seat = run.partition.actors.seat()
+    seat = run.seat = run.partition.seat()
     return one_pass(run, input_, seat.scope)
 
 
@@ -202,7 +202,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     if isinstance(decision, CancelVerdict):
         return _end(run, State.CANCELLED, reason=decision.reason)
     if standing.cancel_requested:
-        run.partition.eviction.stay(run)
+        run.partition.services.eviction.stay(run)
         return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
         quarantine(run, decision.cause, str(decision))
@@ -215,7 +215,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         if run.unwinding is Unwind.LEAVE:
             return False
         if run.unwinding is Unwind.EVICT:
-            return run.partition.eviction.left(run)
+            return run.partition.services.eviction.left(run)
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()

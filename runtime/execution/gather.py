@@ -12,9 +12,9 @@ import trio
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
 from keyrun.runtime.run.branch import Branch
+from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END, INSIDE
 from keyrun.runtime.run.journal import Call, Entry
-from keyrun.runtime.steps.execution import halt
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
@@ -68,7 +68,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                     sibling.close()
                 if isinstance(error, Exception) and is_store_failure(error):
                     # Else the siblings would be taken for cancelled by the workflow.
-                    run.partition.fail(error)
+                    run.partition.services.fail(error)
                 ended = branch.closed or isinstance(error, Halt) or run.partition.failure
                 if not (ended or is_bug(error)):
                     _decide(branch, ident, index)
@@ -83,7 +83,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 journal.look()
                 if run.parked and not failed:
                     # All that is left may wait.
-                    run.partition.eviction.consider(run)
+                    run.partition.services.eviction.consider(run)
 
     if parts:
         journal.tasks += left - 1

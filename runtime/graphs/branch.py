@@ -1,7 +1,7 @@
 """The branch of a node that is workflow code."""
 
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.steps.execution import contradiction, halt
+from keyrun.runtime.run.contradiction import contradiction, halt
 from keyrun.runtime.unwinding import Halt
 
 

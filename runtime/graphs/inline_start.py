@@ -14,9 +14,9 @@ import trio
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.graphs.activation import Activation
+from keyrun.runtime.host.step_gates import Pass
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.deadline import start_clock
-from keyrun.runtime.steps.gate import Pass
 from keyrun.runtime.steps.invocation import Overrun, Raised, Returned
 from keyrun.runtime.steps.outcome import note_attempted, note_undoable, stage_value
 from keyrun.runtime.user_errors import has

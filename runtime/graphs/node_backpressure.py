@@ -10,8 +10,8 @@ from collections import Counter
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
+from keyrun.runtime.host.step_gates import Held, StepGate
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.steps.gate import Held, Turnstile
 
 
 class Places:
@@ -20,8 +20,8 @@ class Places:
     def __init__(self, run: Run, frontier: Frontier) -> None:
         self._run = run
         self._frontier = frontier
-        self._taken: dict[str, Turnstile] = {}
-        self._awaited: Counter[Turnstile] = Counter()
+        self._taken: dict[str, StepGate] = {}
+        self._awaited: Counter[StepGate] = Counter()
 
     def reserve(self, activation: Activation) -> bool:
         """Take the places that a node needs before it begins. False if there is one missing."""
@@ -29,8 +29,8 @@ class Places:
             return False
         for name in activation.station.crowded:
             if name not in self._taken:
-                turnstile = self._taken[name] = self._turnstile(name)
-                turnstile.keep((self._run.number, name))
+                gate = self._taken[name] = self._gate(name)
+                gate.keep((self._run.number, name))
         # With what the run holds from here on, others of its nodes may not have to wait any more.
         for each in +self._awaited:
             each.stir()
@@ -50,23 +50,23 @@ class Places:
             finally:
                 self._awaited[lacking] -= 1
 
-    def _held(self, activation: Activation, lacking: Turnstile) -> Held:
-        full = (name for name in activation.station.crowded if self._turnstile(name) is lacking)
+    def _held(self, activation: Activation, lacking: StepGate) -> Held:
+        full = (name for name in activation.station.crowded if self._gate(name) is lacking)
         return Held(self._run, activation.ident, next(full))
 
-    def _lacking(self, activation: Activation) -> Turnstile | None:
+    def _lacking(self, activation: Activation) -> StepGate | None:
         """Where there is no room for what a node needs, if it has to wait for that."""
         crowded = activation.station.crowded
-        needs = Counter(self._turnstile(name) for name in crowded if name not in self._taken)
-        for turnstile, count in needs.items():
-            if not turnstile.has_room(count) and not self._is_ahead(activation, turnstile):
-                return turnstile
+        needs = Counter(self._gate(name) for name in crowded if name not in self._taken)
+        for gate, count in needs.items():
+            if not gate.has_room(count) and not self._is_ahead(activation, gate):
+                return gate
         return None
 
-    def _is_ahead(self, activation: Activation, turnstile: Turnstile) -> bool:
+    def _is_ahead(self, activation: Activation, gate: StepGate) -> bool:
         """Whether the run holds a place there or further on, which depends on this node."""
         plan, name = self._frontier.plan, activation.station.node.id
-        here = self._rank(turnstile)
+        here = self._rank(gate)
         return any(
             held.keeps((self._run.number, target))
             and self._rank(held) >= here
@@ -74,18 +74,18 @@ class Places:
             for target, held in self._taken.items()
         )
 
-    def _rank(self, turnstile: Turnstile) -> tuple[int, int]:
+    def _rank(self, gate: StepGate) -> tuple[int, int]:
         """How far on a turnstile is: the same for all runs of a graph."""
         return min(
             (station.level, station.rank[1])
             for name, station in self._frontier.plan.stations.items()
-            if station.is_crowded and self._turnstile(name) is turnstile
+            if station.is_crowded and self._gate(name) is gate
         )
 
-    def _turnstile(self, name: str) -> Turnstile:
+    def _gate(self, name: str) -> StepGate:
         step = self._frontier.plan.stations[name].step
         assert step is not None
-        return self._run.partition.turnstiles.of(step)
+        return self._run.partition.host.gates.of(step)
 
     def review(self) -> None:
         """Give up what nobody will come for: the node ended, and nothing leads to it any more."""

@@ -12,9 +12,10 @@ from keyrun.runtime.graphs.inline_start import Seat, Spent, sprint
 from keyrun.runtime.graphs.node import FailurePort, read, stored
 from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_input import NodeInput
+from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import Memory
 from keyrun.runtime.steps.attempts import attempts
-from keyrun.runtime.steps.execution import halt, replayed
+from keyrun.runtime.steps.execution import replayed
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.unwinding import Halt
@@ -78,7 +79,7 @@ class Performer:
             await self._aside(self._attempts(activation), seat)
             return None
         if step.guarded:
-            passed = run.partition.turnstiles.of(step).enter_nowait((run.number, step.set.name))
+            passed = run.partition.host.gates.of(step).enter_nowait((run.number, step.set.name))
             if passed is None:
                 await self._aside(self._attempts(activation), seat)
                 return None

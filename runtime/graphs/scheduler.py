@@ -25,10 +25,10 @@ from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_execution import Performer
 from keyrun.runtime.graphs.output_limit import Allowance
 from keyrun.runtime.records.submission import write_failure
+from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import Expected
 from keyrun.runtime.run.journal import Call, Entry, Memory
 from keyrun.runtime.run.memories import NODE_ENDED
-from keyrun.runtime.steps.execution import halt
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Failure, FailureKind
@@ -114,7 +114,7 @@ class Execution:
                 self._journal.look()
                 if self._run.parked and not self._stopped:
                     # All that is left may wait.
-                    self._run.partition.eviction.consider(self._run)
+                    self._run.partition.services.eviction.consider(self._run)
 
     async def _take(self, seat: Seat) -> bool:
         """Serve in one scope for as long as that will do. Says whether there may be more."""

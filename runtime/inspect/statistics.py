@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from keyrun.runtime.host.step_gates import StepGateStatus
 from keyrun.runtime.policies.circuit_breaker import CircuitStatus
 from keyrun.runtime.queue.backpressure import BacklogStatistics
-from keyrun.runtime.steps.gate import TurnstileStatus
 from keyrun.storage import CommitStatistics
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class RuntimeStatistics:
     commits: CommitStatistics
     circuits: tuple[CircuitStatus, ...]
     """The circuit breakers that were asked so far."""
-    turnstiles: tuple[TurnstileStatus, ...]
+    gates: tuple[StepGateStatus, ...]
     """Steps with a policy in their way: how many run, and how many wait."""
     waiting_outcomes: int
     """Ends that wait for `on_terminal`."""
@@ -42,7 +42,7 @@ def statistics_of(partition: "Partition") -> RuntimeStatistics:
         waiting_for_slot=partition.slots.waiting,
         backlog=partition.backlog.statistics(),
         commits=partition.store.statistics(),
-        circuits=partition.turnstiles.circuits(),
-        turnstiles=partition.turnstiles.statuses(),
+        circuits=partition.host.gates.circuits(),
+        gates=partition.host.gates.statuses(),
         waiting_outcomes=partition.outbox.waiting,
     )

@@ -13,7 +13,7 @@ from keyrun.runtime.runs import NoEnd
 from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.events.feed import Subscribers
     from keyrun.runtime.events.types import Brief, Event
     from keyrun.runtime.inspect.surveys import Look
     from keyrun.runtime.runs import End, RunTable
@@ -23,9 +23,9 @@ class Changes:
     """Notices that something happened to a run, and that it ended. It does not keep the events, so
     it costs next to nothing however many there are."""
 
-    def __init__(self, run_id: str, feed: "Feed", runs: "RunTable") -> None:
+    def __init__(self, run_id: str, subscribers: "Subscribers", runs: "RunTable") -> None:
         self.run_id: str | None = run_id
-        self._feed = feed
+        self._subscribers = subscribers
         self._runs = runs
         self._number: int | None = None
         self._open = False
@@ -39,7 +39,7 @@ class Changes:
     def open(self) -> None:
         """Notice changes from now on."""
         self._open = True
-        self._feed.add(self)
+        self._subscribers.add(self)
 
     def expect_end(self, number: int) -> None:
         """Notice the end of the run from now on."""
@@ -79,7 +79,7 @@ class Changes:
         """Notice nothing any more."""
         if self._open:
             self._open = False
-            self._feed.remove(self)
+            self._subscribers.remove(self)
         if self._number is not None:
             self._runs.ignore_end(self._number, self._ended)
             self._number = None

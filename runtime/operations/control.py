@@ -11,9 +11,9 @@ from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.recovery.corruption import set_aside
 from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.run.loading import recall
+from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.settlement import settle
-from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, State
 from keyrun.runtime.waiting.run_end import wait_for_end
@@ -66,7 +66,7 @@ class Control:
             await self._cancel_when_driven(run)
             return True
         if not live:
-            run.queue.remove(run.number)
+            partition.queue(run.key).remove(run.number)
             partition.runs.end_waking(run.number)
             settle(run, State.CANCELLED)
             # It may have been the first, and evicted: the next begins when its end is durable.
@@ -81,7 +81,7 @@ class Control:
         settled_soon = not run.current and not undoes
         if run.standing.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
-            run.queue.dismiss(run)
+            partition.queue(run.key).dismiss(run)
         elif not run.shielded and not run.undoing:
             run.unwind(Unwind.CANCEL)
         run.resume()
@@ -99,7 +99,7 @@ class Control:
         if run.standing.state.terminal or partition.runs.live(run.number):
             self._unchanged(run)
             return
-        run.queue.remove(run.number)
+        partition.queue(run.key).remove(run.number)
         settle(run, State.FAILED, failure=failure)
         partition.runs.move(run, _location(run))
         run.queue.wake()

@@ -13,9 +13,9 @@ from keyrun.runtime.records.tables import NUMBER, sealed
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
     from keyrun.runtime.partition import Partition
-    from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.records.submission import Submission
     from keyrun.runtime.run.run import Run
+    from keyrun.runtime.run.services import KeyQueueOfRun
     from keyrun.storage.group import Group
 
 
@@ -32,7 +32,7 @@ class Instances:
                 if each.when_full == "reject":
                     self._rejects.add(each.name)
         self._inside: dict[str, set[int]] = {name: set() for name in self._most}
-        self._waiting: dict[str, dict[int, KeyQueue]] = {name: {} for name in self._most}
+        self._waiting: dict[str, dict[int, KeyQueueOfRun]] = {name: {} for name in self._most}
 
     async def recover(self) -> None:
         """Take in who was in when the store was last used."""

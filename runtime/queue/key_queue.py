@@ -9,10 +9,11 @@ from keyrun.runtime.queue.queue_window import Places
 from keyrun.runtime.queue.resume_order import in_the_middle
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.recovery.corruption import set_aside
+from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.loading import Stored, assemble, load
 from keyrun.runtime.run.quarantine import quarantine_unregistered, try_again
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.steps.current_step import CurrentStep, Draft
+from keyrun.runtime.run.running_step import RunningStep
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
@@ -59,7 +60,7 @@ class KeyQueue(Places):
         self.pending = 0
         self._state: bytes | None = None
         """The key's mapping as it is stored, empty if there is none; None if it was not read."""
-        self.holder: CurrentStep | None = None
+        self.holder: RunningStep | None = None
         self.calls: list[Call] | None = None
         """Calls of entities that have not begun, in order; they are nowhere else."""
 
@@ -97,12 +98,12 @@ class KeyQueue(Places):
         """Whether there is something else than the first run that could go ahead of it."""
         return len(self.window) > 1 or self._more or bool(self.calls)
 
-    def lie_down(self, run: Run) -> None:
+    def evict_head(self, run: Run) -> None:
         """The first run has left memory to wait, and holds the line."""
         self.leave(run)
         self.sleeper = run.number
 
-    def doze(self) -> None:
+    def release_memory(self) -> None:
         """Be known by name only, while the run that holds the line sleeps. A line that another one
         has replaced knows nothing of the key any more."""
         partition = self.partition
@@ -130,7 +131,7 @@ class KeyQueue(Places):
         if self.awake or self.queued or partition.draining:
             return
         if self.sleeper is not None:
-            self.doze()
+            self.release_memory()
             return
         if self.head is None and not (self.calls and len(self.calls) == self.pending):
             # Calls alone need not be let in: their callers are in memory anyway.
@@ -189,7 +190,7 @@ class KeyQueue(Places):
         if self.entering:
             self.entered()
         if self.sleeper is not None:
-            self.doze()
+            self.release_memory()
         if self.partition.draining and self.head is not None:
             self.partition.runs.remove(self.head)
             self.head = None
@@ -216,7 +217,7 @@ class KeyQueue(Places):
             return None
         partition = self.partition
         place, _, submission = self.window[0]
-        if submission is None or (self._state is None and not partition.stateless):
+        if submission is None or (self._state is None and partition.has_key_state):
             return None
         workflow = partition.registry.find(submission.workflow, submission.version)
         if workflow is None:
@@ -238,7 +239,8 @@ class KeyQueue(Places):
                 return None
             place, number, _ = self.window[0]
             try:
-                run = await load(self, place, number)
+                await self.partition.runs.settled(number)
+                run = await load(self.partition, self, place, number)
             except StoreCorrupt as error:
                 await set_aside(self.partition, number, error, key=self.key, place=place)
                 self.remove(number)
@@ -261,10 +263,10 @@ class KeyQueue(Places):
             if run.workflow is None:
                 quarantine_unregistered(run)
             if self._state is None:
-                if self.partition.stateless:
-                    self._state = b""
-                else:
+                if self.partition.has_key_state:
                     await self._read_state()
+                else:
+                    self._state = b""
             if run.standing.started_at is not None and not woken:
                 run.begin()
             return run
@@ -285,7 +287,7 @@ class KeyQueue(Places):
             return
         kept = stored.state
         state = b"" if kept is None else unseal("state", self._prefix, kept)[0]
-        run = assemble(self, place, stored)
+        run = assemble(self.partition, self, place, stored)
         if run is None:
             self.remove(number)
         elif run.workflow is not None and run.standing.berth is None:
@@ -320,8 +322,10 @@ class KeyQueue(Places):
     def tell_recovered(self, run: Run) -> None:
         """The first run goes on, and whoever listens by now is told."""
         self.recovered = False
-        if self.partition.feed is not None:
-            emitter.recovered(self.partition.feed, run)
+        feed, standing, journal = self.partition.feed, run.standing, run.journal
+        had_begun = standing.started_at is not None or journal.memories or journal.turn
+        if feed is not None and had_begun and standing.state is not State.QUARANTINED:
+            emitter.run_goes_on(feed, EventKind.RUN_RECOVERED, run)
 
     def started(self) -> None:
         """One run fewer waits to be started."""
@@ -338,7 +342,7 @@ class KeyQueue(Places):
         fields = await self.partition.ledger.get("state", self._prefix)
         self._state = b"" if fields is None else fields[0]
 
-    def borrow_state(self, borrower: CurrentStep) -> Draft:
+    def borrow_state(self, borrower: RunningStep) -> Draft:
         """The key's mapping, for one step at a time."""
         if self.holder is not None:
             raise RuntimeError(
@@ -350,9 +354,9 @@ class KeyQueue(Places):
         self.holder = borrower
         return draft
 
-    def keep_state(self, run: Run, borrower: CurrentStep) -> None:
+    def keep_state(self, run: Run, borrower: RunningStep) -> None:
         """Stage what a step that succeeded made of the mapping."""
         if borrower.sealed_state is not None:
-            self.partition.stateless = False
+            self.partition.has_key_state = True
             self._state = borrower.sealed_state
             run.put("state", self._prefix, self._state)

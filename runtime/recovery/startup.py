@@ -94,7 +94,9 @@ async def _wake(partition: "Partition", queues: "list[KeyQueue]") -> None:
     for at in range(0, len(queues), TOGETHER):
         part = queues[at : at + TOGETHER]
         firsts = [queue for queue in part if queue.unloaded][: partition.concurrency_gate.room]
-        stored = await read_together(partition, firsts) if firsts else {}
+        heads = [(queue.key, queue.window[0][1]) for queue in firsts]
+        read = await read_together(partition, heads) if heads else []
+        stored = dict(zip(firsts, read, strict=False))
         for queue in part:
             asleep = not queue.awake
             queue.wake()

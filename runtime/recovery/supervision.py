@@ -18,8 +18,8 @@ from keyrun.runtime.events.logs import log_key
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.records.submission import Quarantine, Standing
 from keyrun.runtime.recovery.bugs import store_failure
+from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.settlement import settle
-from keyrun.runtime.runs import Location
 from keyrun.runtime.texts import named
 from keyrun.runtime.values import QuarantineCause, State
 from keyrun.storage import StoreCorrupt

@@ -11,14 +11,14 @@ import trio
 
 from keyrun.runtime.errors import NonDeterminism, WrongTask
 from keyrun.runtime.events import emitter
+from keyrun.runtime.run.contradiction import REMEDY, halt
 from keyrun.runtime.run.journal import Ending, Entry, Journal
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.steps.current_step import running
-from keyrun.runtime.steps.execution import REMEDY, halt
+from keyrun.runtime.run.running_step import running
 from keyrun.runtime.unwinding import Halt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.run.running_step import RunningStep
 
 _NEVER = float("inf")
 
@@ -231,14 +231,14 @@ class Branch:
                 return True
         return False
 
-    async def yield_to_scope(self, current: "CurrentStep") -> None:
+    async def yield_to_scope(self, current: "RunningStep") -> None:
         """An attempt raised an error: if its time limit was up, that is how it stopped."""
         if self.notice() and _cancelled():
             current.store_memo()
             self.note_cancelled(current)
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    def note_cancelled(self, current: "CurrentStep") -> None:
+    def note_cancelled(self, current: "RunningStep") -> None:
         """Write down that an attempt was cut off, by a sibling or by a time limit."""
         self.run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
         emitter.step_cancelled(self.run, current)

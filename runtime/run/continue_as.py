@@ -49,8 +49,8 @@ def go_on(run: "Run", input_: bytes) -> None:
     """Stage that a run whose pass is over goes on with another input."""
     partition, ledger, standing = run.partition, run.partition.ledger, run.standing
     before = run.journal
-    if partition.children.used:
-        partition.children.left_alone(run)
+    if partition.services.children.used:
+        partition.services.children.left_alone(run)
     group = run.staged = partition.commits.open_group()
     for sequence in range(1, before.next):
         group.delete("journal", ledger.entry(run.number, sequence))

@@ -1,4 +1,4 @@
-"""Loading: how a run comes into memory, with all that it remembers."""
+"""Loading: makes a run in memory from its records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,14 +10,14 @@ from keyrun.runtime.values import State
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
-    from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.run.services import KeyQueueOfRun
 
 Rows = Sequence[tuple[bytes, bytes]]
 
 
 class Stored(NamedTuple):
-    """The records of a run, as they are, and where it was asked for that of its key's mapping."""
+    """The records of a run, undecoded, and the state of its key if that was read, too."""
 
     number: int
     submission: bytes | None
@@ -27,53 +27,56 @@ class Stored(NamedTuple):
     state: bytes | None = None
 
 
-async def load(queue: "KeyQueue", place: int, number: int) -> Run | None:
-    """A run that is about to be driven, with all that it remembers; None if it has no business
-    in the line any more."""
-    partition = queue.partition
-    await partition.runs.settled(number)
+async def load(
+    partition: "PartitionState", queue: "KeyQueueOfRun", place: int, number: int
+) -> Run | None:
+    """Load a run that is about to be driven. Return None if the run has left the queue.
+
+    The store has to be right about the run: see `RunTable.settled`."""
     key, store = partition.ledger.number(number), partition.store
     stored = Stored(
         number=number,
         submission=await store.get("runs", key),
         standing=await store.get("status", key),
         journal=await store.scan("journal", prefix=key),
-        memos=() if partition.memoless else await store.scan("memo", prefix=key),
+        memos=await store.scan("memo", prefix=key) if partition.has_memos else (),
     )
-    run = assemble(queue, place, stored)
-    if run is not None and partition.signals.used:
-        await partition.signals.recall(run)
+    run = assemble(partition, queue, place, stored)
+    if run is not None and partition.services.signals.used:
+        await partition.services.signals.recall(run)
     return run
 
 
 async def read_together(
-    partition: "Partition", queues: "Sequence[KeyQueue]"
-) -> "dict[KeyQueue, Stored]":
-    """What is stored of the first runs of lines. Nothing where runs were sent something, since not
-    all of that is in the store."""
-    if partition.signals.used:
-        return {}
-    numbers = [queue.window[0][1] for queue in queues]
-    keys = [partition.ledger.number(number) for number in numbers]
-    homes = [partition.ledger.key_prefix(queue.key) for queue in queues]
-    store = partition.store
+    partition: "PartitionState", heads: Sequence[tuple[str, int]]
+) -> list[Stored]:
+    """Read the first runs of keys, given as key and number, with one scan for each table.
+
+    Return nothing if runs were sent signals, because not all of those are in the store."""
+    if partition.services.signals.used:
+        return []
+    ledger, store = partition.ledger, partition.store
+    keys = [ledger.number(number) for _, number in heads]
+    prefixes = [ledger.key_prefix(key) for key, _ in heads]
     submissions = await store.get_many("runs", keys)
     standings = await store.get_many("status", keys)
     journals = await store.scan_each("journal", keys)
     nothing: list[Rows] = [()] * len(keys)
-    memos = nothing if partition.memoless else await store.scan_each("memo", keys)
-    states = {} if partition.stateless else await store.get_many("state", homes)
-    return {
-        queue: Stored(number, submissions.get(key), standings.get(key), *rows, states.get(home))
-        for queue, number, key, home, rows in zip(
-            queues, numbers, keys, homes, zip(journals, memos, strict=True), strict=True
+    memos = await store.scan_each("memo", keys) if partition.has_memos else nothing
+    states = await store.get_many("state", prefixes) if partition.has_key_state else {}
+    return [
+        Stored(number, submissions.get(key), standings.get(key), *rows, states.get(prefix))
+        for (_, number), key, prefix, rows in zip(
+            heads, keys, prefixes, zip(journals, memos, strict=True), strict=True
         )
-    }
+    ]
 
 
-def assemble(queue: "KeyQueue", place: int, stored: Stored) -> Run | None:
-    """A run from its records; None if it has no business in the line any more."""
-    partition, ledger = queue.partition, queue.partition.ledger
+def assemble(
+    partition: "PartitionState", queue: "KeyQueueOfRun", place: int, stored: Stored
+) -> Run | None:
+    """Make a run from its records. Return None if the run has left the queue."""
+    ledger = partition.ledger
     key = ledger.number(stored.number)
     if stored.submission is None:
         partition.store.open_group().delete("queue", queue.place(place))
@@ -94,17 +97,17 @@ def assemble(queue: "KeyQueue", place: int, stored: Stored) -> Run | None:
 
 
 async def recall(run: Run) -> None:
-    """Take in what a run remembers."""
+    """Load the journal, the memos and the signals of a run."""
     partition, prefix = run.partition, run.record
     store = partition.store
     journal = await store.scan("journal", prefix=prefix)
-    take_in(run, journal, () if partition.memoless else await store.scan("memo", prefix=prefix))
-    if partition.signals.used:
-        await partition.signals.recall(run)
+    take_in(run, journal, await store.scan("memo", prefix=prefix) if partition.has_memos else ())
+    if partition.services.signals.used:
+        await partition.services.signals.recall(run)
 
 
 def take_in(run: Run, journal: Rows, memos: Rows) -> None:
-    """Have a run remember what is in these records."""
+    """Fold the records of a journal and of memos into a run."""
     fold = run.journal.fold
     for key, raw in journal:
         fold(int.from_bytes(key[-4:], "big"), unseal("journal", key, raw))

@@ -118,4 +118,4 @@ def _notify(run: "Run") -> None:
     """The quarantine is durable."""
     if run.standing.state is State.QUARANTINED:
         # A copy: a redrive changes the status of the run before the callers have read it.
-        run.partition.runs.report_end(run.number, attrs.evolve(run.standing))
+        run.partition.services.run_quarantined(run.number, attrs.evolve(run.standing))

@@ -18,7 +18,7 @@ from keyrun.storage.record import seal
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Place
     from keyrun.runtime.run.run import Run
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.run.running_step import RunningStep
 
 
 class Report:
@@ -46,23 +46,23 @@ class Report:
         return self.percent, self.message
 
 
-def of_step(run: "Run", current: "CurrentStep", percent: float, message: str) -> None:
+def of_step(run: "Run", current: "RunningStep", percent: float, message: str) -> None:
     """An attempt says how far it is, from whatever thread it runs in."""
     current.progress = Report(percent, message, current.progress)
     if trio.lowlevel.in_trio_run():
         _take(run, current)
     else:
         with suppress(trio.RunFinishedError):
-            run.partition.token.run_sync_soon(_take_if_possible, run, current)
+            run.partition.host.token.run_sync_soon(_take_if_possible, run, current)
 
 
-def _take_if_possible(run: "Run", current: "CurrentStep") -> None:
+def _take_if_possible(run: "Run", current: "RunningStep") -> None:
     # Nobody is there to be told that the store has failed; all else will be.
     with suppress(StoreError):
         _take(run, current)
 
 
-def _take(run: "Run", current: "CurrentStep") -> None:
+def _take(run: "Run", current: "RunningStep") -> None:
     report = current.progress
     if report is None or current.over:
         return
@@ -74,7 +74,7 @@ def _take(run: "Run", current: "CurrentStep") -> None:
             emitter.step_progress(run.partition.feed, run, current, report)
 
 
-def store(run: "Run", current: "CurrentStep") -> None:
+def store(run: "Run", current: "RunningStep") -> None:
     """Stage what an attempt said last."""
     report = current.progress
     assert report is not None

@@ -12,8 +12,8 @@ from keyrun.runtime.records.submission import Standing, Submission, Summary
 from keyrun.runtime.records.tables import SEQUENCE
 from keyrun.runtime.run.inbox import Inbox
 from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.wait import Wait, waiting_on
-from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import QuarantineCause, RunStatus, State
 from keyrun.storage.record import seal
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from keyrun._waking import WaitSlot
     from keyrun.runtime.definitions.step import StepFunction
     from keyrun.runtime.definitions.workflow import Workflow
+    from keyrun.runtime.events.feed import Feed
     from keyrun.runtime.graphs.frontier import Frontier
     from keyrun.runtime.graphs.output_limit import Allowance
-    from keyrun.runtime.partition import Partition
     from keyrun.runtime.policies.checkpoint import Cadence
-    from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.reports import Report
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.run.running_step import RunningStep
+    from keyrun.runtime.run.services import KeyQueueOfRun
     from keyrun.runtime.waiting.eviction import Eviction
     from keyrun.storage.group import Group
 
@@ -83,8 +84,8 @@ class Run:
 
     def __init__(
         self,
-        partition: "Partition",
-        queue: "KeyQueue",
+        partition: "PartitionState",
+        queue: "KeyQueueOfRun",
         submission: Submission,
         standing: Standing,
         workflow: "Workflow[Any, Any] | None",
@@ -105,7 +106,7 @@ class Run:
         self.staged: Group | None = None
         """The last group that holds something of this run, or of the one before it: no further
         effect until it is durable."""
-        self.current: dict[str, CurrentStep] = {}
+        self.current: dict[str, RunningStep] = {}
         self.allowance: Allowance | None = None
         """How much its steps may give, if that is limited."""
         self.frontier: Frontier | None = None
@@ -153,6 +154,11 @@ class Run:
         return self._resumed
 
     @property
+    def feed(self) -> "Feed | None":
+        """Return where its events go; None while there is no listener."""
+        return self.partition.feed
+
+    @property
     def run_id(self) -> str:
         """The id it was submitted with."""
         return self.submission.run_id
@@ -197,7 +203,7 @@ class Run:
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""
-        self.partition.memoless = False
+        self.partition.has_memos = True
         self.memos[step] = encoded
         self.put("memo", self.partition.ledger.step(self.number, step), step, encoded)
 
@@ -246,7 +252,7 @@ class Run:
         try:
             # When to go on is on the disk before the wait begins.
             await self.gate()
-            partition.eviction.consider(self)
+            partition.services.eviction.consider(self)
             with trio.move_on_at(wait.until):
                 await wait.event.wait()
         finally:
@@ -327,7 +333,7 @@ class Run:
         if self.queue.entering:
             self.queue.entered()
         self.parked += 1
-        self.partition.eviction.consider(self)
+        self.partition.services.eviction.consider(self)
         try:
             await resumed.wait()
         finally:
@@ -363,7 +369,7 @@ class Run:
 
     def status(self) -> RunStatus:
         """How it stands, also where that is not stored yet."""
-        status = self.partition.reading.status_of(self.submission, self.standing)
+        status = self.partition.services.status_of(self.submission, self.standing)
         if self.standing.state.terminal or self.standing.cancel_requested:
             return status
         if self.current:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
+from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END
 from keyrun.runtime.run.journal import Call, Ending, Entry, Memory
-from keyrun.runtime.steps.execution import halt
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch

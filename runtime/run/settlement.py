@@ -39,10 +39,8 @@ def settle(
         or workflow is None
         or workflow.kind == "graph"
     ):
-        # Of other runs there is nothing to say, so most programs never import it.
-        from keyrun.runtime.inspect.progress import summarize
-
-        standing.summary = summarize(run)
+        # For other runs there is nothing to summarize.
+        standing.summary = partition.services.summarize(run)
         if standing.summary is None:
             standing.journal_next = None
     group = run.staged = partition.commits.open_group()
@@ -52,7 +50,7 @@ def settle(
     if standing.place is not None:
         tables["queue"][run.queue.place(standing.place)] = None
     elif run.submission.delay:
-        partition.delays.remove(group, run.submission)
+        partition.services.delays.remove(group, run.submission)
     berth = standing.berth
     if berth is not None and berth.due is not None:
         group.delete("timers", ledger.timed(berth.due, run.number))
@@ -62,25 +60,25 @@ def settle(
             if signal.signal_id is not None:
                 # A repeat is told that the run has ended: it was not taken.
                 group.delete("sent", ledger.step(run.number, signal.signal_id))
-    if partition.children.used:
+    if partition.services.children.used:
         if run.submission.parent is not None and standing.generation == 1:
             # Of what a redrive makes of it nobody is told: they have gone on.
-            partition.children.ended(run.submission, standing, group)
-        partition.children.left_alone(run)
+            partition.services.children.ended(run.submission, standing, group)
+        partition.services.children.left_alone(run)
     ended = ledger.timed(standing.ended_at, run.number)
     tables["ended"][ended] = seal_empty("ended", ended)
     if dead:
         tables["dead"][record] = sealed("dead", record, standing.ended_at)
-    if partition.outbox.collecting:
-        partition.outbox.put(group, run.submission, fields)
+    if partition.services.outbox.collecting:
+        partition.services.outbox.put(group, run.submission, fields)
     if failure is not None:
         group.when_durable(_log_failure, run, state, failure, dead)
     if partition.feed is not None:
         emitter.run_ended(partition.feed, run)
-    if partition.instances is not None:
-        partition.instances.left(group, run)
+    if partition.services.instances is not None:
+        partition.services.instances.left(group, run)
     partition.unfinished.ended(run.submission, run.counted, standing.patches)
-    group.when_durable(partition.run_ended, run)
+    group.when_durable(partition.services.run_ended, run)
     group.hasten()
     if run.pending:
         run.begin()

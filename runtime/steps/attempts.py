@@ -21,8 +21,8 @@ from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.host.step_gates import Pass
     from keyrun.runtime.run.branch import Branch
-    from keyrun.runtime.steps.gate import Pass
 
 Started = tuple[CurrentStep, Raised | Returned]
 """An attempt that was begun with no more ado than a call, and what came of it."""
@@ -109,7 +109,7 @@ async def _try(
         if once or memory.interruptions_alone >= limit:
             raise interrupted(run, ident, memory, at_most_once=once)
     if suspect:
-        await partition.suspects.acquire()
+        await partition.host.suspects.acquire()
     slots = partition.slots
     try:
         if started is not None and started[0].until is not None:
@@ -119,11 +119,11 @@ async def _try(
         else:
             rank = step.set.priority
             guarded_still = step.guarded and started is None
-            turnstile = partition.turnstiles.of(step) if guarded_still else None
-            if turnstile is not None:
-                turnstile.set_back()
+            gate = partition.host.gates.of(step) if guarded_still else None
+            if gate is not None:
+                gate.set_back()
             await slots.take(run.submission.priority if rank is None else rank)
-            if turnstile is not None and not turnstile.begins_late():
+            if gate is not None and not gate.begins_late():
                 slots.give()
                 return _RETRY
         if started is not None:
@@ -168,7 +168,7 @@ async def _try(
                 slots.free += 1
     finally:
         if suspect:
-            partition.suspects.release()
+            partition.host.suspects.release()
 
 
 async def _attempt(

@@ -17,10 +17,12 @@ import trio
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
 from keyrun.runtime.run.journal import Call, Entry, Memory
 from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.attempts import announce, attempts
-from keyrun.runtime.steps.current_step import CurrentStep, enter, leave, running
+from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.invocation import Raised, Returned
 from keyrun.runtime.steps.outcome import stage_value, step_failed
 from keyrun.runtime.texts import unreadable_outcome
@@ -31,21 +33,8 @@ from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
 
-REMEDY = (
-    "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
-    "new version"
-)
-"""What to do about code that contradicts a journal."""
-
 _FOREVER = float("inf")
 current_task = trio.lowlevel.current_task
-
-
-def halt(run: Run, decision: Any) -> Halt:
-    """Decide how the pass ends; the first decision counts."""
-    if run.decision is None:
-        run.decision = decision
-    return Halt()
 
 
 async def perform(
@@ -213,8 +202,3 @@ def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> A
             cause=QuarantineCause.OUTCOME,
         )
         raise halt(run, unreadable) from error
-
-
-def contradiction(run: Run, said: str, ident: str) -> NonDeterminism:
-    """What is wrong with code that asks for something else than its journal has."""
-    return NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import CircuitOpen, StepFailed
 from keyrun.runtime.events import emitter
+from keyrun.runtime.host.step_gates import Pass
 from keyrun.runtime.run.journal import Memory
-from keyrun.runtime.steps.gate import Pass
 from keyrun.runtime.steps.outcome import gave_up
 from keyrun.runtime.texts import type_of
 from keyrun.runtime.values import Failure, FailureKind
@@ -47,12 +47,12 @@ async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: M
     while run.stopped:
         await run.hold()
     rank = step.set.priority
-    turnstile = run.partition.turnstiles.of(step)
-    if turnstile.lacks:
-        raise _impossible(run, ident, memory, turnstile.lacks)
+    gate = run.partition.host.gates.of(step)
+    if gate.lacks:
+        raise _impossible(run, ident, memory, gate.lacks)
     try:
         rank = run.submission.priority if rank is None else rank
-        return await turnstile.enter(run, rank, step.set.name)
+        return await gate.enter(run, rank, step.set.name)
     except CircuitOpen as error:
         raise _refused(run, ident, memory, error) from error
 

@@ -104,10 +104,10 @@ async def _call(
 ) -> Any:
     if step.is_async:
         if step.set.asyncio:
-            return await run.partition.asyncio.call(step.function, args, kwargs)
+            return await run.partition.host.asyncio.call(step.function, args, kwargs)
         return await step.function(*args, **kwargs)
     current.in_thread = True
-    watched = None if step.set.abandon else run.partition.overruns.watch(run, current)
+    watched = None if step.set.abandon else run.partition.host.overruns.watch(run, current)
 
     def in_thread() -> Any:
         if watched is not None:
@@ -116,8 +116,8 @@ async def _call(
 
     try:
         return await trio.to_thread.run_sync(
-            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.partition.threads
+            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.partition.host.threads
         )
     finally:
         if watched is not None:
-            run.partition.overruns.returned(watched)
+            run.partition.host.overruns.returned(watched)

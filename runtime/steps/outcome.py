@@ -6,7 +6,7 @@ from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
-from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.policies.retry import DEFAULT_RETRY, Retry
 from keyrun.runtime.records.submission import write_failure
 from keyrun.runtime.run.journal import Call, Entry, Memory
 from keyrun.runtime.run.memories import UNDOABLE
@@ -96,7 +96,7 @@ def failed(
         current.store_memo()
     except Exception as unfit:
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
-    policy = step.set.retry or run.workflow.retry or run.partition.retry
+    policy = step.set.retry or run.workflow.retry or DEFAULT_RETRY
     failure, again = _judge(run, step, current, error, policy)
     feed, timed_out = run.partition.feed, issubclass(type(error), Overrun)
     if not again:

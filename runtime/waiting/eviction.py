@@ -19,9 +19,9 @@ import trio
 from keyrun.runtime.host.due_loop import DueLoop
 from keyrun.runtime.records.submission import Berth
 from keyrun.runtime.records.tables import Sleep, at_place, placed, sealed
+from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF
-from keyrun.runtime.runs import Location
 from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import State
 
@@ -168,7 +168,7 @@ class Evictor:
         group.when_durable(self._asleep, run, group, leave)
         if leave.sleep is Sleep.YIELDS:
             return True
-        run.queue.lie_down(run)
+        run.queue.evict_head(run)
         return False
 
     def _asleep(self, run: Run, group: "Group", leave: Eviction) -> None:
@@ -181,7 +181,7 @@ class Evictor:
         if leave.sleep is Sleep.HOLDS:
             queue = partition.queues.get(run.key)
             if queue is not None and not queue.awake:
-                queue.doze()
+                queue.release_memory()
 
     async def wake(
         self, number: int, key: str, place: int | None, due: float | None

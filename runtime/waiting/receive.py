@@ -7,10 +7,11 @@ import attrs
 import trio
 
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
+from keyrun.runtime.run.contradiction import contradiction, halt
 from keyrun.runtime.run.journal import GATE, Call, Entry, Memory
 from keyrun.runtime.run.wait import Wait
 from keyrun.runtime.steps.attempts import ready
-from keyrun.runtime.steps.execution import contradiction, given_back, halt, read_outcome
+from keyrun.runtime.steps.execution import given_back, read_outcome
 from keyrun.runtime.texts import check_text
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ async def receive(
         memory.payload = [channel, None]
         if signal is not None:
             memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
-            run.partition.signals.take(run, signal)
+            run.partition.services.signals.take(run, signal)
         run.write(Entry.DONE, ident, int(call), mark, 1, None, memory.payload)
         run.journal.settled(ident, memory, Entry.DONE)
     except trio.Cancelled:

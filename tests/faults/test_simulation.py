@@ -19,12 +19,12 @@ from keyrun.runtime import Every, FailureKind, Runtime, State
 from keyrun.runtime.entities.requests import Request, Requests
 from keyrun.runtime.execution import driver
 from keyrun.runtime.groups import service
+from keyrun.runtime.host.step_gates import Pass, StepGate
 from keyrun.runtime.records.journal_entry import Call
 from keyrun.runtime.run import loading
 from keyrun.runtime.run.continue_as import go_on
 from keyrun.runtime.run.journal import Entry, Journal
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.steps.gate import Pass, Turnstile
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.storage.group import Group
 from keyrun.storage.group_commit import GroupCommit
@@ -237,7 +237,7 @@ def no_turnstile() -> None:
 
         succeeded = end
 
-    sabotage.replace(Turnstile, "enter_nowait", lambda self, place: Open(self, 0))
+    sabotage.replace(StepGate, "enter_nowait", lambda self, place: Open(self, 0))
 
 
 def group_again() -> None:

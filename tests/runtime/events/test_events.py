@@ -707,7 +707,7 @@ async def test_a_subscription_ends_with_its_block_and_leaves_nothing_behind(
         partition = runtime._partition
         with pytest.raises(LookupError):
             async with runtime.events(), runtime.events(run_id="r"):
-                assert partition.feed is partition.listeners
+                assert partition.feed is partition.events
                 raise LookupError
         assert partition.feed is None
         subscription = runtime.events()

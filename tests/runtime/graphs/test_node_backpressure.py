@@ -127,7 +127,7 @@ async def test_a_node_that_is_held_back_tells_of_backpressure_once_until_none_is
         assert (began.step, began.held) == ("down", "up")
         assert (began.depth, began.waited, began.duration) == (3, 0.0, None)
         await trio.sleep(99.9)
-        status = next(each for each in runtime.statistics().turnstiles if each.step == "down")
+        status = next(each for each in runtime.statistics().gates if each.step == "down")
         assert (status.running, status.held, status.saturations) == (1, 6, 1)
         assert status.seconds_saturated == pytest.approx(100, abs=0.2)
         assert runtime.statistics().backlog.saturations == 0
@@ -139,7 +139,7 @@ async def test_a_node_that_is_held_back_tells_of_backpressure_once_until_none_is
         # The first of 12 calls begins at once, and four are past "up" then.
         assert ended.duration == pytest.approx(8 * 40, abs=1)
         assert ended.waited == pytest.approx(8 * 40, abs=1)
-        status = next(each for each in runtime.statistics().turnstiles if each.step == "down")
+        status = next(each for each in runtime.statistics().gates if each.step == "down")
         assert status.held == 0
         assert status.seconds_saturated == pytest.approx(ended.duration)
 

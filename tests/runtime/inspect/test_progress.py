@@ -312,7 +312,7 @@ async def test_a_report_of_long_ago_is_not_said_again_by_a_replay(
             await (await runtime.submit(flow, key="k", run_id="r")).result()
             await runtime._partition.store.durable()
             await wait_all_tasks_blocked()
-            runtime._partition.listeners.close()
+            runtime._partition.host.subscribers.close()
             told = [getattr(event, "percent", None) async for event in events]
     assert told == [50.0, 80.0]  # the first two are of one commit: only the last word is told
 

@@ -198,7 +198,7 @@ async def test_a_step_waits_for_its_breaker_at_no_cost_in_attempts(
         assert circuit.state is CircuitState.OPEN
         assert circuit.step == "ask"
         assert runtime.statistics().running_steps == 0
-        assert [each.waiting for each in runtime.statistics().turnstiles] == [1]
+        assert [each.waiting for each in runtime.statistics().gates] == [1]
         service.broken = False
         assert await run.result() == "answer"
         assert trio.current_time() == 3 + 30

@@ -66,7 +66,7 @@ async def test_no_more_calls_at_once_than_allowed(autojump_clock: MockClock) -> 
     async with open_test_runtime(workflows=[flow]) as runtime:
         await submit_all(runtime, flow, 20)
         assert gauge.most == 3
-        (status,) = runtime.statistics().turnstiles
+        (status,) = runtime.statistics().gates
         assert (status.running, status.waiting) == (0, 0)
 
 
@@ -190,7 +190,7 @@ async def test_a_cancelled_wait_takes_nothing(autojump_clock: MockClock) -> None
         await runs[2].result()
         assert gauge.order == ["a", "c"]
         assert trio.current_time() == 10
-        (status,) = runtime.statistics().turnstiles
+        (status,) = runtime.statistics().gates
         assert (status.running, status.waiting) == (0, 0)
 
 

@@ -100,7 +100,7 @@ def of_run(run: Run, *_: Any) -> str:
 FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
     "drive": (key_actor, "drive", of_run),
     "settle": (driver_module, "settle", of_run),
-    "load": (key_queue, "load", lambda line, *rest: line.key),
+    "load": (key_queue, "load", lambda _, queue, *rest: queue.key),
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),
     "conclude": (driver_module, "_conclude", of_run),
     "leave": (key_queue.KeyQueue, "leave", lambda line, *_: line.key),

@@ -5,7 +5,7 @@ timed out. So that this does not go unseen, it is logged and put into the histor
 """
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -13,11 +13,20 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.host.due_loop import DueLoop
-from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.records.journal_entry import Entry
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run.run import Run
-    from keyrun.runtime.steps.current_step import CurrentStep
+    from keyrun.runtime.events.emitter import EventStep
+
+
+class OverrunRun(emitter.EventRun, Protocol):
+    """The run of a step in a thread."""
+
+    @property
+    def deadline(self) -> float: ...
+
+    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+        """Stage a journal entry."""
 
 
 class Watched:
@@ -25,7 +34,7 @@ class Watched:
 
     __slots__ = ("begun", "current", "limit", "run", "until")
 
-    def __init__(self, run: "Run", current: "CurrentStep") -> None:
+    def __init__(self, run: "OverrunRun", current: "EventStep") -> None:
         self.run = run
         self.current = current
         now = trio.current_time()
@@ -44,7 +53,7 @@ class Overruns:
         self._next = inf
         self._loop = DueLoop(self._report_due)
 
-    def watch(self, run: "Run", current: "CurrentStep") -> Watched:
+    def watch(self, run: "OverrunRun", current: "EventStep") -> Watched:
         """An attempt goes into a thread."""
         watched = Watched(run, current)
         if watched.until < inf:
@@ -79,7 +88,7 @@ def _tell(watched: Watched) -> None:
         f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
         "still runs; slot and key stay held until it returns"
     )
-    feed = run.partition.feed
+    feed = run.feed
     if feed is not None:
         emitter.step_stopped(feed, EventKind.STEP_OVERRUN, run, current, said)
     log(run, "step_overrun", said, current=current)

@@ -1,30 +1,29 @@
-"""Turnstiles: what every call of one function has to pass before it begins, over all runs.
+"""Step gates: the policies that every call of one function passes before it begins, over all runs.
 
-Circuit breaker, concurrency, resources and rate are each a small thing of their own; this puts
-them in a row. Whoever waits here holds no slot, and no attempt has begun.
+The circuit breaker, the concurrency limit, the resources and the rate are one small module each. A
+gate applies them one after the other. A call that waits at a gate holds no slot, and its attempt has
+not begun.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 import trio
 
 from keyrun.runtime.errors import CircuitOpen
 from keyrun.runtime.events import emitter
-from keyrun.runtime.events.logs import log, logger
+from keyrun.runtime.events.logs import log
 from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.policies.circuit_breaker import Circuit, CircuitState, CircuitStatus
 from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.policies.saturation import Saturation
-from keyrun.runtime.run.journal import Entry, Memory
+from keyrun.runtime.records.journal_entry import Entry, Memory
 from keyrun.runtime.values import FailureKind, Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
-    from keyrun.runtime.partition import Partition
-    from keyrun.runtime.run.run import Run
 
 
 A = TypeVar("A")
@@ -34,16 +33,32 @@ Place = tuple[int, str]
 """The number of a run, and the name of its step."""
 
 
+class GatedRun(emitter.EventRun, Protocol):
+    """The run of a step that passes a gate."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    def leave_if_asked(self) -> None:
+        """Stop waiting if the run was cancelled or the runtime drains."""
+
+
 class Held(NamedTuple):
     """A node that is held back: its run and name, and the node that has no room for more calls."""
 
-    run: "Run"
+    run: GatedRun
     node: str
     full: str
 
 
 @attrs.frozen(kw_only=True)
-class TurnstileStatus:
+class StepGateStatus:
     """How many calls of a step run, and how many wait to begin. `held` counts the nodes that its
     `max_waiting` holds back now, `saturations` how often that began, and `seconds_saturated` how
     long it lasted in all."""
@@ -59,10 +74,10 @@ class TurnstileStatus:
 class Pass:
     """What one call holds while it runs: the same for all calls of an era of their circuit."""
 
-    __slots__ = ("_turnstile", "era")
+    __slots__ = ("_gate", "era")
 
-    def __init__(self, turnstile: "Turnstile", era: int) -> None:
-        self._turnstile = turnstile
+    def __init__(self, gate: "StepGate", era: int) -> None:
+        self._gate = gate
         self.era = era
 
     def end(self, memory: Memory, attempts: int) -> None:
@@ -74,15 +89,15 @@ class Pass:
         elif memory.attempts > attempts and memory.failure is not None:
             permanent = memory.failure.kind is FailureKind.PERMANENT_ERROR
             succeeded = None if permanent else False
-        self._turnstile.leave(self.era, succeeded)
+        self._gate.leave(self.era, succeeded)
 
     def succeeded(self) -> None:
         """The attempt has a value, and has waited for nothing: it ended when it began."""
-        turnstile = self._turnstile
-        turnstile.leave(self.era, True, turnstile.looked_at)
+        gate = self._gate
+        gate.leave(self.era, True, gate.looked_at)
 
 
-class Turnstile:
+class StepGate:
     """All that is in the way of one function."""
 
     def __init__(
@@ -140,7 +155,7 @@ class Turnstile:
         self._left = trio.Event()
 
     def _tell(self, held: Held, waited: float, over: float | None) -> None:
-        feed = held.run.partition.feed
+        feed = held.run.feed
         if feed is not None:
             emitter.backpressure(
                 feed,
@@ -183,7 +198,7 @@ class Turnstile:
             passed = self._pass = Pass(self, circuit.era)
         return passed
 
-    async def enter(self, run: "Run", priority: Priority, name: str) -> Pass:
+    async def enter(self, run: GatedRun, priority: Priority, name: str) -> Pass:
         """Pass as soon as nothing is in the way. Raises `CircuitOpen` if the breaker says so."""
         place = (run.number, name)
         try:
@@ -192,7 +207,7 @@ class Turnstile:
             if self._places:
                 self.vacate(place)
 
-    async def _enter(self, run: "Run", priority: Priority) -> Pass:
+    async def _enter(self, run: GatedRun, priority: Priority) -> Pass:
         self.waiting += 1
         run.leave_if_asked()
         try:
@@ -202,7 +217,7 @@ class Turnstile:
         self.running += 1
         return Pass(self, era)
 
-    async def _wait(self, run: "Run", priority: Priority) -> int:
+    async def _wait(self, run: GatedRun, priority: Priority) -> int:
         slots, quota, bucket = self._slots, self._quota, self._bucket
         while True:
             await self._circuit_lets_through(run)
@@ -240,14 +255,14 @@ class Turnstile:
             return False
         return self._bucket is None or self._bucket.take_late(trio.current_time())
 
-    async def _circuit_lets_through(self, run: "Run") -> None:
+    async def _circuit_lets_through(self, run: GatedRun) -> None:
         circuit = self.circuit
         while circuit is not None and not circuit.lets_through:
             if self._fails:
                 raise self.refusal(run)
             await circuit.wait()
 
-    def refusal(self, run: "Run") -> CircuitOpen:
+    def refusal(self, run: GatedRun) -> CircuitOpen:
         """What a step gets that does not wait for its breaker."""
         assert self.circuit is not None
         status = self.circuit.status()
@@ -260,14 +275,14 @@ class Turnstile:
             step=self.step,
         )
 
-    def _warn(self, run: "Run", waited: float) -> None:
+    def _warn(self, run: GatedRun, waited: float) -> None:
         said = (
             f"step {self.step!r} has waited for {waited:g} s for {self._need!r}; "
             f"{self._quota.free if self._quota else {}} is free"
         )
         log(run, "starving", said)
-        if run.partition.feed is not None:
-            emitter.starving(run.partition.feed, run, self.step, waited, said)
+        if run.feed is not None:
+            emitter.starving(run.feed, run, self.step, waited, said)
 
     def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
         """A call that passed is over."""
@@ -279,10 +294,10 @@ class Turnstile:
         if self.circuit is not None:
             self.circuit.ended(era, succeeded, now)
 
-    def status(self) -> TurnstileStatus:
+    def status(self) -> StepGateStatus:
         """How many are here."""
         saturation = self.saturation
-        return TurnstileStatus(
+        return StepGateStatus(
             step=self.step,
             running=self.running,
             waiting=self.waiting,
@@ -292,43 +307,45 @@ class Turnstile:
         )
 
 
-class Turnstiles:
+class StepGates:
     """Those of a runtime. Steps of the same function and the same policy share one."""
 
-    def __init__(self, partition: "Partition", resources: Resources | None) -> None:
-        self._partition = partition
+    def __init__(
+        self, resources: Resources | None, circuit_changed: Callable[[CircuitStatus], None]
+    ) -> None:
+        self._circuit_changed = circuit_changed
         self._parts: dict[tuple[Any, ...], Any] = {}
         self._quota = None if resources is None else Quota(resources)
-        self.known: dict[tuple[Any, ...], Turnstile] = {}
+        self.known: dict[tuple[Any, ...], StepGate] = {}
 
-    def of(self, step: "StepFunction[..., Any]") -> Turnstile:
-        """The turnstile of a step."""
-        cached = step.turnstile
+    def of(self, step: "StepFunction[..., Any]") -> StepGate:
+        """Return the gate of a step."""
+        cached = step.gate
         if cached is not None and cached[0] is self:
-            found: Turnstile = cached[1]
+            found: StepGate = cached[1]
             return found
         options, origin = step.set, step.origin
         identity = (
             *(origin, options.breaker, options.rate, options.max_concurrent, options.max_waiting),
             *(options.resources, step.quota),
         )
-        turnstile = self.known.get(identity)
-        if turnstile is None:
-            turnstile = self.known[identity] = self._make(step)
-        step.turnstile = (self, turnstile)
-        return turnstile
+        gate = self.known.get(identity)
+        if gate is None:
+            gate = self.known[identity] = self._make(step)
+        step.gate = (self, gate)
+        return gate
 
-    def _make(self, step: "StepFunction[..., Any]") -> Turnstile:
+    def _make(self, step: "StepFunction[..., Any]") -> StepGate:
         options, origin = step.set, step.origin
         breaker, rate, most = options.breaker, options.rate, options.max_concurrent
         quota = self._quota
         if step.quota is not None:
             owner, total = step.quota
             quota = self._part(total, owner, Quota)
-        return Turnstile(
+        return StepGate(
             step,
             circuit=self._part(
-                breaker, origin, lambda given: Circuit(options.name, given, self._told)
+                breaker, origin, lambda given: Circuit(options.name, given, self._circuit_changed)
             ),
             slots=self._part(most, origin, Slots),
             bucket=self._part(rate, origin, Bucket),
@@ -345,21 +362,11 @@ class Turnstiles:
         part: B = self._parts[identity]
         return part
 
-    def _told(self, status: CircuitStatus) -> None:
-        said = (
-            f"the circuit of step {status.step!r} is {status.state}: {status.failures} of its last "
-            f"{status.calls} calls failed"
-        )
-        logger.warning("%s", said, extra={"event": f"circuit_{status.state}", "step": status.step})
-        feed = self._partition.feed
-        if feed is not None:
-            emitter.circuit_changed(feed, status, said)
-
     def circuits(self) -> tuple[CircuitStatus, ...]:
         """How the circuits stand."""
         found = (part for part in self._parts.values() if isinstance(part, Circuit))
         return tuple(circuit.status() for circuit in found)
 
-    def statuses(self) -> tuple[TurnstileStatus, ...]:
+    def statuses(self) -> tuple[StepGateStatus, ...]:
         """How many run and wait, by step."""
-        return tuple(turnstile.status() for turnstile in self.known.values())
+        return tuple(gate.status() for gate in self.known.values())

@@ -1,0 +1,61 @@
+"""The host: everything that a process has once, shared by all partitions in it."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.feed import Subscribers
+from keyrun.runtime.events.logs import logger
+from keyrun.runtime.events.transition_log import TransitionLog
+from keyrun.runtime.host.asyncio_loop import AsyncioLoop
+from keyrun.runtime.host.overruns import Overruns
+from keyrun.runtime.host.slots import Slots
+from keyrun.runtime.host.wall_clock import SteadyClock
+
+if TYPE_CHECKING:
+    from keyrun.runtime.host.step_gates import StepGates
+    from keyrun.runtime.policies.circuit_breaker import CircuitStatus
+    from keyrun.runtime.policies.resources import Resources
+
+
+class Host:
+    """The slots, threads, clock, asyncio loop and shared limits of a process."""
+
+    def __init__(
+        self,
+        *,
+        wall: Callable[[], float],
+        max_concurrent_steps: int,
+        resources: "Resources | None" = None,
+    ) -> None:
+        self.wall = wall
+        self.steady = SteadyClock(wall)
+        self.slots = Slots(max_concurrent_steps)
+        self.threads = trio.CapacityLimiter(max_concurrent_steps)
+        self.overruns = Overruns()
+        self.asyncio = AsyncioLoop()
+        self.suspects = trio.Lock()
+        """Held by the one suspect step that may run; see `max_interruptions`."""
+        self.token = trio.lowlevel.current_trio_token()
+        self.subscribers = Subscribers()
+        """The listeners to events of all partitions."""
+        self.transitions = TransitionLog(self.subscribers)
+        self._resources = resources
+
+    @cached_property
+    def gates(self) -> "StepGates":
+        """The policies that limit steps. Imported for the first step that has one."""
+        from keyrun.runtime.host.step_gates import StepGates
+
+        return StepGates(self._resources, self._circuit_changed)
+
+    def _circuit_changed(self, status: "CircuitStatus") -> None:
+        said = (
+            f"the circuit of step {status.step!r} is {status.state}: {status.failures} of its last "
+            f"{status.calls} calls failed"
+        )
+        logger.warning("%s", said, extra={"event": f"circuit_{status.state}", "step": status.step})
+        self.subscribers.publish([emitter.circuit_changed(self.wall(), status, said)])

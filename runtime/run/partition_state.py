@@ -1,0 +1,126 @@
+"""The state of a partition: what its runs and its services share.
+
+A partition is a share of the keys with one store, one sequence of admission numbers, and flags that
+say whether its runs may continue. Services receive this object and the few other services that they
+call. It knows none of them, except for those that a run itself calls (`RunServices`).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from keyrun.runtime.host.wall_clock import TOLERANCE
+from keyrun.runtime.records.counter import stored_clock, stored_counter
+from keyrun.runtime.records.tables import Ledger, sealed
+from keyrun.runtime.records.unfinished import UnfinishedRuns
+from keyrun.storage import Store, StoreClosed
+
+if TYPE_CHECKING:
+    from keyrun.actors.pool import Suspension, WorkerSlot
+    from keyrun.runtime.definitions.workflow import Registry
+    from keyrun.runtime.events.feed import Feed
+    from keyrun.runtime.host.host import Host
+    from keyrun.runtime.limits import Limits
+    from keyrun.runtime.run.services import RunServices
+    from keyrun.storage.payload import PayloadCodec
+
+RESERVED = 1000
+"""Admission numbers that one stored counter reserves. A crash leaves at most as many unused."""
+
+
+class PartitionState:
+    """The store, the clock, the numbers and the flags of one partition."""
+
+    services: "RunServices"
+    """The services that a run calls. The wiring sets them."""
+    suspension: "Suspension"
+    """Calls back when the current actor first suspends."""
+    seat: "Callable[[], WorkerSlot]"
+    """Returns the wait slot of the current actor, with its cancel scope."""
+    actor_scope: "Callable[[], trio.CancelScope]"
+    """Returns the cancel scope of the current actor."""
+    start: Callable[[Callable[[], Awaitable[None]]], None]
+    """Starts a background task that lives as long as the partition is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        host: "Host",
+        namespace: str,
+        registry: "Registry",
+        limits: "Limits",
+        codec: "PayloadCodec",
+    ) -> None:
+        self.host = host
+        self.store = store
+        self.commits = store.group_commit
+        self.registry = registry
+        self.ledger = Ledger(store.namespace(namespace))
+        self.unfinished = UnfinishedRuns(self.ledger)
+        self.limits = limits
+        self.codec = codec
+        # Every step asks for these: an attribute of the host would be one more look-up each.
+        self.wall = host.wall
+        self.steady = host.steady
+        self.slots = host.slots
+        self.feed: Feed | None = None
+        """Receives events; None while there is no subscriber."""
+        self.failure: Exception | None = None
+        self.draining = False
+        self.closed = False
+        self.paused = False
+        self.stopped = False
+        """Whether no step may start: the partition is paused, drains or has failed."""
+        self.has_key_state = True
+        """False while no key of the partition has stored state, so that none needs to be read."""
+        self.has_memos = True
+        """False while no step has a stored memo, so that none needs to be read."""
+        self.unclean = False
+        """Whether the last owner of the store was killed."""
+        self.counted = trio.Event()
+        """Set when all runs that the store had at the open are counted and their keys awake."""
+        self.recovered = False
+        """Whether `counted` is set."""
+        self.set_back = 0.0
+        """Seconds by which the wall clock was set back since an earlier process had the store, as
+        far as is known."""
+        self.next_number = 1
+        self.opened_at = 1
+        """The first admission number that was free when the store was opened."""
+        self._reserved = 0
+
+    def take_number(self) -> int:
+        """Return the next admission number. The counter is staged with the records that use it."""
+        number = self.next_number
+        self.next_number = number + 1
+        if self.next_number >= self._reserved:
+            self._reserved = self.next_number + RESERVED
+            key = self.ledger.name("next")
+            self.store.open_group().put("counter", key, sealed("counter", key, self._reserved))
+        return number
+
+    async def read_counter(self) -> None:
+        """Read the admission number and the time at which the last owner of the store stopped."""
+        self.next_number = self.opened_at = await stored_counter(self.ledger)
+        time, behind = await stored_clock(self.ledger)
+        self.steady.at_least(time)
+        self.set_back = max(0.0, self.steady() - self.wall() - behind)
+
+    def keep_time(self) -> None:
+        """Stage the present time, for the next process that opens the store."""
+        key = self.ledger.name("clock")
+        group = self.commits.open_group()
+        steady = self.steady()
+        group.put("counter", key, sealed("counter", key, steady, steady - self.wall()))
+
+    def keep_time_if_set_back(self) -> None:
+        """Stage the present time if the wall clock is behind it."""
+        if self.steady() - self.wall() > TOLERANCE:
+            self.keep_time()
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if the block of the runtime was left."""
+        if self.closed:
+            raise StoreClosed("the runtime was closed; open it again to continue")

@@ -1,0 +1,44 @@
+"""The running step, as a run sees it: one attempt of a step that has begun."""
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.reports import Report
+    from keyrun.runtime.run.run import Run
+
+
+class RunningStep(Protocol):
+    """One attempt of a step. `CurrentStep` is the class of all of them."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    step: str
+    attempt: int
+    begun: float
+    timeout: float
+    until: float | None
+    shielded: bool
+    over: bool
+    progress: "Report | None"
+    sealed_state: bytes | None
+
+    def store_memo(self) -> None:
+        """Stage the memo of the step."""
+
+    def report(self, percent: float, message: str = "") -> None:
+        """Report the progress of the attempt."""
+
+    def elapsed(self) -> float:
+        """Return the seconds since the attempt began."""
+
+    def is_of(self, run: "Run") -> bool:
+        """Return whether it is a step of `run`."""
+
+
+running: "ContextVar[RunningStep | None]" = ContextVar("keyrun.current_step", default=None)
+"""The step that the current task is part of."""
