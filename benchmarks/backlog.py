@@ -11,7 +11,7 @@ import trio
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun.runtime import Context, open_runtime, step, workflow
+from keyrun import Context, open_runtime, step, workflow
 
 AT_ONCE = 2000
 

@@ -10,7 +10,7 @@ from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench
 from benchmarks.record_only import Commits
-from keyrun.runtime import Entity, entity, open_runtime
+from keyrun import Entity, entity, open_runtime
 from keyrun.storage import LmdbStore, writer
 
 HOT = 256

@@ -15,7 +15,7 @@ from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
 from benchmarks.workload import STEPS, three_steps
-from keyrun.runtime import Runtime, open_runtime
+from keyrun import Runtime, open_runtime
 from keyrun.storage import LmdbStore
 
 CHECKS = 1 + 3 / STEPS

@@ -12,7 +12,7 @@ from benchmarks.backlog import anonymous
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun.runtime import Context, RunOutcome, State, open_runtime, step, workflow
+from keyrun import Context, RunOutcome, State, open_runtime, step, workflow
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.records.submission import Standing, Submission

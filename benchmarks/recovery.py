@@ -12,7 +12,7 @@ import trio
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun.runtime import Context, Runtime, current_step, open_runtime, step, workflow
+from keyrun import Context, Runtime, current_step, open_runtime, step, workflow
 
 blocking = {"second": False}
 ran: list[tuple[str, str]] = []

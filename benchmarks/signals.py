@@ -11,7 +11,7 @@ import trio
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun.runtime import Context, Runtime, open_runtime, step, workflow
+from keyrun import Context, Runtime, open_runtime, step, workflow
 from keyrun.storage import writer
 
 began = 0.0

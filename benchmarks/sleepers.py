@@ -12,14 +12,8 @@ from benchmarks.backlog import anonymous
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun.runtime import (
-    Context,
-    Runtime,
-    RuntimeStatistics,
-    open_runtime,
-    step,
-    workflow,
-)
+from keyrun import Context, Runtime, open_runtime, step, workflow
+from keyrun.status import RuntimeStatistics
 
 AT_ONCE = 2000
 SAMPLE = 5000

@@ -5,7 +5,7 @@ from time import perf_counter
 import trio
 
 from benchmarks.folders import folder
-from keyrun.runtime import Context, open_runtime, step, workflow
+from keyrun import Context, open_runtime, step, workflow
 from keyrun.storage import LmdbStore
 from keyrun.storage.lmdb_store import CommitterName
 

@@ -12,15 +12,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 import trio
 
-from keyrun.runtime import (
-    Limits,
-    Resources,
-    Retention,
-    RunOutcome,
-    Runtime,
-    Workflow,
-    open_runtime,
-)
+from keyrun import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun.policies import Resources
 from keyrun.runtime.inspect.replay import Replayed, replay
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables

@@ -17,6 +17,7 @@ import attrs
 import click
 import trio
 
+from keyrun import State, Workflow
 from keyrun.cli import documents, options
 from keyrun.cli.execution import Order, execute
 from keyrun.cli.exits import CANCELLED, FAILED, FINE, HELD, INTERRUPTED, USAGE, Refusal
@@ -24,7 +25,6 @@ from keyrun.cli.lookup import check_namespace
 from keyrun.cli.screen import say
 from keyrun.cli.target import fit_input, plain_result, read_input
 from keyrun.cli.troubles import may_run_in
-from keyrun.runtime import State, Workflow
 from keyrun.runtime.queue.admission import check_key, check_run_id
 
 F = TypeVar("F", bound=Callable[..., Any])

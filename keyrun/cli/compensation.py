@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.records.journal_entry import COMPENSATION
 
 if TYPE_CHECKING:
-    from keyrun.runtime import CompensationProgress, Failure
+    from keyrun import Failure
+    from keyrun.status import CompensationProgress
 
 
 def state_of(state: str, compensating: bool) -> str:

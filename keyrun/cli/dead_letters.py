@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from keyrun import Reader, RunStatus
 from keyrun.cli import documents, options
 from keyrun.cli.history import why
 from keyrun.cli.listing import Listing
@@ -11,7 +12,6 @@ from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import local
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Reader, RunStatus
 
 COLUMNS = [
     Column("run", 12, whole=True),

@@ -16,16 +16,15 @@ from keyrun.cli.times import utc
 
 if TYPE_CHECKING:
     # Each command shows one of them, and shall not wait for the others.
-    from keyrun.runtime import (
+    from keyrun import Failure, RunStatus
+    from keyrun.graphs import ExecutionGraph
+    from keyrun.schedules import ScheduleStatus
+    from keyrun.status import (
         CompensationProgress,
         EntityStatus,
-        ExecutionGraph,
-        Failure,
         Happening,
         KeyStatus,
         Progress,
-        RunStatus,
-        ScheduleStatus,
         StoreCounts,
     )
     from keyrun.storage import Damage, Verification
@@ -255,7 +254,7 @@ def entity(status: "EntityStatus") -> Document:
 
 def schedule(status: "ScheduleStatus") -> Document:
     """A schedule. Of `at`, `every`, `start`, `cron` and `timezone` those that its kind has."""
-    from keyrun.runtime import Cron, Every, Once
+    from keyrun.schedules import Cron, Every, Once
 
     when = status.when
     return {

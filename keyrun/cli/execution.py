@@ -14,14 +14,8 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun.cli.compensation import not_compensated
-from keyrun.cli.exits import INTERRUPTED, USAGE, Refusal
-from keyrun.cli.history import detail
-from keyrun.cli.screen import say, visible
-from keyrun.cli.times import duration, local
-from keyrun.runtime import (
+from keyrun import (
     GateNotWaiting,
-    Happening,
     RunCancelled,
     RunEnded,
     RunFailed,
@@ -33,6 +27,12 @@ from keyrun.runtime import (
     open_reader,
     open_runtime,
 )
+from keyrun.cli.compensation import not_compensated
+from keyrun.cli.exits import INTERRUPTED, USAGE, Refusal
+from keyrun.cli.history import detail
+from keyrun.cli.screen import say, visible
+from keyrun.cli.times import duration, local
+from keyrun.runtime.inspect.history import Happening
 
 GLANCE = 0.2
 """Seconds between looks at how the run stands."""

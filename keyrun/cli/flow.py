@@ -7,15 +7,15 @@ from typing import Any
 import attrs
 import click
 
+from keyrun import Workflow
 from keyrun.cli import documents, options
 from keyrun.cli.carrying import Wish, about_the_run, carry_out
 from keyrun.cli.exits import FAILED, FINE, USAGE, Refusal
 from keyrun.cli.screen import say, visible
 from keyrun.cli.target import load, workflows_in
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Workflow
+from keyrun.errors import MissingExtra
 from keyrun.runtime.definitions.step import StepFunction
-from keyrun.runtime.graphs.errors import MissingExtra
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

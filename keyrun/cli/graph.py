@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of
 from keyrun.cli.exits import NOT_FOUND, Refusal
@@ -12,7 +13,7 @@ from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, visible
 from keyrun.cli.times import duration
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import EdgeView, ExecutionGraph, NodeState, NodeView, Reader
+from keyrun.graphs import EdgeView, ExecutionGraph, NodeState, NodeView
 
 _MARKS = {
     NodeState.DONE: ("✓", "green"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from keyrun import Failure
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated
 from keyrun.cli.exits import NOT_FOUND, Refusal
@@ -13,7 +14,7 @@ from keyrun.cli.lookup import look
 from keyrun.cli.table import Column, table
 from keyrun.cli.times import duration, local
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Failure, Happening
+from keyrun.runtime.inspect.history import Happening
 
 _WHERE = re.compile(r"^step '[^']*', attempt \d+ of \d+, after [\d.]+ s: ")
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import click
 
+from keyrun import Reader, State
 from keyrun.cli import documents, options
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import waiting
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import EntityStatus, KeyStatus, Reader, State
+from keyrun.runtime.inspect.entities import EntityStatus
+from keyrun.runtime.inspect.keys import KeyStatus
 
 COLUMNS = [
     Column("key", 12, whole=True),

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import trio
 
+from keyrun import Reader, open_reader
 from keyrun.cli.exits import USAGE, Refusal
 from keyrun.cli.listing import Listing
 from keyrun.cli.screen import say
 from keyrun.cli.troubles import find_store
-from keyrun.runtime import Reader, open_reader
 from keyrun.storage import MemoryStore
 
 T = TypeVar("T")

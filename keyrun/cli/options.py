@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from keyrun import State
 from keyrun.cli.times import parse
-from keyrun.runtime import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 import trio
 
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.lookup import check_namespace, look
 from keyrun.cli.troubles import find_store, plainly
-from keyrun.runtime import Reader
 from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
 
 

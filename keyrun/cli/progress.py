@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from keyrun import Reader, UnknownRun
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.exits import NOT_FOUND, Refusal
@@ -13,7 +14,7 @@ from keyrun.cli.lookup import look
 from keyrun.cli.screen import console, sheet, visible
 from keyrun.cli.times import duration
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Progress, Reader, UnknownRun
+from keyrun.runtime.inspect.progress import Progress
 
 
 @click.command("progress")

@@ -6,13 +6,13 @@ from time import time
 
 import click
 
+from keyrun import Reader, RunStatus, State
 from keyrun.cli import documents, options
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local, waiting
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Reader, RunStatus, State
 
 COLUMNS = [
     Column("run", 12, whole=True),

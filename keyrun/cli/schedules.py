@@ -5,13 +5,14 @@ from time import time
 
 import click
 
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.listing import Listing
 from keyrun.cli.lookup import look, paged
 from keyrun.cli.table import Column
 from keyrun.cli.times import duration, local, local_exactly
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Cron, Every, Once, Reader, ScheduleStatus
+from keyrun.schedules import Cron, Every, Once, ScheduleStatus
 
 COLUMNS = [
     Column("schedule", 12, whole=True),

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.lookup import look
 from keyrun.cli.screen import say
 from keyrun.cli.table import Column, Table
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Reader, StoreCounts
+from keyrun.runtime.inspect.counts import StoreCounts
 
 UNFINISHED = [
     Column("workflow", 12, whole=True),

@@ -6,6 +6,7 @@ from time import time
 
 import click
 
+from keyrun import Failure, Reader, RunStatus
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.exits import NOT_FOUND, Refusal
@@ -13,7 +14,6 @@ from keyrun.cli.lookup import look
 from keyrun.cli.screen import say, sheet
 from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.cli.troubles import plainly
-from keyrun.runtime import Failure, Reader, RunStatus
 from keyrun.runtime.groups.records import MEMBER
 from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.storage import PayloadError

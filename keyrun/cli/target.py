@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from keyrun import Workflow
 from keyrun.cli.exits import USAGE, Refusal
-from keyrun.runtime import Workflow
 from keyrun.storage import PayloadCodec, PayloadError, PayloadTypeError
 
 

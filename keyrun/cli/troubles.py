@@ -11,9 +11,9 @@ from typing import ParamSpec, TypeVar
 import click
 import lmdb
 
+from keyrun import UnknownRun
 from keyrun._errors import KeyrunError
 from keyrun.cli.exits import FAILED, NO_STORE, NOT_FOUND, PIPE_CLOSED, USAGE, Refusal
-from keyrun.runtime import UnknownRun
 from keyrun.storage import StoreCorrupt, StoreError
 from keyrun.storage.identity import DATA_FILE, IDENTITY_FILE
 

@@ -3,6 +3,7 @@
 What this needs comes with `pip install "keyrun[flows]"`, and is imported when it is used.
 """
 
+from keyrun.errors import MissingExtra
 from keyrun.flows.errors import CodeFailed, NodeFailed, NodeUnavailable, TemplateFailed
 from keyrun.flows.files import InvalidFlow, Problem, load, parse
 from keyrun.flows.nodes.agent import agent
@@ -11,7 +12,6 @@ from keyrun.flows.nodes.branch import branch
 from keyrun.flows.nodes.child import child
 from keyrun.flows.nodes.code import code
 from keyrun.flows.nodes.http import http
-from keyrun.runtime.graphs.errors import MissingExtra
 
 __all__ = [
     "CodeFailed",

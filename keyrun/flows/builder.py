@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from keyrun import Graph
 from keyrun._errors import KeyrunError
+from keyrun.errors import InvalidGraph
 from keyrun.flows.kinds import KINDS, Kind
 from keyrun.flows.kinds import Place as Making
 from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
@@ -14,9 +16,7 @@ from keyrun.flows.shape import Problem
 from keyrun.flows.source import Place
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
-from keyrun.runtime.graphs import Graph
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.output_limit import OUTPUT
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.resources import Resources

@@ -16,7 +16,7 @@ from subprocess import PIPE
 import attrs
 import trio
 
-from keyrun.runtime.graphs.errors import OutputTooLarge
+from keyrun.errors import OutputTooLarge
 
 TAIL = 4096
 """Bytes that are kept of what a child says on its standard error, from the end."""

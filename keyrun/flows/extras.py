@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from keyrun.runtime.graphs.errors import MissingExtra
+from keyrun.errors import MissingExtra
 
 
 def need(library: str, *, for_: str, extra: str = "flows") -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 
+from keyrun import Graph
 from keyrun._errors import KeyrunError
 from keyrun.flows import source
 from keyrun.flows.builder import Builder
 from keyrun.flows.document import DOCUMENT
 from keyrun.flows.source import Source, Unreadable
 from keyrun.runtime.definitions.workflow import Workflow
-from keyrun.runtime.graphs import Graph
 
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 

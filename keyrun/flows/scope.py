@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from keyrun.errors import ConditionError
 from keyrun.flows.errors import NodeFailed
 from keyrun.runtime.execution.compensation import Compensation
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.condition import Condition
-from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.run.running_step import running
 

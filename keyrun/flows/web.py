@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from keyrun.errors import OutputTooLarge
 from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.extras import need
-from keyrun.runtime.graphs.errors import OutputTooLarge
 
 if TYPE_CHECKING:
     import httpx

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import attrs
 
-from keyrun import FailureKind, Happening, Reader, RunStatus, State, open_reader
+from keyrun import FailureKind, Reader, RunStatus, State, open_reader
+from keyrun.runtime.inspect.history import Happening
 from keyrun.stress.acting import Planner, keep
 from keyrun.stress.plan import RETRY, Fault, Foreseen, Plan, Tried, foresee, number_of, value_of
 from keyrun.stress.testimony import Testimony

@@ -24,7 +24,6 @@ from keyrun import (
     machine,
     step,
 )
-from keyrun.runtime import CurrentStep, StepFunction
 from keyrun.stress.evidence import Log, Mark
 from keyrun.stress.plan import (
     FAILED_CALL,
@@ -37,6 +36,7 @@ from keyrun.stress.plan import (
     fold,
     value_of,
 )
+from keyrun.types import CurrentStep, StepFunction
 
 
 class Planner(Protocol):

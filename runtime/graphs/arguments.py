@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keyrun.runtime.graphs.errors import MissingExtra
+from keyrun.runtime.errors import MissingExtra
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.node_input import Told

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from keyrun.actors.errors import shown
+from keyrun.runtime.errors import ConditionError, MissingExtra
 from keyrun.runtime.graphs.effort import MOST, effort, size_of
-from keyrun.runtime.graphs.errors import ConditionError, MissingExtra
 from keyrun.runtime.graphs.shortcut import shortcut
 from keyrun.runtime.values import Failure
 

@@ -20,10 +20,10 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from keyrun.runtime.errors import ConditionError
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.condition import Condition, context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
-from keyrun.runtime.graphs.errors import ConditionError
 from keyrun.runtime.graphs.node_input import Told
 from keyrun.runtime.graphs.plan import Plan, Station
 from keyrun.runtime.graphs.shortcut import Doubt

@@ -9,10 +9,10 @@ from typing import Any, Literal, Unpack, get_args
 from keyrun.runtime.definitions import fingerprint
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.definitions.workflow import CompensateOn, WhenFull, WhileWaiting, Workflow
+from keyrun.runtime.errors import InvalidGraph
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.errors import InvalidGraph
 from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
 from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
 from keyrun.runtime.graphs.plan import Plan, draw, node_of

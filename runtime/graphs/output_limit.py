@@ -4,7 +4,7 @@ Outputs are kept in memory and read again whenever the run is driven again, so a
 much harms all others. What is too much is refused with its size; nothing is ever cut.
 """
 
-from keyrun.runtime.graphs.errors import OutputTooLarge
+from keyrun.runtime.errors import OutputTooLarge
 
 MEBIBYTE = 1024 * 1024
 OUTPUT = MEBIBYTE

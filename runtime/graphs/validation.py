@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from keyrun.runtime.definitions.step import as_step, check_name
+from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.condition import Condition, Unreadable
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.errors import MissingExtra
 from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.texts import check_text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from keyrun.runtime.graphs.errors import MissingExtra
+from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.inspect.journal_follower import SLICE, JournalFollower
 from keyrun.runtime.inspect.progress import Records, Tally
 from keyrun.runtime.inspect.statuses import Reading, Seen

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime import Backpressure, Priority, RunEnded, Runtime, UnknownRun
+from keyrun import Backpressure, Priority, RunEnded, Runtime, UnknownRun
 from keyrun.storage import StoreError
 from tests.faults.evidence import NEVER, Call, Evidence
 from tests.faults.plan import SIGNAL, Life, living, make_up

@@ -20,17 +20,12 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import (
-    CircuitBreaker,
     Context,
     Continue,
     Entity,
-    Every,
     Graph,
-    Member,
     NodeInput,
     PermanentError,
-    RateLimit,
-    Resources,
     Retention,
     Retry,
     RunFailed,
@@ -45,6 +40,9 @@ from keyrun import (
     step,
     workflow,
 )
+from keyrun.groups import Member
+from keyrun.policies import CircuitBreaker, RateLimit, Resources
+from keyrun.schedules import Every
 from keyrun.testing import virtual_wall
 
 KEYS = 20

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyrun.runtime import RunOutcome, State
+from keyrun import RunOutcome, State
 
 if TYPE_CHECKING:
     from tests.faults.plan import Life

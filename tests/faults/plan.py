@@ -5,7 +5,7 @@ from random import Random
 import attrs
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     PermanentError,
     Retry,

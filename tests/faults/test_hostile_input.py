@@ -13,8 +13,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyrun import Context, Runtime, State, open_reader, open_runtime, step, workflow
 from keyrun._errors import KeyrunError
-from keyrun.runtime import Context, Runtime, State, open_reader, open_runtime, step, workflow
 from keyrun.storage import LmdbStore, MemoryStore, verify
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.testing import open_test_runtime

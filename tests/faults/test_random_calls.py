@@ -16,9 +16,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Backpressure,
-    CallCycle,
     CallFailed,
     CallTimeout,
     Context,
@@ -36,6 +35,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.errors import CallCycle
 from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.soaking import amount

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Backpressure,
     Context,
     PermanentError,

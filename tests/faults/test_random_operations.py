@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from keyrun.runtime import State
+from keyrun import State
 from tests.faults.operations import (
     ON_ALL,
     OPS,

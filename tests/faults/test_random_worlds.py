@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Priority, State
+from keyrun import Priority, State
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.run.run import Run

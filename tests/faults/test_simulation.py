@@ -15,7 +15,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import Every, FailureKind, Runtime, State
+from keyrun import FailureKind, Runtime, State
 from keyrun.runtime.entities.requests import Request, Requests
 from keyrun.runtime.execution import driver
 from keyrun.runtime.groups import service
@@ -25,6 +25,7 @@ from keyrun.runtime.run import loading
 from keyrun.runtime.run.continue_as import go_on
 from keyrun.runtime.run.journal import Entry, Journal
 from keyrun.runtime.run.run import Run
+from keyrun.schedules import Every
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.storage.group import Group
 from keyrun.storage.group_commit import GroupCommit

@@ -1,6 +1,6 @@
 """The verdict: what of all that was seen of a random world breaks a promise, when it is over."""
 
-from keyrun.runtime import Delivery, FailureKind, RunOutcome, State
+from keyrun import Delivery, FailureKind, RunOutcome, State
 from tests.faults.evidence import NEVER, Call, Evidence, Sitting
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from keyrun.runtime import RunOutcome, Runtime, State
+from keyrun import RunOutcome, Runtime, State
 from keyrun.storage import StoreCrashed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.clients import Clients

@@ -13,20 +13,20 @@ from trio.testing import MockClock
 
 from keyrun import (
     Compensation,
-    EventKind,
     Failure,
     FailureKind,
     GateNotWaiting,
     Graph,
     NodeInput,
-    NodeState,
     RunEnded,
     RunFailed,
     Runtime,
     State,
     current_step,
 )
+from keyrun.events import EventKind
 from keyrun.flows import approval, parse
+from keyrun.graphs import NodeState
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
 from tests.flows import golden

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from keyrun import FailureKind, Retry
+from keyrun.errors import MissingExtra
 from keyrun.flows.errors import NodeFailed
 from keyrun.flows.nodes.code import LANGUAGES, Language, code
-from keyrun.runtime.graphs.errors import MissingExtra
 from tests.flows.nodes import failure_of, run_node
 
 ECHO_WASM = """

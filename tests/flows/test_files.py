@@ -10,19 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import (
-    EverySeconds,
-    EverySteps,
-    FailureKind,
-    Graph,
-    NodeInput,
-    Port,
-    Retry,
-    RunFailed,
-    step,
-)
+from keyrun import FailureKind, Graph, NodeInput, Port, Retry, RunFailed, step
 from keyrun.flows import InvalidFlow, parse
 from keyrun.flows.document import schema
+from keyrun.policies import EverySeconds, EverySteps
 from keyrun.testing import open_test_runtime
 from tests.flows.server import Reply, Server
 

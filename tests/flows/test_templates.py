@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
+from keyrun import PermanentError
 from keyrun.flows.errors import TemplateFailed
 from keyrun.flows.templates import fillable
-from keyrun.runtime import PermanentError
 
 
 @attrs.frozen

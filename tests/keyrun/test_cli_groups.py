@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import Member
+from keyrun.groups import Member
 from keyrun.storage import LmdbStore
 from keyrun.testing import open_test_runtime
 from tests.keyrun.cli import checkout, lines

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import Cron, Every, Once
+from keyrun.schedules import Cron, Every, Once
 from keyrun.storage import LmdbStore
 from keyrun.testing import EPOCH, open_test_runtime
 from tests.keyrun.cli import checkout, invoke, lines, refund

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import Context, Graph, NodeInput, Runtime, open_runtime, step, workflow
-from keyrun.runtime import durable
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore, StoreCrashed
 from keyrun.testing import crash_points, open_test_runtime
 

@@ -12,9 +12,9 @@ import pytest
 
 import keyrun
 import keyrun.testing
-from keyrun import Context, CurrentStep, Reader, RunHandle, Runtime, open_runtime
+from keyrun import Context, Limits, Reader, Retention, Retry, RunHandle, Runtime, Turn, open_runtime
 from keyrun.cli.group import COMMANDS
-from keyrun.runtime import Limits, Retention, Retry, Turn
+from keyrun.types import CurrentStep
 from tests.keyrun.examples import run_page
 from tests.keyrun.pages import ROOT, Block, Page, read_pages
 
@@ -133,14 +133,21 @@ def test_commands_that_are_shown_exist(page: Page) -> None:
             assert command in COMMANDS, f"{page.name}: keyrun {command}"
 
 
+HOMES = ("errors", "events", "graphs", "groups", "policies", "schedules", "status", "types")
+
+
 @pytest.mark.parametrize(
-    "name", sorted({*keyrun.runtime.__all__, *dir(keyrun)} - {"TYPE_CHECKING"})
+    "name", sorted({*keyrun.__all__, *(n for h in HOMES for n in getattr(keyrun, h).__all__)})
 )
 def test_every_public_name_is_in_the_docs(name: str) -> None:
-    value = getattr(keyrun, name)
-    if name.startswith("_") or inspect.ismodule(value):
-        return
     assert re.search(rf"\b{name}\b", CODE)
+
+
+@pytest.mark.parametrize("home", [home for home in HOMES if home != "errors"])
+def test_the_reference_lists_the_names_of_every_module(home: str) -> None:
+    module = getattr(keyrun, home)
+    [listed] = re.findall(rf"^\| `keyrun\.{home}` \|(.*)\|$", PAGES["docs/reference.md"].text, re.M)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(module.__all__)
 
 
 @pytest.mark.parametrize("name", keyrun.testing.__all__)

@@ -19,8 +19,6 @@ import keyrun
 from keyrun import (
     Context,
     Continue,
-    History,
-    InvalidHistory,
     Limits,
     NonDeterminism,
     PermanentError,
@@ -39,7 +37,9 @@ from keyrun import (
     step,
     workflow,
 )
+from keyrun.errors import InvalidHistory
 from keyrun.runtime.machines import Verdict
+from keyrun.status import History
 from keyrun.storage import MemoryStore
 from keyrun.testing import (
     CrashingMemoryStore,

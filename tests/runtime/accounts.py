@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Entity,
     Limits,

@@ -6,14 +6,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime import (
-    Context,
-    PermanentError,
-    Workflow,
-    current_step,
-    step,
-    workflow,
-)
+from keyrun import Context, PermanentError, Workflow, current_step, step, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

@@ -19,7 +19,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Entity,
     FailureKind,
@@ -31,12 +31,12 @@ from keyrun.runtime import (
     Succeed,
     Turn,
     Workflow,
-    durable,
     entity,
     machine,
     step,
     workflow,
 )
+from keyrun.graphs import durable
 from keyrun.runtime.user_errors import has
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime

@@ -8,19 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    Continue,
-    Every,
-    Limits,
-    Retry,
-    Runtime,
-    Succeed,
-    Turn,
-    machine,
-    step,
-    workflow,
-)
+from keyrun import Context, Continue, Limits, Retry, Runtime, Succeed, Turn, machine, step, workflow
+from keyrun.schedules import Every
 from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, open_test_runtime
 

@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from keyrun.runtime import (
-    Context,
-    RunCancelled,
-    Runtime,
-    State,
-    UnknownRun,
-    Workflow,
-    step,
-    workflow,
-)
+from keyrun import Context, RunCancelled, Runtime, State, UnknownRun, Workflow, step, workflow
 from keyrun.storage import LmdbStore
 from keyrun.storage.committer import ProcessCommitter
 from keyrun.testing import RecordingHook, open_test_runtime

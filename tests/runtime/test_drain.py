@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Limits,
     Retry,

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import State
+from keyrun import State
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime import golden
 

@@ -9,15 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    GateNotWaiting,
-    QuarantineCause,
-    RunEnded,
-    RunStatus,
-    Runtime,
-    State,
-    open_reader,
-)
+from keyrun import GateNotWaiting, RunEnded, RunStatus, Runtime, State, open_reader
+from keyrun.status import QuarantineCause
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.testing import CrashingMemoryStore, RecordingHook, open_test_runtime, virtual_wall
 from tests.runtime.golden import locations

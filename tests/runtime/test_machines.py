@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Cancel,
     Continue,
     Fail,

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, step, workflow
+from keyrun import Context, step, workflow
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.runs import End, NoEnd, RunTable
 from keyrun.storage import MemoryStore, StoreClosed

@@ -8,15 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
-    Cron,
     Entity,
-    Every,
     Graph,
-    Member,
     NodeInput,
-    Resources,
     Retry,
     RunFailed,
     Runtime,
@@ -26,7 +22,10 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.groups import Member
+from keyrun.policies import Resources
 from keyrun.runtime.queue import admission
+from keyrun.schedules import Cron, Every
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Cancel,
     Context,
     Fail,

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from keyrun import Port
 from keyrun.flows.scope import Given
+from keyrun.graphs import durable
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs import Port, durable
 from keyrun.runtime.graphs.node import FailurePort, with_ports
 from keyrun.runtime.run.scope import watched
 from keyrun.runtime.texts import type_of

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from keyrun import Port
 from keyrun.flows.scope import Given, holds
-from keyrun.runtime.graphs import Port
 from keyrun.runtime.graphs.condition import Condition
 
 PORTS = ("then", "else")

@@ -6,9 +6,9 @@ from typing import Any
 from keyrun.flows.errors import NodeFailed
 from keyrun.flows.scope import Given, scope
 from keyrun.flows.templates import fillable
+from keyrun.graphs import durable
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs import durable
 from keyrun.runtime.graphs.node_input import copied
 
 

@@ -16,13 +16,13 @@ from symtable import symtable
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from keyrun.errors import OutputTooLarge
 from keyrun.flows import child, jsons, programs
 from keyrun.flows.errors import CodeFailed, NodeFailed
 from keyrun.flows.extras import need
 from keyrun.flows.scope import Given, environment, names, scope
 from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import fillable
-from keyrun.runtime.graphs.errors import OutputTooLarge
 from keyrun.runtime.graphs.output_limit import OUTPUT
 
 Language = Literal["python", "javascript", "wasm"]

@@ -11,9 +11,9 @@ resumed in its middle, and is seen from outside:
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from keyrun import Graph, Port
 from keyrun.flows.scope import Given, holds, scope
 from keyrun.flows.templates import fillable
-from keyrun.runtime.graphs import Graph, Port
 from keyrun.runtime.graphs.condition import Condition
 
 MOST = 100

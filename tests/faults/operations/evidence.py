@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import attrs
 import trio
 
-from keyrun.runtime import RunOutcome, RunStatus, current_step
+from keyrun import RunOutcome, RunStatus, current_step
 from keyrun.storage import StoreError
 
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from math import inf
 
-from keyrun.runtime import (
+from keyrun import (
     GateNotWaiting,
     RunCancelled,
     RunEnded,

@@ -4,15 +4,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime import (
-    Compensation,
-    Context,
-    PermanentError,
-    Workflow,
-    current_step,
-    step,
-    workflow,
-)
+from keyrun import Compensation, Context, PermanentError, Workflow, current_step, step, workflow
 from tests.faults.operations.evidence import current
 from tests.faults.operations.script import Run
 

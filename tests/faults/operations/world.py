@@ -14,7 +14,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import RunHandle, RunOutcome, RunStatus, Runtime, State
+from keyrun import RunHandle, RunOutcome, RunStatus, Runtime, State
 from keyrun.storage import MemoryStore, StoreCrashed, StoreError
 from keyrun.storage.batch import Tables
 from keyrun.testing import open_test_runtime

@@ -8,7 +8,7 @@ import attrs
 import cattrs
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     NodeInput,
     PermanentError,

@@ -11,19 +11,10 @@ from typing import Any, ClassVar
 
 import trio
 
-from keyrun.runtime import (
-    Context,
-    Entity,
-    Every,
-    GroupHandle,
-    Member,
-    MemberOutcome,
-    Runtime,
-    State,
-    entity,
-    workflow,
-)
+from keyrun import Context, Entity, Runtime, State, entity, workflow
+from keyrun.groups import GroupHandle, Member, MemberOutcome
 from keyrun.runtime.schedules.service import firing_id
+from keyrun.schedules import Every
 from keyrun.testing import EPOCH
 from tests.faults.simulated.acting import Act, Fault, act, scene
 from tests.faults.simulated.family import NESTS, nested, task_at_random, worth_of

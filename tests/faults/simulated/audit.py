@@ -8,7 +8,7 @@ come to.
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from keyrun.runtime import FailureKind, State
+from keyrun import FailureKind, State
 from keyrun.runtime.records.journal_entry import Entry
 from keyrun.storage import PayloadCodec
 from tests.faults.simulated.casting import Role

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Continue,
     FailureKind,

@@ -4,7 +4,7 @@ own, one by one or side by side."""
 from random import Random
 from typing import Any
 
-from keyrun.runtime import ChildFailed, Context, workflow
+from keyrun import ChildFailed, Context, workflow
 from tests.faults.simulated.acting import scene
 from tests.faults.simulated.pieces import (
     FAILED,

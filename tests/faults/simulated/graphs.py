@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import cattrs
 
-from keyrun.runtime import Graph
+from keyrun import Graph
 from tests.faults.simulated.acting import HANG, SOON, Act, act_node, undo
 from tests.faults.simulated.pieces import FAILED, Paper, act_at_random
 

@@ -5,17 +5,8 @@ from typing import Any
 
 import cattrs
 
-from keyrun.runtime import (
-    CircuitBreaker,
-    Context,
-    RateLimit,
-    Resources,
-    Retry,
-    StepFailed,
-    TransientError,
-    current_step,
-    step,
-)
+from keyrun import Context, Retry, StepFailed, TransientError, current_step, step
+from keyrun.policies import CircuitBreaker, RateLimit, Resources
 from tests.faults.simulated.acting import HANG, SOON, Act, Fault, play, scene
 from tests.faults.simulated.pieces import PIECES, Piece, act_at_random, call
 from tests.faults.simulated.quotas import FEW, OPEN_FOR, PAUSE, SEATS, TRIES, WIDE

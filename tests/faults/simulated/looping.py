@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from keyrun.runtime import Context, workflow
+from keyrun import Context, workflow
 from tests.faults.simulated.acting import scene
 from tests.faults.simulated.pieces import Paper, made_up, on_paper, perform
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from keyrun.runtime import Context, FailureKind, StepFailed
+from keyrun import Context, FailureKind, StepFailed
 from tests.faults.simulated.acting import (
     HANG,
     SOON,

@@ -18,7 +18,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     GateNotWaiting,
     Limits,
     RunCancelled,

@@ -12,11 +12,12 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun.runtime import CurrentStep, RunOutcome, State
+from keyrun import RunOutcome, State
 from keyrun.runtime.records.submission import Standing
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from keyrun.storage.record import unseal
+from keyrun.types import CurrentStep
 from tests.faults.simulated.peek import Peek
 from tests.faults.simulated.quotas import Quotas
 

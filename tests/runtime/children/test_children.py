@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     ChildCancelled,
     ChildFailed,
     Context,
@@ -21,13 +21,13 @@ from keyrun.runtime import (
     State,
     StepFailed,
     Succeed,
-    TooDeep,
     Turn,
     UnknownWorkflow,
     machine,
     step,
     workflow,
 )
+from keyrun.errors import TooDeep
 from keyrun.testing import RecordingHook, crash_points, open_test_runtime, replay
 from tests.runtime.fragile import FragileStore
 

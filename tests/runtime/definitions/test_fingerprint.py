@@ -10,10 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, Continue, Graph, Succeed, Turn, Workflow, step, workflow
-from keyrun.runtime import machine as make_machine
+from keyrun import Context, Continue, Graph, NodeInput, Succeed, Turn, Workflow, step, workflow
+from keyrun import machine as make_machine
+from keyrun.graphs import durable
 from keyrun.runtime.definitions.fingerprint import of_function
-from keyrun.runtime.graphs import NodeInput, durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

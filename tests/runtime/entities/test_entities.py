@@ -8,9 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
+from keyrun import (
     Backpressure,
-    CallCycle,
     CallTimeout,
     Context,
     Entity,
@@ -18,13 +17,12 @@ from keyrun.runtime import (
     Limits,
     Retry,
     Runtime,
-    UnknownEntity,
-    UnknownMethod,
     current_step,
     entity,
     step,
     workflow,
 )
+from keyrun.errors import CallCycle, UnknownEntity, UnknownMethod
 from keyrun.storage import MemoryStore, PayloadError, PayloadTypeError, StoreClosed, StoreCorrupt
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.runtime.accounts import Account, napping, noted, opened, polite, ran, slowly_noted

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
+from keyrun import (
     CallFailed,
     CallTimeout,
     Entity,

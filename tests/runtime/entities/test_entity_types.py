@@ -5,7 +5,7 @@ from typing import assert_type
 import pytest
 from trio.testing import MockClock
 
-from keyrun.runtime import UnknownMethod
+from keyrun.errors import UnknownMethod
 from tests.runtime.accounts import Account, opened
 
 

@@ -7,8 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
-    CallCycle,
+from keyrun import (
     CallFailed,
     CallTimeout,
     Context,
@@ -20,6 +19,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.errors import CallCycle
 from tests.runtime.accounts import opened
 
 runtimes: list[Runtime] = []

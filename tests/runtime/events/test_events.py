@@ -11,27 +11,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
-    BackpressureEvent,
+from keyrun import (
     Context,
     Continue,
-    Event,
-    EventKind,
-    Events,
     FailureKind,
-    KeyEvent,
-    LimitEvent,
     Limits,
-    Missed,
     PermanentError,
-    ProgressEvent,
     Retry,
     RunCancelled,
-    RunEvent,
     RunFailed,
     Runtime,
-    SetbackEvent,
-    StepEvent,
     StepFailed,
     Succeed,
     TransientError,
@@ -40,6 +29,19 @@ from keyrun.runtime import (
     machine,
     step,
     workflow,
+)
+from keyrun.events import (
+    BackpressureEvent,
+    Event,
+    EventKind,
+    Events,
+    KeyEvent,
+    LimitEvent,
+    Missed,
+    ProgressEvent,
+    RunEvent,
+    SetbackEvent,
+    StepEvent,
 )
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.feed import Feed

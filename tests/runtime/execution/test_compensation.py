@@ -8,11 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     Context,
     Graph,
-    InvalidGraph,
     Limits,
     NodeInput,
     PermanentError,
@@ -26,10 +25,11 @@ from keyrun.runtime import (
     StepFailed,
     TransientError,
     current_step,
-    durable,
     step,
     workflow,
 )
+from keyrun.errors import InvalidGraph
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import CrashingMemoryStore, crash_points, open_test_runtime, replay
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
     PermanentError,
@@ -19,11 +19,11 @@ from keyrun.runtime import (
     Runtime,
     State,
     StepFailed,
-    WrongTask,
     current_step,
     step,
     workflow,
 )
+from keyrun.errors import WrongTask
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
 

@@ -11,11 +11,9 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Continue,
-    Every,
-    Member,
     PermanentError,
     Retry,
     Succeed,
@@ -27,6 +25,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.groups import Member
+from keyrun.schedules import Every
 from keyrun.storage import Batch, MemoryStore, Store
 from keyrun.testing import RecordingHook, open_test_runtime
 

@@ -15,15 +15,12 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun.flows import approval as approval_node
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     Context,
     Continue,
     Entity,
-    Every,
     Graph,
-    Member,
     NodeInput,
     PermanentError,
     Retry,
@@ -38,6 +35,9 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.flows import approval as approval_node
+from keyrun.groups import Member
+from keyrun.schedules import Every
 from keyrun.storage import MemoryStore, Store, unseal
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore

@@ -12,7 +12,8 @@ from random import Random
 from time import process_time
 from typing import Any
 
-from keyrun.runtime import ConditionError, Graph, InvalidGraph, NodeInput
+from keyrun import Graph, NodeInput
+from keyrun.errors import ConditionError, InvalidGraph
 from keyrun.runtime.graphs.condition import Condition
 
 STACK = 512 * 1024

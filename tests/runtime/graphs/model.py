@@ -8,7 +8,7 @@ from random import Random
 
 import attrs
 
-from keyrun.runtime import Priority
+from keyrun import Priority
 
 DELAY = 1.0
 """Seconds before a node is tried again."""

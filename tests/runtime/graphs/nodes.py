@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Failure,
     Graph,
     NodeInput,

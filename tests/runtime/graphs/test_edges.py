@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Graph, NodeInput, Retry, State
+from keyrun import Graph, NodeInput, Retry, State
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended, events_of, failure_of, result_of

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from keyrun.runtime import ConditionError, Graph, NodeInput
+from keyrun import Graph, NodeInput
+from keyrun.errors import ConditionError
 from keyrun.runtime.graphs.condition import Condition
 from tests.runtime.graphs.nodes import Log, failure_of
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keyrun.runtime import Graph, InvalidGraph
+from keyrun import Graph
+from keyrun.errors import InvalidGraph
 from keyrun.runtime.graphs.condition import DEEPEST, Condition
 from tests.runtime.graphs import hostile_conditions
 from tests.runtime.graphs.hostile_conditions import nothing

@@ -3,7 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Graph, Limits, NodeInput, NodeState, PermanentError, Port, Retry
+from keyrun import Graph, Limits, NodeInput, PermanentError, Port, Retry
+from keyrun.graphs import NodeState
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended, failure_of, result_of

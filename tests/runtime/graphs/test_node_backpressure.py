@@ -9,7 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import BackpressureEvent, Context, EventKind, Graph, NodeInput, Runtime, durable
+from keyrun import Context, Graph, NodeInput, Runtime
+from keyrun.events import BackpressureEvent, EventKind
+from keyrun.graphs import durable
 from keyrun.testing import open_test_runtime
 
 SOON = 1000.0

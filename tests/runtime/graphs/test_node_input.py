@@ -6,7 +6,8 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, Graph, NodeInput, Retry, TransientError, durable
+from keyrun import Context, Graph, NodeInput, Retry, TransientError
+from keyrun.graphs import durable
 from keyrun.runtime.graphs.node_input import copied
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime

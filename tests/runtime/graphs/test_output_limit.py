@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from keyrun import Context, FailureKind, Graph, InvalidGraph, NodeInput, RunFailed, durable, step
+from keyrun import Context, FailureKind, Graph, NodeInput, RunFailed, step
+from keyrun.errors import InvalidGraph
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Graph,
     NodeInput,
@@ -19,9 +19,9 @@ from keyrun.runtime import (
     State,
     TransientError,
     current_step,
-    durable,
     step,
 )
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime, replay
 from tests.runtime.graphs.nodes import SOON, Log, ended

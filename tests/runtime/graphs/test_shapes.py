@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Graph, Priority
+from keyrun import Graph, Priority
 from tests.runtime.graphs.nodes import SOON, Log, failure_of, result_of
 
 

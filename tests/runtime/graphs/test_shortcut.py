@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from keyrun.runtime import ConditionError
+from keyrun.errors import ConditionError
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.shortcut import shortcut
 

@@ -4,15 +4,7 @@ from typing import Any
 
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    Graph,
-    NodeInput,
-    PermanentError,
-    Runtime,
-    step,
-    workflow,
-)
+from keyrun import Context, Graph, NodeInput, PermanentError, Runtime, step, workflow
 from keyrun.testing import crash_points, open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from keyrun.runtime import Graph, InvalidGraph, NodeInput
+from keyrun import Graph, NodeInput
+from keyrun.errors import InvalidGraph
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.testing import open_test_runtime
 

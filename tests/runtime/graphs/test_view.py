@@ -5,19 +5,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    ExecutionGraph,
-    Graph,
-    NodeInput,
-    NodeState,
-    Port,
-    Reader,
-    State,
-    durable,
-    step,
-    workflow,
-)
+from keyrun import Context, Graph, NodeInput, Port, Reader, State, step, workflow
+from keyrun.graphs import ExecutionGraph, NodeState, durable
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.inspect.execution_graphs import Drawings
 from keyrun.runtime.inspect.statuses import Reading

@@ -3,15 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    ApprovalRejected,
-    Context,
-    Graph,
-    NodeInput,
-    Port,
-    SignalTimeout,
-    durable,
-)
+from keyrun import ApprovalRejected, Context, Graph, NodeInput, Port, SignalTimeout
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log

@@ -9,21 +9,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Backpressure,
     Context,
-    GroupHandle,
     InputMismatch,
-    InvalidGroup,
     InvalidKey,
-    Member,
-    MemberOutcome,
     PermanentError,
     Priority,
     Retention,
     Runtime,
     State,
-    UnknownGroup,
     UnknownWorkflow,
     Workflow,
     current_step,
@@ -31,6 +26,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.errors import InvalidGroup, UnknownGroup
+from keyrun.groups import GroupHandle, Member, MemberOutcome
 from keyrun.runtime.groups import service as groups_module
 from keyrun.storage import LmdbStore, MemoryStore, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from keyrun.runtime import Context, Priority, Retry, TransientError, step, workflow
+from keyrun import Context, Priority, Retry, TransientError, step, workflow
 from keyrun.runtime.host.slots import Slots
 from keyrun.testing import open_test_runtime
 

@@ -7,14 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
-    CompensationProgress,
     Context,
-    EventKind,
     Graph,
     NodeInput,
-    NodeState,
     PermanentError,
     Retry,
     Runtime,
@@ -25,6 +22,9 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.events import EventKind
+from keyrun.graphs import NodeState
+from keyrun.status import CompensationProgress
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import ended

@@ -8,16 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    PermanentError,
-    RunFailed,
-    Runtime,
-    State,
-    open_reader,
-    step,
-    workflow,
-)
+from keyrun import Context, PermanentError, RunFailed, Runtime, State, open_reader, step, workflow
 from keyrun.runtime.inspect import listing
 from keyrun.storage import MemoryStore, unseal
 from keyrun.testing import EPOCH, open_test_runtime

@@ -11,14 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Continue,
     Graph,
     Limits,
     NodeInput,
     PermanentError,
-    Progress,
     Retry,
     Runtime,
     State,
@@ -32,6 +31,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.status import Progress
 from keyrun.storage import MemoryStore
 from keyrun.storage.record import seal, unseal
 from keyrun.testing import open_test_runtime, virtual_wall

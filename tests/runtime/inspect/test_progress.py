@@ -13,18 +13,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Continue,
-    Events,
     FailureKind,
     PermanentError,
-    Progress,
     Retry,
     RunFailed,
     Runtime,
     State,
-    StepCounts,
     StepFailed,
     Succeed,
     TransientError,
@@ -37,6 +34,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.events import Events
+from keyrun.status import Progress, StepCounts
 from keyrun.storage import LmdbStore, MemoryStore, StoreClosed
 from keyrun.storage.batch import Tables
 from keyrun.testing import CrashingMemoryStore, crash_points, open_test_runtime, virtual_wall
@@ -558,7 +557,7 @@ async def test_a_watch_that_nobody_has_any_more_leaves_nothing_behind(
 
 WATCHER = """
 import sys, trio
-from keyrun.runtime import open_reader
+from keyrun import open_reader
 
 async def main():
     async with open_reader(sys.argv[1]) as reader:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     PermanentError,
     Retry,
@@ -141,7 +141,7 @@ async def test_a_reader_on_a_store_in_memory_sees_what_is_durable(
 
 READER = """
     import sys, trio
-    from keyrun.runtime import open_reader
+    from keyrun import open_reader
 
     async def main():
         async with open_reader(sys.argv[1]) as reader:

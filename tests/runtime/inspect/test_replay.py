@@ -9,10 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     PermanentError,
-    QuarantineCause,
     Retry,
     RunFailed,
     RunQuarantined,
@@ -23,6 +22,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.status import QuarantineCause
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
 

@@ -14,7 +14,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     Context,
     RunEnded,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     InvalidKey,
     Limits,
@@ -441,7 +441,7 @@ async def test_a_run_that_is_held_before_it_begins_says_so(
 
 HELD = """
     import sys, trio
-    from keyrun.runtime import open_reader
+    from keyrun import open_reader
 
     async def main():
         async with open_reader(sys.argv[1]) as reader:

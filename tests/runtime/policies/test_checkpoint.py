@@ -7,19 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    EventKind,
-    EverySeconds,
-    EverySteps,
-    Graph,
-    Manual,
-    NodeInput,
-    Runtime,
-    current_step,
-    step,
-    workflow,
-)
+from keyrun import Context, Graph, NodeInput, Runtime, current_step, step, workflow
+from keyrun.events import EventKind
+from keyrun.policies import EverySeconds, EverySteps, Manual
 from keyrun.storage import MemoryStore
 from keyrun.testing import CrashingMemoryStore, CrashPoint, crash_points, open_test_runtime
 

@@ -7,12 +7,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    CircuitBreaker,
-    CircuitEvent,
-    CircuitState,
+from keyrun import (
     Context,
-    EventKind,
     Graph,
     NodeInput,
     PermanentError,
@@ -24,7 +20,10 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.events import CircuitEvent, EventKind
+from keyrun.policies import CircuitBreaker
 from keyrun.runtime.policies.circuit_breaker import Circuit
+from keyrun.status import CircuitState
 from keyrun.testing import open_test_runtime
 
 BREAKER = CircuitBreaker(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyrun.runtime import PermanentError, Retry, TransientError
+from keyrun import PermanentError, Retry, TransientError
 
 
 def test_the_shapes_grow_as_they_say() -> None:

@@ -7,23 +7,22 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
-    EventKind,
     Graph,
-    InvalidGraph,
     NodeInput,
     Priority,
-    RateLimit,
-    Resources,
     Retry,
     RunFailed,
     Runtime,
     TransientError,
-    durable,
     step,
     workflow,
 )
+from keyrun.errors import InvalidGraph
+from keyrun.events import EventKind
+from keyrun.graphs import durable
+from keyrun.policies import RateLimit, Resources
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

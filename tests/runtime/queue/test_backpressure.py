@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import trio
 
-from keyrun.runtime import Backpressure, Context, Runtime, Workflow, step, workflow
+from keyrun import Backpressure, Context, Runtime, Workflow, step, workflow
 from keyrun.runtime.queue.backpressure import Backlog
 from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
 from keyrun.runtime.queue.key_queue import KeyQueue

@@ -4,14 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun.runtime import (
-    Context,
-    Priority,
-    Workflow,
-    current_step,
-    step,
-    workflow,
-)
+from keyrun import Context, Priority, Workflow, current_step, step, workflow
 from keyrun.runtime.queue import concurrency_gate, queue_window
 from keyrun.runtime.recovery import startup
 from keyrun.storage import MemoryStore

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from keyrun.runtime import Context, State, Workflow, step, workflow
+from keyrun import Context, State, Workflow, step, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, open_test_runtime
 from tests.runtime.fragile import FragileStore

@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, RunOutcome, Runtime, workflow
+from keyrun import Context, RunOutcome, Runtime, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
 

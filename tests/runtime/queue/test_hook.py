@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from keyrun.runtime import (
-    Context,
-    FailureKind,
-    PermanentError,
-    RunOutcome,
-    State,
-    step,
-    workflow,
-)
+from keyrun import Context, FailureKind, PermanentError, RunOutcome, State, step, workflow
 from keyrun.runtime.queue.delivery import AT_ONCE
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.user_errors import has

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Backpressure, Context, Graph, NodeInput, State, step, workflow
+from keyrun import Backpressure, Context, Graph, NodeInput, State, step, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

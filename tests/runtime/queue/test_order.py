@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import trio
 
-from keyrun.runtime import Context, Retry, TransientError, current_step, step, workflow
+from keyrun import Context, Retry, TransientError, current_step, step, workflow
 from keyrun.runtime.queue.queue_window import WINDOW
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime

@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     PermanentError,
     Retention,

@@ -6,9 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
-    InvalidHistory,
     PermanentError,
     Retention,
     RunFailed,
@@ -21,6 +20,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.errors import InvalidHistory
 from keyrun.runtime.records.tables import sealed
 from keyrun.storage import StoreCorrupt, unseal
 from keyrun.testing import RecordingHook, open_test_runtime, replay

@@ -9,11 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
-    KeyStatus,
     Limits,
-    QuarantineCause,
     RunCancelled,
     RunEnded,
     RunFailed,
@@ -31,6 +29,7 @@ from keyrun.runtime.queue import key_actor, key_queue
 from keyrun.runtime.run import settlement
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.unwinding import Halt
+from keyrun.status import KeyStatus, QuarantineCause
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk

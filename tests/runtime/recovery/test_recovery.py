@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from keyrun.runtime import Context, State, Workflow, current_step, step, workflow
+from keyrun import Context, State, Workflow, current_step, step, workflow
 from keyrun.runtime.queue import concurrency_gate
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.run.loading import assemble

@@ -7,16 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Context,
-    Member,
-    PermanentError,
-    Retention,
-    RunFailed,
-    State,
-    step,
-    workflow,
-)
+from keyrun import Context, PermanentError, Retention, RunFailed, State, step, workflow
+from keyrun.groups import Member
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 

@@ -9,10 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     Context,
-    EventKind,
     FailureKind,
     Limits,
     NonDeterminism,
@@ -28,6 +27,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.events import EventKind
 from keyrun.testing import crash_points, open_test_runtime, replay
 from tests.runtime.fragile import FragileStore
 

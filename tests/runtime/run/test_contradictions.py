@@ -12,10 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Continue,
     Graph,
+    NodeInput,
     PermanentError,
     Retry,
     Runtime,
@@ -29,7 +30,7 @@ from keyrun.runtime import (
     step,
     workflow,
 )
-from keyrun.runtime.graphs import NodeInput, durable
+from keyrun.graphs import durable
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

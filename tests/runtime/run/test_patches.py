@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, PermanentError, Retry, State, Workflow, step, workflow
+from keyrun import Context, PermanentError, Retry, State, Workflow, step, workflow
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.records.unfinished import count, stored_counts
 from keyrun.storage import MemoryStore

@@ -10,17 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Compensation,
     Context,
     Continue,
-    Every,
     Graph,
     Limits,
-    Member,
     NodeInput,
     PermanentError,
-    QuarantineCause,
     RunCancelled,
     RunFailed,
     RunHandle,
@@ -37,6 +34,9 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.groups import Member
+from keyrun.schedules import Every
+from keyrun.status import QuarantineCause
 from keyrun.storage import MemoryStore, PayloadTypeError, StoreCrashed
 from keyrun.storage.record import seal, unseal
 from keyrun.testing import CrashingMemoryStore, RecordingHook, open_test_runtime

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, State, StepFailed, Workflow, workflow
+from keyrun import Context, State, StepFailed, Workflow, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.run.test_random_workflows import NESTED, Part, made_up, play, ran

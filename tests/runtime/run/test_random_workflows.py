@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     PermanentError,
     Retry,
@@ -21,11 +21,11 @@ from keyrun.runtime import (
     StepFailed,
     UnknownRun,
     Workflow,
-    WrongTask,
     current_step,
     step,
     workflow,
 )
+from keyrun.errors import WrongTask
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
     Limits,

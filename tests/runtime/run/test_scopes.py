@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import KeyrunError
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
+    KeyrunError,
     Retry,
     RunFailed,
     Runtime,

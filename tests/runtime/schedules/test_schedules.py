@@ -9,18 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
-    Cron,
-    Every,
     InputMismatch,
-    InvalidSchedule,
     Limits,
-    Once,
     Priority,
     Retention,
     Runtime,
-    ScheduleStatus,
     State,
     UnknownWorkflow,
     Workflow,
@@ -29,6 +24,8 @@ from keyrun.runtime import (
     step,
     workflow,
 )
+from keyrun.errors import InvalidSchedule
+from keyrun.schedules import Cron, Every, Once, ScheduleStatus
 from keyrun.storage import LmdbStore, MemoryStore
 from keyrun.testing import EPOCH, CrashingLmdbStore, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyrun.runtime import Cron, Every, InvalidSchedule, Once
+from keyrun.errors import InvalidSchedule
 from keyrun.runtime.schedules.timetable import read_timetable, write_timetable
+from keyrun.schedules import Cron, Every, Once
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TIMES = st.floats(1_500_000_000, 1_900_000_000).map(lambda time: round(time, 6))

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
     Retry,
@@ -16,12 +16,12 @@ from keyrun.runtime import (
     RunFailed,
     Runtime,
     State,
-    StepFunction,
     step,
     workflow,
 )
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
+from keyrun.types import StepFunction
 
 TWICE = Retry.fixed(max_attempts=2, delay=1, jitter=0)
 begun: list[float] = []

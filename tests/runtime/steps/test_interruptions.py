@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
     Limits,

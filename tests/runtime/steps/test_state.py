@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, Retry, RunFailed, StepFailed, current_step, step, workflow
+from keyrun import Context, Retry, RunFailed, StepFailed, current_step, step, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 

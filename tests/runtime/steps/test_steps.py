@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     FailureKind,
     PermanentError,
@@ -21,11 +21,11 @@ from keyrun.runtime import (
     RunFailed,
     State,
     StepFailed,
-    WrongTask,
     current_step,
     step,
     workflow,
 )
+from keyrun.errors import WrongTask
 from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, RecordingHook, open_test_runtime
 

@@ -8,8 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import (
-    Approval,
+from keyrun import (
     ApprovalRejected,
     Context,
     GateNotWaiting,
@@ -21,6 +20,7 @@ from keyrun.runtime import (
 )
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
+from keyrun.types import Approval
 
 PATIENCE = pytest.mark.parametrize("patience", [0.5, inf])
 

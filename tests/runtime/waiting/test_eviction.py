@@ -10,7 +10,7 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from keyrun.runtime import (
+from keyrun import (
     Context,
     Delivery,
     Limits,

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime import Context, workflow
+from keyrun import Context, workflow
 from keyrun.storage import MemoryStore
 from keyrun.testing import EPOCH, open_test_runtime
 from tests.runtime.fragile import FragileStore

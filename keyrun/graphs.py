@@ -1,0 +1,16 @@
+"""Graphs, beyond `Graph`, `NodeInput` and `Port`, which are in `keyrun`.
+
+`durable` marks a node function that contains workflow code. `rt.execution_graph` returns an
+`ExecutionGraph`: the nodes and edges of one run, with their states.
+"""
+
+from keyrun.runtime.graphs.node import durable
+from keyrun.runtime.graphs.view import EdgeView, ExecutionGraph, NodeState, NodeView
+
+__all__ = [
+    "EdgeView",
+    "ExecutionGraph",
+    "NodeState",
+    "NodeView",
+    "durable",
+]

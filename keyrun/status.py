@@ -1,0 +1,39 @@
+"""Status: what a `Runtime` and a `Reader` report, beyond `RunStatus` and `State` of `keyrun`.
+
+All are frozen values, except `Watch`, an async iterator of `Progress`.
+"""
+
+from keyrun.runtime.host.step_gates import StepGateStatus
+from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
+from keyrun.runtime.inspect.entities import EntityStatus
+from keyrun.runtime.inspect.history import Happening, History
+from keyrun.runtime.inspect.keys import KeyStatus
+from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
+from keyrun.runtime.inspect.statistics import RuntimeStatistics
+from keyrun.runtime.inspect.watch import Watch
+from keyrun.runtime.policies.circuit_breaker import CircuitState, CircuitStatus
+from keyrun.runtime.queue.backpressure import BacklogStatistics
+from keyrun.runtime.queue.outbox import OutboxStatus
+from keyrun.runtime.values import CompensationProgress, QuarantineCause
+
+__all__ = [
+    "BacklogStatistics",
+    "CircuitState",
+    "CircuitStatus",
+    "CompensationProgress",
+    "EntityStatus",
+    "Happening",
+    "History",
+    "KeyStatus",
+    "OutboxStatus",
+    "Progress",
+    "QuarantineCause",
+    "RuntimeStatistics",
+    "StepCounts",
+    "StepGateStatus",
+    "StepProgress",
+    "StoreCounts",
+    "UnfinishedCount",
+    "UnpatchedCount",
+    "Watch",
+]
