@@ -11,10 +11,9 @@ from keyrun.runtime.inspect.keys import KeyStatus
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch
-from keyrun.runtime.policies.circuit_breaker import CircuitState, CircuitStatus
 from keyrun.runtime.queue.backpressure import BacklogStatistics
 from keyrun.runtime.queue.outbox import OutboxStatus
-from keyrun.runtime.values import CompensationProgress, QuarantineCause
+from keyrun.runtime.values import CircuitState, CircuitStatus, CompensationProgress, QuarantineCause
 
 __all__ = [
     "BacklogStatistics",

@@ -1,4 +1,8 @@
-"""What can go wrong with a run, each error with the builtin it is and a way out."""
+"""The errors of the runtime.
+
+Each derives from `KeyrunError` and from the matching builtin. Its message says what happened and
+what to do. `keyrun.errors` draws the hierarchy.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,12 +12,11 @@ from keyrun.runtime.values import QuarantineCause
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyrun.runtime.policies.circuit_breaker import CircuitStatus
-    from keyrun.runtime.values import Failure
+    from keyrun.runtime.values import CircuitStatus, Failure
 
 
 class RuntimeFault(KeyrunError):
-    """Base of the errors of the runtime, with what they are about."""
+    """Base of the errors of the runtime. It names the run, the key and the step, if any."""
 
     def __init__(
         self,
@@ -30,28 +33,30 @@ class RuntimeFault(KeyrunError):
 
 
 class InvalidKey(RuntimeFault, ValueError):
-    """An ordering key is a non-empty string of at most 255 UTF-8 bytes."""
+    """A key is not a non-empty string of at most 255 UTF-8 bytes."""
 
 
 class InvalidRunId(RuntimeFault, ValueError):
-    """A run id is 1 to 128 of A-Z, a-z, 0-9, '_' and '-'."""
+    """A run id does not consist of 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'."""
 
 
 class InputMismatch(RuntimeFault, ValueError):
-    """The run id is taken by a run with another input, key or workflow."""
+    """A run with this id exists and has another input, key or workflow."""
 
 
 class InvalidText(RuntimeFault, ValueError):
-    """A text argument has lone surrogates, which no record can hold."""
+    """A text argument contains lone surrogates, which cannot be stored."""
 
 
 class ReservedHeader(RuntimeFault, ValueError):
-    """Header names that start with 'keyrun.' are Keyrun's own."""
+    """The name of a header starts with 'keyrun.', which is reserved."""
 
 
 class UnknownWorkflow(RuntimeFault, LookupError):
-    """The workflow was not given to `open_runtime(workflows=...)`. If the open itself is refused,
-    `counts` has the number of unfinished runs by workflow and version that it does not have."""
+    """The workflow is not registered: pass it to `open_runtime(workflows=...)`.
+
+    If `open_runtime` raises this, `counts` has the number of unfinished runs of each workflow and
+    version that is not registered."""
 
     def __init__(
         self,
@@ -66,39 +71,39 @@ class UnknownWorkflow(RuntimeFault, LookupError):
 
 
 class UnknownEntity(RuntimeFault, LookupError):
-    """The entity was not given to `open_runtime(entities=...)`."""
+    """The entity is not registered: pass it to `open_runtime(entities=...)`."""
 
 
 class UnknownMethod(RuntimeFault, AttributeError):
-    """An entity has no public async method of this name."""
+    """The entity has no public async method of this name."""
 
 
 class UnknownRun(RuntimeFault, LookupError):
-    """No run has this id, or it was forgotten."""
+    """No run has this id, or the run was forgotten."""
 
 
 class RunEnded(RuntimeFault, RuntimeError):
-    """The run has ended, so it cannot take this any more."""
+    """The run has ended, or its state does not allow the operation."""
 
 
 class InvalidSchedule(RuntimeFault, ValueError):
-    """A schedule, or its timetable, that cannot be; the message says why."""
+    """An argument of a schedule is invalid; the message says which and why."""
 
 
 class InvalidGroup(RuntimeFault, ValueError):
-    """A group, or a member of it, that cannot be; the message says why."""
+    """A group or one of its members is invalid; the message says why."""
 
 
 class UnknownGroup(RuntimeFault, LookupError):
-    """No group has this id, or all its runs were forgotten."""
+    """No group has this id, or all runs of the group were forgotten."""
 
 
 class Backpressure(RuntimeFault, TimeoutError):
-    """Too many runs wait to be started."""
+    """The queue of pending runs is full: submit again later, or raise `max_pending`."""
 
 
 class RunFailed(RuntimeFault, RuntimeError):
-    """The run failed; `failure` says how."""
+    """The run failed; `failure` has the kind and the reason."""
 
     def __init__(self, message: str, *, failure: "Failure", run_id: str, key: str) -> None:
         super().__init__(message, run_id=run_id, key=key, step=failure.step)
@@ -106,7 +111,7 @@ class RunFailed(RuntimeFault, RuntimeError):
 
 
 class RunCancelled(RuntimeFault, RuntimeError):
-    """The run was cancelled; `reason` is the workflow's own, or None."""
+    """The run was cancelled. `reason` is that of the workflow, and None for an external cancel."""
 
     def __init__(self, message: str, *, reason: str | None, run_id: str, key: str) -> None:
         super().__init__(message, run_id=run_id, key=key)
@@ -114,9 +119,10 @@ class RunCancelled(RuntimeFault, RuntimeError):
 
 
 class RunQuarantined(RuntimeFault, RuntimeError):
-    """From `run.result()`: the run is quarantined and waits for an operator. `reason` says why for
-    people, `cause` for programs. The run has not ended: `redrive` tries it again, `cancel` and
-    `forget` end it."""
+    """The run is quarantined and waits for an operator. `run.result()` raises this.
+
+    `reason` is a sentence for people and `cause` a code for programs. The run has not ended:
+    `redrive` tries it again, `cancel` and `forget` end it."""
 
     def __init__(
         self, message: str, *, reason: str, cause: QuarantineCause, run_id: str, key: str
@@ -127,11 +133,11 @@ class RunQuarantined(RuntimeFault, RuntimeError):
 
 
 class ChildFailed(RunFailed):
-    """From `ctx.child`: the child failed; `failure` says how, with its own as the cause."""
+    """The child run failed. `ctx.child` raises this; `failure.cause` is that of the child."""
 
 
 class ChildCancelled(RunCancelled):
-    """From `ctx.child`: the child was cancelled."""
+    """The child run was cancelled. `ctx.child` raises this."""
 
     def __init__(
         self, message: str, *, reason: str | None, failure: "Failure", run_id: str, key: str
@@ -141,11 +147,13 @@ class ChildCancelled(RunCancelled):
 
 
 class TooDeep(RuntimeFault, RecursionError):
-    """Children of children of children: more than five deep."""
+    """Child runs are nested more than five deep."""
 
 
 class StepFailed(RuntimeFault, RuntimeError):
-    """A step failed for good; `failure` says how. Catch it to go on without the step."""
+    """A step failed and is not retried. `ctx.step` raises this; `failure` has the kind and reason.
+
+    Catch it to continue the workflow without the step."""
 
     def __init__(self, failure: "Failure", *, run_id: str, key: str) -> None:
         super().__init__(failure.reason, run_id=run_id, key=key, step=failure.step)
@@ -153,11 +161,12 @@ class StepFailed(RuntimeFault, RuntimeError):
 
 
 class StepTimeout(StepFailed, TimeoutError):
-    """The last attempt of a step ran out of time."""
+    """The last attempt of a step exceeded its timeout."""
 
 
 class CallFailed(RuntimeFault, RuntimeError):
-    """A call with a request id raised, now or when it was first made; `failure` says what."""
+    """A call of an entity with a request id raised an exception, in this call or in the first call
+    with this id. `failure` has the exception."""
 
     def __init__(self, failure: "Failure", *, key: str) -> None:
         super().__init__(failure.reason, key=key, step=failure.step)
@@ -165,15 +174,15 @@ class CallFailed(RuntimeFault, RuntimeError):
 
 
 class CallTimeout(RuntimeFault, TimeoutError):
-    """A method of an entity took longer than it may. Nothing of the call is stored."""
+    """A method of an entity exceeded its timeout. No change of the call is stored."""
 
 
 class CallCycle(RuntimeFault, RuntimeError):
-    """A call would wait for a key that waits, by way of other calls, for its caller."""
+    """The call would deadlock: its key waits, directly or through other calls, for the caller."""
 
 
 class CircuitOpen(RuntimeFault, RuntimeError):
-    """The circuit breaker of a step is open, so it was not called; `status` has the numbers."""
+    """The step was not called because its circuit breaker is open. `status` has the numbers."""
 
     def __init__(
         self, message: str, *, status: "CircuitStatus", run_id: str, key: str, step: str
@@ -183,15 +192,19 @@ class CircuitOpen(RuntimeFault, RuntimeError):
 
 
 class ScopeTimeout(RuntimeFault, TimeoutError):
-    """A block took longer than its `fail_after`. Catch it to go on without what was in it."""
+    """The block of a `ctx.fail_after` exceeded its time.
+
+    Catch it to continue the workflow without the block."""
 
 
 class SignalTimeout(RuntimeFault, TimeoutError):
-    """What the workflow waited for did not come in time. Catch it to go on without."""
+    """A signal or an approval did not arrive within the timeout.
+
+    Catch it to continue the workflow without it."""
 
 
 class ApprovalRejected(RuntimeFault, RuntimeError):
-    """Somebody rejected at an approval gate: `by` whom, and with which `comment`."""
+    """An approval was rejected. `by` and `comment` are those of the rejection."""
 
     def __init__(
         self, message: str, *, by: str, comment: str, run_id: str, key: str, step: str
@@ -202,12 +215,15 @@ class ApprovalRejected(RuntimeFault, RuntimeError):
 
 
 class GateNotWaiting(RuntimeFault, RuntimeError):
-    """The run does not wait at this approval gate, or somebody has decided already."""
+    """The run does not wait at this approval gate, or the gate is already decided."""
 
 
 class NonDeterminism(RuntimeFault, RuntimeError):
-    """The workflow does not fit its journal. It asks for something else than the journal has, or
-    the type of a call does not read the outcome that the journal has; `cause` tells which."""
+    """The workflow code contradicts the journal of the run.
+
+    The code makes another call than the journal has, or the declared type of a call cannot read
+    its journaled outcome; `cause` says which. Restore the code, or register the changed code as a
+    new version."""
 
     def __init__(
         self,
@@ -223,16 +239,18 @@ class NonDeterminism(RuntimeFault, RuntimeError):
 
 
 class InvalidHistory(RuntimeFault, ValueError):
-    """A history that cannot be read, or cannot be replayed; the message says why."""
+    """A history cannot be read or replayed; the message says why."""
 
 
 class WrongTask(RuntimeFault, RuntimeError):
-    """A context was used outside the workflow, or outside the branch, that it belongs to."""
+    """A context was used outside the workflow or the branch that it belongs to."""
 
 
 class TransientError(Exception):
-    """For users to raise: this attempt failed, another may succeed. `retry_after` is how many
-    seconds the next one is to wait at least, where that is known better than by the policy."""
+    """Raise this in a step if the attempt failed and another attempt may succeed.
+
+    The next attempt waits at least `retry_after` seconds, and at least as long as the retry policy
+    says."""
 
     def __init__(self, *args: object, retry_after: float | None = None) -> None:
         super().__init__(*args)
@@ -240,25 +258,25 @@ class TransientError(Exception):
 
 
 class PermanentError(Exception):
-    """For users to raise: no further attempt can succeed."""
+    """Raise this in a step if no further attempt can succeed. The step is not retried."""
 
 
 class InvalidGraph(RuntimeFault, ValueError):
-    """A graph that cannot be run; `errors` lists all that is wrong with it."""
+    """A graph is invalid; `errors` lists all its problems."""
 
     def __init__(self, name: str, errors: list[str]) -> None:
         listed = "".join(f"\n  - {error}" for error in errors)
-        super().__init__(f"the graph {name!r} cannot be run:{listed}")
+        super().__init__(f"the graph {name!r} is invalid:{listed}")
         self.errors = tuple(errors)
 
 
 class ConditionError(RuntimeFault, ValueError):
-    """A condition that could not be answered; the message names the edge and the reason."""
+    """A condition cannot be evaluated; the message names the edge and the reason."""
 
 
 class MissingExtra(RuntimeFault, ImportError):
-    """A package of an extra is not installed; the message says how to install it."""
+    """A package of an extra is not installed; the message has the command that installs it."""
 
 
 class OutputTooLarge(RuntimeFault, PermanentError, ValueError):
-    """The output of a node is larger than it may be; the message names both sizes."""
+    """The output of a node exceeds its limit; the message has both sizes."""

@@ -1,4 +1,5 @@
-"""Limits: how long, how often, how many. Each is resolved on its own, the nearest word wins."""
+"""Limits of runs and steps. Each limit is resolved separately, and the most specific level applies:
+submit, then workflow, then runtime, then the defaults."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -33,24 +34,27 @@ def _budget(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """Limits of a run and its steps. What is not given comes from the next level: submit, then
-    workflow, then runtime, then the defaults. None lifts a limit where that is allowed.
+    """Limits of a run and its steps.
 
-    `run_timeout`: seconds from the first step to the end, waiting and restarts included.
-    `step_timeout`: seconds for one attempt. `max_attempts`: executions of one step.
-    `max_iterations`: steps of one run, retries not counted. `retry_budget`: retries of one run.
-    `max_interruptions`: crashes that one step may cause.
+    A limit that is not set comes from the next level: submit, then workflow, then runtime, then the
+    defaults. None removes a limit. `max_interruptions` cannot be removed.
     """
 
     run_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    """Seconds from the start of the run to its end, waits and restarts included."""
     step_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    """Seconds for one attempt of a step."""
     max_attempts: int | Unset | None = attrs.field(default=UNSET, validator=_count)
+    """Executions of one step."""
     max_iterations: int | Unset | None = attrs.field(default=UNSET, validator=_count)
+    """Steps of one run, retries not counted."""
     retry_budget: int | Unset | None = attrs.field(default=UNSET, validator=_budget)
+    """Retries of one run, over all its steps."""
     max_interruptions: int | Unset = attrs.field(default=UNSET, validator=_count)
+    """Crashes of the process that one step may cause."""
 
     def over(self, below: "Limits") -> "Limits":
-        """These limits, and `below` where they say nothing."""
+        """Return these limits, with those of `below` where a limit is not set."""
         if self == _NOTHING:
             return below
         given = {name: value for name in _NAMES if (value := getattr(self, name)) is not UNSET}
@@ -68,12 +72,12 @@ DEFAULTS = Limits(
     retry_budget=None,
     max_interruptions=5,
 )
-"""What holds where nobody says anything. `max_attempts` None leaves it to the retry policy."""
+"""The limits that apply if no level sets them. Without `max_attempts`, the retry policy decides."""
 
 
 @attrs.frozen(kw_only=True)
 class ResolvedLimits:
-    """Limits with nothing left open, as they are stored with the run."""
+    """Limits that are all set, as they are stored with the run."""
 
     run_timeout: float | None
     step_timeout: float | None
@@ -83,13 +87,13 @@ class ResolvedLimits:
     max_interruptions: int
 
     stored: tuple[float | None, ...] = attrs.field(init=False, eq=False, repr=False)
-    """As they are stored, made once: runs of one workflow share their limits."""
+    """The stored form. It is made once, because runs of one workflow share their limits."""
 
-    patience: float = attrs.field(init=False, eq=False, repr=False)
-    """Seconds for one attempt of a step that says nothing itself."""
+    attempt_timeout: float = attrs.field(init=False, eq=False, repr=False)
+    """Seconds for one attempt of a step without a timeout of its own; `inf` without a limit."""
 
-    @patience.default
-    def _patience(self) -> float:
+    @attempt_timeout.default
+    def _attempt_timeout(self) -> float:
         return inf if self.step_timeout is None else self.step_timeout
 
     @stored.default
@@ -98,12 +102,12 @@ class ResolvedLimits:
 
     @classmethod
     def read(cls, stored: Iterable[Any]) -> "ResolvedLimits":
-        """The inverse of `stored`."""
+        """Return the limits of a stored form, the inverse of `stored`."""
         return _read(tuple(stored))
 
     @classmethod
     def of(cls, *levels: Limits) -> "ResolvedLimits":
-        """Resolve `levels`, the nearest first, over the defaults."""
+        """Resolve `levels`, the most specific first, over the defaults."""
         resolved = DEFAULTS
         for level in reversed(levels):
             resolved = level.over(resolved)

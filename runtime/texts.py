@@ -1,7 +1,7 @@
-"""Wording: what is said and stored of a user's exceptions and reasons.
+"""Texts: describe exceptions, values and reasons of user code in messages and records.
 
-Whatever they are, saying something of them must not raise, and what is said must fit into a
-record: Unicode without the lone surrogates that, for instance, undecodable file names leave.
+Describing a value never raises, even if its `__repr__` or `__str__` does. The text can be stored:
+it has no lone surrogates, which for example undecodable file names have.
 """
 
 import traceback
@@ -11,22 +11,22 @@ from keyrun.runtime.errors import InvalidText
 from keyrun.runtime.user_errors import leaves
 
 MENTIONED = 3
-"""Errors of a group that are named in a reason."""
+"""The number of exceptions of a group that a reason names."""
 
 GIVEN_LIMIT = 200
-"""Characters of a value that are repeated in an error."""
+"""The number of characters of a value that an error message repeats."""
 TRACEBACK_LIMIT = 4000
-"""Characters of a traceback that are stored; the end says most."""
+"""The number of characters of a traceback that are stored, from its end."""
 
 
 def clean(text: str) -> str:
-    """`text` as a record can hold it."""
+    """Return `text` with lone surrogates escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def check_text(text: object, what: str, error: type[ValueError] = InvalidText) -> str:
-    """Return `text` as a plain string that a record can hold; raise `error` that names `what` if it
-    has lone surrogates, as undecodable file names have."""
+    """Return `text` as a plain string. Raise `error`, which names `what`, if it has lone
+    surrogates."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a string, got {brief(text)}")
     if type(text) is not str:
@@ -40,7 +40,7 @@ def check_text(text: object, what: str, error: type[ValueError] = InvalidText) -
 
 
 def brief(value: object) -> str:
-    """What to say of a value that somebody gave, which may be anything, and huge."""
+    """Return a description of any value, cut to `GIVEN_LIMIT` characters."""
     text = clean(shown(value))
     if len(text) <= GIVEN_LIMIT:
         return text
@@ -48,15 +48,15 @@ def brief(value: object) -> str:
 
 
 def a_reason(reason: object) -> str:
-    """A reason that a user gave, if it is a string."""
+    """Return the reason that a user passed, or raise if it is not a string."""
     if not isinstance(reason, str):
         raise TypeError(f"reason must be a string, got {shown(reason)}")
     return clean(reason)
 
 
 def named(error: BaseException) -> str:
-    """The type of an error and what it says; of a group, such as nurseries raise, also what is in
-    it."""
+    """Return the type and the message of an exception. For a group, as nurseries raise, add the
+    first exceptions inside it."""
     said = f"{type(error).__name__}: {shown(error, str)}"
     if issubclass(type(error), BaseExceptionGroup):
         inside = list(leaves(error))
@@ -66,17 +66,20 @@ def named(error: BaseException) -> str:
 
 
 def unreadable_outcome(ident: str, error: BaseException) -> str:
-    """What to say of a journaled outcome for which the type of its call raised `error`."""
-    return f"the journal has an outcome of {ident!r} that its type does not read: {named(error)}"
+    """Return the reason for a journaled outcome that the type of its call failed to read."""
+    return (
+        f"the journal has an outcome of {ident!r} that its declared type cannot read: "
+        f"{named(error)}"
+    )
 
 
 def type_of(error: BaseException) -> str:
-    """Where the type of an error comes from, and its name."""
+    """Return the module and the name of the type of an exception."""
     return clean(f"{type(error).__module__}.{type(error).__qualname__}")
 
 
 def traceback_of(error: BaseException) -> str:
-    """The end of the traceback of an error."""
+    """Return the end of the traceback of an exception."""
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as other:

@@ -1,4 +1,4 @@
-"""The values that Keyrun answers with: what a run is, how it stands, how it ended."""
+"""Values that the public API takes and returns: states, priorities, failures, statuses."""
 
 from enum import Enum, IntEnum, StrEnum
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import attrs
 
 
 class State(StrEnum):
-    """Where a run stands. There is no "crashed": a restart resumes by itself."""
+    """The state of a run. There is no state for a crash: Keyrun resumes the run by itself."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -21,7 +21,7 @@ class State(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return self in _TERMINAL
 
 
@@ -32,13 +32,13 @@ class QuarantineCause(StrEnum):
     """Why a run or a key is quarantined. The first four mean that the code does not fit the run."""
 
     UNREGISTERED = "unregistered"
-    """The runtime does not have the workflow, or not this version of it."""
+    """The workflow, or this version of it, is not registered."""
     INPUT = "input"
-    """The input type of the workflow no longer reads the stored input."""
+    """The input type of the workflow cannot read the stored input."""
     OUTCOME = "outcome"
-    """The type of a call no longer reads its journaled outcome."""
+    """The declared type of a call cannot read its journaled outcome."""
     CONTRADICTION = "contradiction"
-    """The code asks for something else than the journal has."""
+    """The code makes another call than the journal has."""
     DAMAGED = "damaged"
     """A record of the run cannot be read."""
     KEY = "key"
@@ -46,7 +46,7 @@ class QuarantineCause(StrEnum):
 
 
 class Priority(IntEnum):
-    """Which keys get free slots first. It never changes the order inside a key."""
+    """Decides which keys get free slots first. It never changes the order inside a key."""
 
     HIGH = 0
     NORMAL = 1
@@ -71,36 +71,44 @@ class FailureKind(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """How a step or a run failed. `reason` is a sentence for people; `cause` is the failure that
-    led to this one, for instance the last error of a step when the run's time was up; `numbers`
-    are those of a circuit breaker, and `left` the steps whose compensation failed."""
+    """Why a step or a run failed."""
 
     kind: FailureKind
     reason: str
+    """A sentence for people."""
     step: str | None = None
     attempt: int | None = None
     error_type: str | None = None
+    """The module and name of the type of the exception."""
     traceback: str | None = None
     elapsed: float | None = None
+    """Seconds that the attempt, or the run, took."""
     cause: "Failure | None" = None
+    """The failure that led to this one, for example the last error of a step when the run exceeded
+    its `run_timeout`."""
     numbers: dict[str, float] | None = None
+    """The numbers of the circuit breaker, if it was open."""
     left: tuple[str, ...] = ()
+    """The steps whose compensation failed."""
 
 
 @attrs.frozen(kw_only=True)
 class CompensationProgress:
-    """How far the compensation of a run is: the number of steps to compensate and of those that are
-    compensated, the step that is compensated now, and the steps whose compensation failed."""
+    """The progress of the compensation of a run."""
 
     total: int
+    """Steps to compensate."""
     done: int
+    """Steps that are compensated."""
     step: str | None
+    """The step whose compensation is running."""
     left: tuple[str, ...] = ()
+    """The steps whose compensation failed."""
 
 
 @attrs.frozen(kw_only=True)
 class RunStatus:
-    """How a run stands. Times are seconds since the epoch."""
+    """The status of a run. Times are seconds since the epoch."""
 
     run_id: str
     key: str
@@ -123,22 +131,21 @@ class RunStatus:
     failure: Failure | None
     generation: int
     waiting_until: float | None = None
-    """When it goes on if nothing comes before, as far as that is known; None also if never."""
+    """When the run resumes at the latest, as far as this is known. None if no time is set."""
     quarantine_cause: QuarantineCause | None = None
-    """Why the run is quarantined, for programs; `reason` says it for people. None in any other
-    state."""
+    """Why the run is quarantined, as a code; `reason` is the text. None in any other state."""
     compensation: CompensationProgress | None = None
-    """How far the compensation of the run is; None if nothing is, or was, to be compensated."""
+    """The progress of the compensation; None if the run has no step to compensate."""
 
     @property
     def compensating(self) -> bool:
-        """Whether the run has failed, or is cancelled, and its compensations have not ended."""
+        """Return whether the run failed or was cancelled and its compensations have not ended."""
         return self.compensation is not None and not self.state.terminal
 
 
 @attrs.frozen(kw_only=True)
 class RunOutcome:
-    """How a run ended, for the terminal hook."""
+    """The end of a run, which `on_terminal` receives."""
 
     run_id: str
     key: str
@@ -153,11 +160,49 @@ class RunOutcome:
     ended_at: float
     generation: int
     outcome_id: str
-    """Identifies this end: the same in every repeat of the call, and of no other end."""
+    """Unique for each end of a run, and the same in every repeat of the call."""
+
+
+class CircuitState(StrEnum):
+    """The state of a circuit breaker."""
+
+    CLOSED = "closed"
+    """Calls are made."""
+    OPEN = "open"
+    """No calls are made."""
+    HALF_OPEN = "half_open"
+    """A few calls are made as probes. Their outcomes decide whether the circuit closes."""
+
+
+@attrs.frozen(kw_only=True)
+class CircuitStatus:
+    """The status of the circuit breaker of a step."""
+
+    step: str
+    state: CircuitState
+    calls: int
+    """Calls in the window of the breaker."""
+    failures: int
+    """Calls in the window that failed."""
+    failure_rate: float
+    opened: int
+    """The number of times that the circuit has opened."""
+    retry_in: float
+    """Seconds until an open circuit lets probes through, otherwise 0."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that a fallback node receives."""
+        return {
+            "calls": self.calls,
+            "failures": self.failures,
+            "failure_rate": self.failure_rate,
+            "opened": self.opened,
+            "retry_in": self.retry_in,
+        }
 
 
 class Unset(Enum):
-    """For arguments where None means something."""
+    """The type of `UNSET`, the default of arguments for which None has a meaning."""
 
     UNSET = "unset"
 

@@ -1,4 +1,4 @@
-"""Verdicts: how a workflow itself can judge its run, have it go on, or give it up by an error."""
+"""Verdicts: how workflow code ends its run, continues it with a new journal, or fails it."""
 
 from typing import NamedTuple
 
@@ -8,22 +8,22 @@ from keyrun.runtime.values import Failure, FailureKind
 
 
 class CancelVerdict(NamedTuple):
-    """The run is cancelled by its own workflow, which wins over a cancel from outside."""
+    """The workflow cancels its own run. This takes precedence over an external cancel."""
 
     reason: str
 
 
 class Continuation(NamedTuple):
-    """The run goes on with another input, as it is stored, and an empty journal."""
+    """The run continues with another input, in its stored form, and an empty journal."""
 
     input: bytes
 
 
 def workflow_error(error: BaseException) -> Failure:
-    """What it is when the code of a workflow itself raises."""
+    """Return the failure of a run whose workflow code raised `error`."""
     return Failure(
         kind=FailureKind.WORKFLOW_ERROR,
-        reason=f"the workflow itself raised {named(error)}",
+        reason=f"the workflow raised {named(error)}",
         step=getattr(error, "step", None) if issubclass(type(error), ScopeTimeout) else None,
         error_type=type_of(error),
         traceback=traceback_of(error),

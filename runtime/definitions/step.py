@@ -138,7 +138,7 @@ class StepFunction(Generic[P, R]):
 
     def timeout_in(self, limits: ResolvedLimits) -> float:
         """Seconds for one attempt: its own word, else that of the run."""
-        return limits.patience if self.patience is None else self.patience
+        return limits.attempt_timeout if self.patience is None else self.patience
 
     def __repr__(self) -> str:
         return f"<step {self.set.name}>"

@@ -22,9 +22,9 @@ from keyrun.runtime.values import Failure, FailureKind, State
 
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Feed, Place
-    from keyrun.runtime.policies.circuit_breaker import CircuitStatus
     from keyrun.runtime.records.submission import Standing, Submission
     from keyrun.runtime.unwinding import Unwind
+    from keyrun.runtime.values import CircuitStatus
     from keyrun.storage.group import Group
 
 

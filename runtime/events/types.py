@@ -1,9 +1,9 @@
-"""Events: what happens to runs, steps, keys and the backlog, as values for those who listen.
+"""Event types: what `rt.events()` yields about runs, steps, keys, circuits and the backlog.
 
-All begin with the same five fields: `kind`, `at` (seconds since the epoch), `run_id`, `key` and
-`workflow`, None where they do not apply. They are tuples since a busy runtime makes a hundred
-thousand of them in a second. A further kind is a name in `EventKind`, and a family of its own only
-if it tells of something that no family here has a field for.
+All events start with the same five fields: `kind`, `at` (seconds since the epoch), `run_id`, `key`
+and `workflow`, with None where they do not apply. Events are tuples because a busy runtime makes
+100,000 of them per second. To add an event, add a name to `EventKind`. Add a type only if no
+existing type has the fields for it.
 """
 
 from enum import StrEnum
@@ -14,64 +14,64 @@ from keyrun.runtime.values import Failure
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
     RUN_SUBMITTED = "run_submitted"
     RUN_STARTED = "run_started"
     RUN_WAITING = "run_waiting"
     RUN_RESUMED = "run_resumed"
-    """It goes on after a wait or a pause."""
+    """The run resumes after a wait or a pause."""
     RUN_PAUSED = "run_paused"
-    """Somebody holds it, its key, or everything; a running step is let finish."""
+    """The run, its key or the runtime was paused. A running step still finishes."""
     RUN_CONTINUED = "run_continued"
-    """It goes on with another input and an empty journal: see `ctx.continue_as`."""
+    """The run continues with another input and an empty journal: see `ctx.continue_as`."""
     RUN_COMPENSATING = "run_compensating"
-    """It has failed, or is cancelled, and its compensations begin. The name of a compensation is
+    """The run failed or was cancelled, and its compensations start. The name of a compensation is
     `undo()/` and the name of its step."""
     RUN_CANCELLING = "run_cancelling"
-    """Somebody asked for it to be cancelled, and it has not ended yet."""
+    """The cancellation of the run was requested, and the run has not ended yet."""
     RUN_PROGRESS = "run_progress"
-    """What `ctx.report` said."""
+    """The workflow called `ctx.report`."""
     RUN_SUCCEEDED = "run_succeeded"
     RUN_FAILED = "run_failed"
     RUN_CANCELLED = "run_cancelled"
     RUN_REDRIVEN = "run_redriven"
     RUN_RECOVERED = "run_recovered"
-    """It had begun before the store was opened, and goes on."""
+    """The run started before the store was opened, and resumes."""
     RUN_QUARANTINED = "run_quarantined"
     STEP_STARTED = "step_started"
-    """An attempt begins. One that waits for nothing is told of when it is over."""
+    """An attempt starts. If it never suspends, the event is emitted when the attempt ends."""
     STEP_COMPLETED = "step_completed"
     STEP_RETRYING = "step_retrying"
-    """An attempt failed, and another follows after `delay` seconds."""
+    """An attempt failed, and the next attempt follows after `delay` seconds."""
     STEP_FAILED = "step_failed"
-    """The step failed for good."""
+    """The step failed and is not retried."""
     STEP_TIMED_OUT = "step_timed_out"
-    """An attempt took too long; retrying or failed comes next."""
+    """An attempt exceeded its timeout. `step_retrying` or `step_failed` follows."""
     STEP_CANCELLED = "step_cancelled"
-    """An attempt was cut off, for the `reason` given, and that is nobody's failure."""
+    """An attempt was cancelled for the given `reason`. This is not a failure."""
     STEP_OVERRUN = "step_overrun"
-    """The time of a sync step is up, and its thread still runs."""
+    """A sync step exceeded its timeout, and its thread is still running."""
     STEP_PROGRESS = "step_progress"
-    """What `current_step().report` said."""
+    """A step called `current_step().report`."""
     STEP_STARVING = "step_starving"
-    """A step has waited long for the resources that it needs."""
+    """A step has waited too long for the resources that it needs."""
     CIRCUIT_OPENED = "circuit_opened"
     CIRCUIT_HALF_OPENED = "circuit_half_opened"
     CIRCUIT_CLOSED = "circuit_closed"
     LIMIT_HIT = "limit_hit"
     CLAMP = "clamp"
-    """The timeout of a step was cut to what is left of its run."""
+    """The timeout of a step was reduced to the time that its run has left."""
     BACKPRESSURE_BEGAN = "backpressure_began"
     BACKPRESSURE_ENDED = "backpressure_ended"
     KEY_QUARANTINED = "key_quarantined"
     KEY_RELEASED = "key_released"
     MISSED = "missed"
-    """Events were dropped here since the listener was too slow."""
+    """Events were dropped at this point because the subscriber was too slow."""
 
 
 class RunEvent(NamedTuple):
-    """Something happened to a run."""
+    """The state of a run changed."""
 
     kind: EventKind
     at: float
@@ -81,13 +81,13 @@ class RunEvent(NamedTuple):
     generation: int = 1
     steps_done: int = 0
     elapsed: float | None = None
-    """Seconds since it was started, when it has ended."""
+    """Seconds from the start of the run to its end, if it has ended."""
     reason: str | None = None
     failure: Failure | None = None
 
 
 class WaitEvent(NamedTuple):
-    """A run waits, for so many seconds."""
+    """A run waits for `waiting_on`, at most `delay` seconds."""
 
     kind: EventKind
     at: float
@@ -99,7 +99,7 @@ class WaitEvent(NamedTuple):
 
 
 class StepEvent(NamedTuple):
-    """An attempt of a step begins, or has come to its end."""
+    """An attempt of a step started or completed."""
 
     kind: EventKind
     at: float
@@ -112,7 +112,7 @@ class StepEvent(NamedTuple):
 
 
 class SetbackEvent(NamedTuple):
-    """An attempt of a step failed, or was cut off, or ought to have been."""
+    """An attempt of a step failed, was cancelled, exceeded its timeout or waits for resources."""
 
     kind: EventKind
     at: float
@@ -129,7 +129,7 @@ class SetbackEvent(NamedTuple):
 
 
 class ProgressEvent(NamedTuple):
-    """What an attempt of a step said of itself, or a workflow where there is no step."""
+    """The progress that a step reported, or a workflow if `step` is None."""
 
     kind: EventKind
     at: float
@@ -143,7 +143,7 @@ class ProgressEvent(NamedTuple):
 
 
 class LimitEvent(NamedTuple):
-    """A limit was hit, or one gave way to another; `limit` is its name in `Limits`."""
+    """A limit was reached or reduced; `limit` is its name in `Limits`."""
 
     kind: EventKind
     at: float
@@ -152,7 +152,7 @@ class LimitEvent(NamedTuple):
     workflow: str
     limit: str
     value: float
-    """What it is set to."""
+    """The value of the limit."""
     step: str | None
     attempt: int | None
     reason: str
@@ -160,9 +160,11 @@ class LimitEvent(NamedTuple):
 
 
 class BackpressureEvent(NamedTuple):
-    """Submitters have to wait for room, or nodes of graphs because of the `max_waiting` of a node
-    behind them: from the first that waits until none does any more. Key, workflow and id are those
-    of the submission, or of the run with the node, that had to wait."""
+    """Submitters wait because the queue is full, or nodes of graphs wait because of the
+    `max_waiting` of a later node. Backpressure lasts from the first wait until no caller waits.
+
+    `run_id`, `key` and `workflow` are those of the submission that waits, or of the run whose node
+    waits."""
 
     kind: EventKind
     at: float
@@ -170,19 +172,19 @@ class BackpressureEvent(NamedTuple):
     key: str
     workflow: str
     depth: int
-    """Runs that wait to be started, or calls that wait for the policies of the node."""
+    """The number of pending runs, or of calls that wait for the policies of the node."""
     waited: float
-    """Seconds that this submission, or this node, has waited."""
+    """Seconds that this submission or node has waited."""
     duration: float | None = None
-    """Seconds from the beginning to the end."""
+    """Seconds from the start of the backpressure to its end."""
     step: str | None = None
-    """The node whose `max_waiting` is reached; None where submitters wait."""
+    """The node whose `max_waiting` is reached; None if submitters wait."""
     held: str | None = None
-    """The node that is held back; None where submitters wait."""
+    """The node that is held back; None if submitters wait."""
 
 
 class CircuitEvent(NamedTuple):
-    """The circuit breaker of a step opened, lets probes through, or closed again."""
+    """The circuit breaker of a step opened, became half-open or closed."""
 
     kind: EventKind
     at: float
@@ -196,7 +198,7 @@ class CircuitEvent(NamedTuple):
 
 
 class KeyEvent(NamedTuple):
-    """Something happened to a key."""
+    """A key was quarantined or released."""
 
     kind: EventKind
     at: float
@@ -207,7 +209,7 @@ class KeyEvent(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """So many events were dropped at this place, since the buffer was full."""
+    """`missed` events were dropped at this point because the buffer was full."""
 
     kind: EventKind
     at: float
@@ -231,23 +233,24 @@ Event = (
 )
 
 About = tuple[str, str, str]
-"""Id, key and workflow of a run."""
+"""The id, key and workflow of a run."""
 
 Brief = (
     tuple[float, float, About, str, int]
     | tuple[EventKind, float, About, int, int, float | None, str | None, Failure | None]
 )
-"""What a busy runtime tells of most, in few words. Five: a step began and was done at once, which
-is two events. Eight: a `RunEvent`. They are put together for whoever reads them; until then they
-are plain tuples, which cost little and are of no concern to the garbage collector."""
+"""The short form of the most frequent events. A tuple of five stands for two events: a step started
+and completed without a wait. A tuple of eight is a `RunEvent`. The subscription builds the events
+when they are read. Until then plain tuples cost little, and the garbage collector does not track
+them."""
 
 _STARTED, _COMPLETED = EventKind.STEP_STARTED, EventKind.STEP_COMPLETED
-# To build an event with its own constructor takes twice as long.
+# The constructor of a named tuple takes twice as long.
 _step, _run = partial(tuple.__new__, StepEvent), partial(tuple.__new__, RunEvent)
 
 
 def in_full(brief: Any) -> tuple[Event, StepEvent | None]:
-    """The event, or the two events, that are meant."""
+    """Return the event, or the two events, of a short form."""
     if len(brief) == 5:
         begun, at, (run_id, key, workflow), step, attempt = brief
         elapsed = at - begun if at > begun else 0.0
@@ -256,11 +259,10 @@ def in_full(brief: Any) -> tuple[Event, StepEvent | None]:
             _step((_COMPLETED, at, run_id, key, workflow, step, attempt, elapsed)),
         )
     kind, at, (run_id, key, workflow), generation, done, elapsed, reason, failure = brief
-    told = kind, at, run_id, key, workflow, generation, done, elapsed, reason, failure
-    return _run(told), None
+    return _run((kind, at, run_id, key, workflow, generation, done, elapsed, reason, failure)), None
 
 
 def run_of(event: Event | Brief) -> str:
-    """The id of the run that an event is about, empty if there is none."""
+    """Return the id of the run of an event, or an empty string if it has none."""
     about = event[2]
     return about[0] if type(about) is tuple else about or ""  # type: ignore[return-value]

@@ -17,8 +17,8 @@ from keyrun.runtime.host.wall_clock import SteadyClock
 
 if TYPE_CHECKING:
     from keyrun.runtime.host.step_gates import StepGates
-    from keyrun.runtime.policies.circuit_breaker import CircuitStatus
     from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.values import CircuitStatus
 
 
 class Host:

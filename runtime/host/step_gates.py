@@ -15,12 +15,12 @@ from keyrun.runtime.errors import CircuitOpen
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.host.slots import Slots
-from keyrun.runtime.policies.circuit_breaker import Circuit, CircuitState, CircuitStatus
+from keyrun.runtime.policies.circuit_breaker import Circuit
 from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.policies.saturation import Saturation
 from keyrun.runtime.records.journal_entry import Entry, Memory
-from keyrun.runtime.values import FailureKind, Priority
+from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyrun.runtime.host.step_gates import StepGateStatus
-from keyrun.runtime.policies.circuit_breaker import CircuitStatus
 from keyrun.runtime.queue.backpressure import BacklogStatistics
+from keyrun.runtime.values import CircuitStatus
 from keyrun.storage import CommitStatistics
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ the other side works, and neither do attempts that were cancelled.
 
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, Literal
 
 import attrs
 import trio
+
+from keyrun.runtime.values import CircuitState, CircuitStatus
 
 
 def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -59,38 +60,6 @@ class CircuitBreaker:
             raise ValueError(f"when_open must be 'wait' or 'fail', got {self.when_open!r}")
 
 
-class CircuitState(StrEnum):
-    """Whether calls are made."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-
-
-@attrs.frozen(kw_only=True)
-class CircuitStatus:
-    """How a circuit stands. `calls` and `failures` are those of its window; `opened` counts how
-    often it opened, and `retry_in` says in how many seconds it lets probes through."""
-
-    step: str
-    state: CircuitState
-    calls: int
-    failures: int
-    failure_rate: float
-    opened: int
-    retry_in: float
-
-    def numbers(self) -> dict[str, float]:
-        """What a fallback is told."""
-        return {
-            "calls": self.calls,
-            "failures": self.failures,
-            "failure_rate": self.failure_rate,
-            "opened": self.opened,
-            "retry_in": self.retry_in,
-        }
-
-
 class Circuit:
     """The state of a breaker. `tell` hears of every change."""
 
@@ -98,7 +67,7 @@ class Circuit:
         self,
         step: str,
         breaker: CircuitBreaker,
-        tell: "Callable[[CircuitStatus], None]" = lambda status: None,
+        tell: Callable[[CircuitStatus], None] = lambda status: None,
     ) -> None:
         self.step = step
         self.breaker = breaker

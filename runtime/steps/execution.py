@@ -99,7 +99,7 @@ async def perform(
         memory = journal.remember(ident, mark)
         return await attempts(branch, step, ident, memory, args, kwargs)
     # What `step.timeout_in` says.
-    timeout = limits.patience if step.patience is None else step.patience
+    timeout = limits.attempt_timeout if step.patience is None else step.patience
     current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
     if run.careful and not await announce(run, current):
         memory = journal.remember(ident, mark)

@@ -379,9 +379,9 @@ ENDS: dict[Code, str] = {
     judges: "failed (verdict): not good enough",
     judges_otherwise: "failed (verdict): too good",
     gives_in: "cancelled: not needed",
-    raises: "failed (workflow_error): the workflow itself raised LookupError: 1 at <object",
-    raises_otherwise: "failed (workflow_error): the workflow itself raised ZeroDivisionError: 1",
-    returns_rubbish: "failed (workflow_error): the workflow itself raised PayloadTypeError",
+    raises: "failed (workflow_error): the workflow raised LookupError: 1 at <object",
+    raises_otherwise: "failed (workflow_error): the workflow raised ZeroDivisionError: 1",
+    returns_rubbish: "failed (workflow_error): the workflow raised PayloadTypeError",
 }
 
 

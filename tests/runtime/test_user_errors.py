@@ -352,7 +352,7 @@ async def test_a_codec_that_fails_when_a_run_is_driven_again_quarantines_it_unti
             status = await run.status()
             assert status is not None
             assert status.state is State.QUARANTINED
-            assert "an outcome of 'work' that its type does not read" in str(status.reason)
+            assert "an outcome of 'work' that its declared type cannot read" in str(status.reason)
             cipher.away = None
             assert await rt.redrive("r") == 1
             assert await run.result() == "done"

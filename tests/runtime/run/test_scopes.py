@@ -411,7 +411,7 @@ async def test_a_block_that_failed_uncaught_is_a_dead_letter(autojump_clock: Moc
     assert failure.kind is FailureKind.WORKFLOW_ERROR
     assert failure.step == "fail_after()"
     assert failure.reason == (
-        "the workflow itself raised ScopeTimeout: the block 'fail_after()' took longer than its 2 s"
+        "the workflow raised ScopeTimeout: the block 'fail_after()' took longer than its 2 s"
     )
     assert letter.run_id == "r"
 
