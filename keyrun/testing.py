@@ -15,6 +15,7 @@ import trio
 from keyrun import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
 from keyrun.policies import Resources
 from keyrun.runtime.inspect.replay import Replayed, replay
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
 from keyrun.storage.payload import Transform
@@ -88,6 +89,7 @@ class RuntimeOptions(TypedDict, total=False):
     restart_window: float
     resources: Resources | None
     evict_after: float
+    tuning: Tuning
 
 
 def open_test_runtime(

@@ -20,6 +20,7 @@ from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.unwinding import Unwind
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -66,6 +67,7 @@ async def open_runtime(
     restart_window: float = 60.0,
     resources: "Resources | None" = None,
     evict_after: float = 1.0,
+    tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
     on by itself. Leaving the block drains: no step is started any more, running ones have
@@ -109,6 +111,7 @@ async def open_runtime(
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
             evict_after=evict_after,
             entities=entities,
+            tuning=tuning,
         )
         store.when_failed(partition.fail)
         partition.commits.on_commit.append(partition.unfinished.stage)
@@ -186,7 +189,7 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
             start(partition.eviction.run)
             start(partition.children.run)
             start(partition.sweeper.run)
-            start(partition.dispatcher.requests.run)
+            start(partition.dispatcher.answers.run)
             start(partition.concurrency_gate.run)
             start(partition.host.asyncio.run)
             start(partition.host.overruns.run)
@@ -358,7 +361,8 @@ def _user_code(partition: Partition) -> list[str]:
         for current in run.current.values()
     ]
     calls = [
-        f"method {call.method.name!r} of {call.kind.name}" for call in partition.dispatcher.running
+        f"method {call.method.name!r} of {call.definition.name}"
+        for call in partition.dispatcher.running
     ]
     return steps + calls
 

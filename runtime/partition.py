@@ -8,8 +8,11 @@ import trio
 
 from keyrun.actors import ActorSystem, Supervision
 from keyrun.runtime.children.child_runs import Children
+from keyrun.runtime.children.cycles import chain
 from keyrun.runtime.definitions.workflow import Registry
+from keyrun.runtime.entities.call_waits import CallWaits
 from keyrun.runtime.entities.dispatcher import Dispatcher
+from keyrun.runtime.entities.requests import AnswerStore
 from keyrun.runtime.events.feed import Feed
 from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import Reading
@@ -35,6 +38,7 @@ from keyrun.runtime.run.partition_state import PartitionState
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.services import RunServices
 from keyrun.runtime.runs import RunTable
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.waiting.eviction import Evictor
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
@@ -67,6 +71,7 @@ class Partition(PartitionState):
         supervision: Supervision,
         evict_after: float,
         entities: Iterable[type] = (),
+        tuning: Tuning,
     ) -> None:
         super().__init__(
             store,
@@ -125,7 +130,6 @@ class Partition(PartitionState):
         self.signals = Signals(self)
         self.children = Children(self)
         self.control = Control(self)
-        self.dispatcher = Dispatcher(self, entities, retention)
         self.actors: ActorSystem[str, KeyQueue, None] = ActorSystem(
             lambda key: KeyActor(),
             supervision=supervision,
@@ -133,6 +137,18 @@ class Partition(PartitionState):
             idle_timeout=60.0,
             # A line that was not served to its end is served again at the next open.
             on_dead_letter=lambda letter: None,
+        )
+        self.dispatcher = Dispatcher(
+            self,
+            entities,
+            actors=self.actors,
+            backlog=self.backlog,
+            queues=self.queues,
+            queue_of=self.queue,
+            eviction=self.eviction,
+            waits=CallWaits(self.slots, lambda key, target: chain(self, key, target)),
+            answers=AnswerStore(self, keep_seconds=retention.age, keep_count=retention.count),
+            tuning=tuning,
         )
         self.suspension = self.actors.suspension
         self.seat = self.actors.seat

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from keyrun.actors import checks
 from keyrun.runtime.definitions.workflow import Workflow
-from keyrun.runtime.entities.entity import Proxy
+from keyrun.runtime.entities.entity import EntityProxy
 from keyrun.runtime.errors import InvalidSchedule, UnknownRun
 from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.handle import RunHandle
@@ -353,13 +353,13 @@ class Runtime(Reader):
         method, not the wait before it. If the caller is cancelled, a call that has not begun is
         withdrawn, and a call that has begun is finished.
         """
-        kind, limit = self._partition.dispatcher.known(entity)
+        definition, limit = self._partition.dispatcher.known(entity)
         if timeout is not None:
             checks.positive("timeout", timeout)
         return await self._partition.dispatcher.call(
-            kind,
+            definition,
             check_key(key),
-            kind.method(method),
+            definition.method(method),
             limit if timeout is None else timeout,
             request_id,
             *args,
@@ -378,11 +378,12 @@ class Runtime(Reader):
         calls a method, and type checkers know its signature. A `request_id` is for one call: make
         a new proxy for the next one."""
         dispatcher = self._partition.dispatcher
-        kind, limit = dispatcher.known(entity)
+        definition, limit = dispatcher.known(entity)
         if timeout is not None:
             checks.positive("timeout", timeout)
             limit = timeout
-        return cast(E, Proxy(dispatcher.call, kind, check_key(key), limit, request_id))
+        proxy = EntityProxy(dispatcher.call, definition, check_key(key), limit, request_id)
+        return cast(E, proxy)
 
     async def submit_group(
         self, group_id: str, members: "Iterable[Member[Any, T]]"

@@ -1,37 +1,39 @@
-"""The sieve: knows at once of most requests that they have no answer, so that nobody has to look.
+"""The Bloom filter: recognises most requests that have no stored answer, so that no read is needed.
 
-It remembers by two numbers out of the hash of a record's name. Those of two answers may be the same
-as those of a third, which is then looked for in vain; one that it does not know was never stored.
+The filter marks two positions for each record key, taken from its hash. Two stored answers may
+together mark the positions of a third request, and then the store is read in vain. A request whose
+positions are not both marked was never stored.
 """
 
 SLOTS = 1 << 22
-"""Bytes that it takes once there is an answer. With a million, every sixth look is in vain."""
+"""Size in bytes, allocated with the first answer. With a million answers, one read in six is in
+vain."""
 
 _LAST = SLOTS - 1
 
 
-class Sieve:
-    """Requests that may have been answered."""
+class BloomFilter:
+    """The requests that may have a stored answer."""
 
-    __slots__ = ("_slots", "whole")
+    __slots__ = ("_slots", "complete")
 
     def __init__(self) -> None:
         self._slots = bytearray()
-        self.whole = False
-        """Whether it knows all that is stored."""
+        self.complete = False
+        """Whether the filter contains everything that is stored."""
 
     def add(self, record: bytes) -> None:
-        """A request has an answer."""
+        """Add the record key of an answer."""
         if not self._slots:
             self._slots = bytearray(SLOTS)
-        # Of the whole name: many keys may use the same request ids.
+        # The hash is of the whole record key, because many keys may use the same request ids.
         number = hash(record)
         self._slots[number & _LAST] = self._slots[number >> 32 & _LAST] = 1
 
     def lacks(self, record: bytes) -> bool:
-        """Whether a request has no answer for sure."""
+        """Return whether it is certain that a request has no stored answer."""
         slots = self._slots
-        if not self.whole or not slots:
-            return self.whole
+        if not self.complete or not slots:
+            return self.complete
         number = hash(record)
         return not (slots[number & _LAST] and slots[number >> 32 & _LAST])

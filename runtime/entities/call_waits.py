@@ -1,10 +1,10 @@
-"""Waits: steps and methods that hold a key and wait for calls under other keys.
+"""Call waits: steps and methods that hold a key while they wait for calls under other keys.
 
-1. Who waits does nothing, so its slot is for others meanwhile. Else steps could hold all slots and
-   wait for calls that need one.
-2. Keys that wait for each other would do so for ever. Such a circle is found when it closes: here
-   if that is a call, and in `circles` if it is a child. A call counts from before it looks, and a
-   child looks when it is durable, so that of two at least one finds the other.
+1. A step or method that waits for a call gives its slot back meanwhile. Otherwise steps could hold
+   all slots and wait for calls that need one.
+2. Keys that wait for each other would wait forever. Keyrun finds such a cycle when it closes: here
+   if a call closes it, and in `children.cycles` if a child does. A call counts from before it looks
+   for a cycle, and a child looks when it is durable, so at least one of the two finds the other.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from keyrun.runtime.children.cycles import chain
 from keyrun.runtime.errors import CallCycle
 from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
-    from keyrun.runtime.entities.calls import Call
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.entities.calls import EntityCall
+    from keyrun.runtime.host.slots import Slots
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.run.running_step import RunningStep
 
+FindChain = Callable[[str, str], Awaitable[list[str] | None]]
+"""Returns the keys that lead from one key to another, each of which waits for the next. No other
+task runs meanwhile."""
 
-def is_driven_here(run: "Run") -> bool:
-    """Whether the current task runs the code of a workflow, in its main line or in a branch."""
+
+def is_workflow_code(run: "Run") -> bool:
+    """Return whether the current task runs the code of the run's workflow, in its main function or
+    in a branch."""
     driver = None if run.seat is None else run.seat.task
     task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
     while task is not None and task is not driver:
@@ -32,8 +36,8 @@ def is_driven_here(run: "Run") -> bool:
     return task is not None
 
 
-def of_own_key(call: "Call", run: "Run") -> CallCycle:
-    """What the code of a workflow gets that calls the key of its run."""
+def call_of_own_key(call: "EntityCall", run: "Run") -> CallCycle:
+    """Return the error of workflow code that calls an entity under the key of its own run."""
     return CallCycle(
         f"{call.name} would never begin: the run {run.run_id!r} holds its key {call.key!r} until "
         "it ends, and would wait for this; call it under another key, or when the run has ended",
@@ -43,70 +47,72 @@ def of_own_key(call: "Call", run: "Run") -> CallCycle:
     )
 
 
-class Waits:
-    """Who waits for which calls."""
+class CallWaits:
+    """Knows which keys wait for which calls, and lends the slots of steps and methods that wait."""
 
-    def __init__(self, partition: "Partition") -> None:
-        self._partition = partition
-        self._called: dict[str, dict[Call, None]] = {}
-        """What code that holds a key has called, by that key."""
-        self._waiting: dict[Call | RunningStep, int] = {}
-        """For how many calls each step and method waits."""
+    def __init__(self, slots: "Slots", find_chain: FindChain) -> None:
+        self._slots = slots
+        self._find_chain = find_chain
+        self._called: dict[str, dict[EntityCall, None]] = {}
+        """The calls that code which holds a key has made, by that key."""
+        self._waiting: dict[EntityCall | RunningStep, int] = {}
+        """The number of calls that each step and method waits for."""
 
     def keys(self, holder: str) -> list[str]:
-        """The keys that code waits for which holds a key."""
+        """Return the keys that the code which holds the key `holder` waits for."""
         return [
             call.key
             for call in self._called.get(holder, ())
-            if call.above is not None and not call.above.over
+            if call.caller is not None and not call.caller.over
         ]
 
-    async def wait(self, call: "Call", answer: Callable[["Call"], Awaitable[Any]]) -> Any:
-        """Wait for the answer to what a step or method calls."""
-        above = call.above
-        assert above is not None
-        called = self._called.setdefault(above.key, {})
+    async def wait(
+        self, call: "EntityCall", answer: Callable[["EntityCall"], Awaitable[Any]]
+    ) -> Any:
+        """Wait for the answer of a call that a step or method has made."""
+        caller = call.caller
+        assert caller is not None
+        called = self._called.setdefault(caller.key, {})
         called[call] = None
         try:
-            await self._refuse_cycle(call, above.key)
-            self._lend(above)
+            await self._refuse_cycle(call, caller.key)
+            self._give_slot(caller)
             try:
                 return await answer(call)
             finally:
-                await self._take_back(above)
+                await self._take_slot(caller)
         finally:
             del called[call]
-            if not called and self._called.get(above.key) is called:
-                del self._called[above.key]
+            if not called and self._called.get(caller.key) is called:
+                del self._called[caller.key]
 
-    def _lend(self, above: "Call | RunningStep") -> None:
-        """Leave the slot to others. If the code has not waited for anything it has none yet, and
-        takes one as soon as it does."""
-        waiting = self._waiting.get(above, 0)
-        self._waiting[above] = waiting + 1
+    def _give_slot(self, caller: "EntityCall | RunningStep") -> None:
+        """Give the caller's slot back. A caller that has not suspended yet has none, and takes one
+        as soon as it suspends."""
+        waiting = self._waiting.get(caller, 0)
+        self._waiting[caller] = waiting + 1
         if not waiting:
-            self._partition.slots.give()
+            self._slots.give()
 
-    async def _take_back(self, above: "Call | RunningStep") -> None:
-        """Go on, with a slot if there is nothing else that is waited for."""
-        self._waiting[above] -= 1
-        if self._waiting[above]:
+    async def _take_slot(self, caller: "EntityCall | RunningStep") -> None:
+        """Take a slot again, unless the caller waits for another call."""
+        self._waiting[caller] -= 1
+        if self._waiting[caller]:
             return
-        del self._waiting[above]
-        slots = self._partition.slots
-        if slots.take_nowait():
+        del self._waiting[caller]
+        if self._slots.take_nowait():
             return
         try:
-            await slots.take(Priority.HIGH)
+            await self._slots.take(Priority.HIGH)
         except BaseException:
-            # It is about to end, and will give back what it has not.
-            slots.owe()
+            # The caller is about to end, and will give back a slot that it does not have.
+            self._slots.owe()
             raise
 
-    async def _refuse_cycle(self, call: "Call", holder: str) -> None:
-        """Raise if the key that is called waits for the one that is held. Nothing is awaited here
-        that lets another task run."""
-        found = await chain(self._partition, call.key, holder)
+    async def _refuse_cycle(self, call: "EntityCall", holder: str) -> None:
+        """Raise `CallCycle` if the key of the call waits for the key that the caller holds. No
+        other task runs meanwhile."""
+        found = await self._find_chain(call.key, holder)
         if found is not None:
             path = ", which waits for ".join(map(repr, found))
             raise CallCycle(

@@ -1,12 +1,13 @@
-"""Calls: methods of entities that run under a key, in order with the runs of that key.
+"""Calls: entity methods that run under a key, in order with the runs of that key.
 
-1. A call stands in the line of its key, in memory only. It goes after the runs that have a place by
-   then and before those that get one later; whatever holds the first of them holds it, too.
-2. Its method runs in the actor of the key, in the place of a step: with a slot and a timeout, which
-   cost nothing if it waits for nothing.
-3. What it made of the state, and with a request id its answer, are staged together, and its caller
-   is woken when that group is durable. So there is one commit, and before it nothing is stored: a
-   call that a crash cuts off has not happened.
+1. A call waits in the queue of its key, in memory only. It runs after the runs that have a place in
+   the queue when the call is made, and before runs that get a place later. If the first of these
+   runs is held, the call is held, too.
+2. The actor of the key runs the method. Like a step, a method needs a slot and has a timeout. Both
+   cost nothing if the method does not suspend.
+3. The new state and, for a call with a request id, the answer are staged together. The caller
+   continues when that group is durable. So a call takes one commit, and before it nothing is
+   stored: a call that a crash cuts off has not happened.
 """
 
 from contextvars import ContextVar
@@ -18,129 +19,197 @@ from outcome import Error
 
 from keyrun._waking import WAKE
 from keyrun.actors.errors import shown
-from keyrun.runtime.entities.entity import Kind, Method
-from keyrun.runtime.entities.requests import Request
-from keyrun.runtime.entities.state_cache import State
+from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
+from keyrun.runtime.entities.requests import AnswerStore, CallRequest
+from keyrun.runtime.entities.state_cache import CachedState, StateCache
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed
+from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed, StoreCorrupt, StoreError
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.actors import ActorSystem
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.running_step import RunningStep
     from keyrun.storage.group import Group
 
-serving: "ContextVar[Call | None]" = ContextVar("keyrun.call", default=None)
-"""The call that the code is part of."""
+current_call: "ContextVar[EntityCall | None]" = ContextVar("keyrun.call", default=None)
+"""The call whose method the current code is part of."""
+
+_NOT_STORED = (TransientError, CallTimeout, StoreClosed)
+"""Errors that are not kept as an answer: the same request may be made again."""
+_UNFIT = (PayloadError, PayloadTypeError)
 
 
-class Call:
-    """One call, and the task that waits for its answer. Trio calls it if that is cancelled: what
-    has not begun is withdrawn, and what has is finished with nobody to tell."""
+class CallServices:
+    """Everything that the calls of a partition share."""
+
+    def __init__(
+        self,
+        partition: "PartitionState",
+        actors: "ActorSystem[str, KeyQueue, None]",
+        answers: AnswerStore,
+        cache: StateCache,
+    ) -> None:
+        self.partition = partition
+        self.actors = actors
+        self.answers = answers
+        self.cache = cache
+        # Every call asks for these: an attribute of another object would be one more look-up each.
+        self.slots = partition.slots
+        self.codec = partition.codec
+        self.commits = partition.commits
+        self.suspension = actors.suspension
+        self.running: dict[EntityCall, None] = {}
+        """The calls whose method has suspended and not ended."""
+        self.requested: dict[bytes, EntityCall] = {}
+        """The calls with a request id that have no answer yet, by the record key of the answer."""
+
+    def settled(self, call: "EntityCall") -> None:
+        """Record that the answer of a call with a request id is durable, or will never come."""
+        request = call.request
+        if request is not None and self.requested.get(request.record) is call:
+            del self.requested[request.record]
+            if call.repeats is not None:
+                call.repeats.set()
+
+
+class EntityCall:
+    """One call, and the task that waits for its answer.
+
+    Trio calls the object if that task is cancelled. Then a call that has not begun is withdrawn,
+    and a call that has begun is finished without a caller.
+    """
 
     __slots__ = (
         "_group",
-        "above",
         "args",
         "begun",
+        "caller",
+        "definition",
         "error",
+        "has_slot",
         "key",
-        "kind",
         "kwargs",
         "method",
         "number",
         "over",
-        "partition",
         "queue",
-        "record",
+        "repeats",
         "request",
         "scope",
-        "slot",
+        "services",
         "task",
         "timeout",
-        "told",
         "until",
         "value",
     )
 
     def __init__(
         self,
-        partition: "Partition",
-        kind: Kind,
+        services: CallServices,
+        definition: EntityDefinition,
         key: str,
-        method: Method,
+        method: EntityMethod,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float,
     ) -> None:
-        self.partition = partition
-        self.kind = kind
+        self.services = services
+        self.definition = definition
         self.key = key
         self.method = method
         self.args = args
         self.kwargs = kwargs
         self.timeout = timeout
-        self.request: Request | None = None
-        self.above: Call | RunningStep | None = None
-        """What calls it, if that holds a key itself."""
+        self.request: CallRequest | None = None
+        self.caller: EntityCall | RunningStep | None = None
+        """The step or method that made the call, if there is one. It holds a key itself."""
         self.queue: KeyQueue | None = None
-        self.record = b""
-        """Where the state is."""
         self.number = 0
-        """Runs with a place before it go first."""
+        """Runs with a smaller place go first."""
         self.task: trio.lowlevel.Task | None = None
         self.begun = False
-        self.slot = False
+        self.has_slot = False
         self.scope: trio.CancelScope | None = None
+        """The cancel scope of the method, once it has suspended."""
         self.until = inf
+        """When the timeout of the method ends."""
         self.value: Any = None
         self.error: BaseException | None = None
         self.over = False
-        self.told: trio.Event | None = None
-        """Set when it is answered or withdrawn, for those who ask for the same."""
+        """Whether the method has ended."""
+        self.repeats: trio.Event | None = None
+        """Set when the call is answered or withdrawn, for repeats of the same request."""
         self._group: Group | None = None
-        """What its task waits for."""
+        """The commit group that the task waits for."""
 
     @property
     def name(self) -> str:
-        """What is called."""
-        return f"{self.kind.name}.{self.method.name}"
+        """Return the names of the entity and of the method."""
+        return f"{self.definition.name}.{self.method.name}"
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """Run id, which it has not, key and what is called, for those who tell of it."""
+        """Return an empty run id, the key and the name, for events."""
         return "", self.key, self.name
 
-    def wait_begins(self) -> None:
-        """The method has to wait: it takes the slot that nobody can have taken meanwhile, and its
-        time is counted."""
-        partition = self.partition
-        if not self.slot:
-            self.slot = True
-            partition.slots.free -= 1
-        partition.dispatcher.running[self] = None
-        self.scope = partition.actors.scope(kept=True)
+    @property
+    def effects(self) -> bool:
+        """Return whether the method may do more than change its state and return an answer."""
+        return self.definition.effects
+
+    @property
+    def from_key(self) -> bool:
+        """Return whether code that holds a key itself, a step or a method, made the call."""
+        return self.caller is not None
+
+    def begin_wait(self) -> None:
+        """Take a slot and start the timeout, because the method suspends. A slot is free, because
+        no other task has run since the method began."""
+        services = self.services
+        if not self.has_slot:
+            self.has_slot = True
+            services.slots.free -= 1
+        services.running[self] = None
+        self.scope = services.actors.scope(kept=True)
         self.until = self.scope.deadline = trio.current_time() + self.timeout
 
     def answer(self, value: Any) -> None:
-        """Nothing has to be stored for this answer."""
+        """Return an answer at once, because nothing has to be stored for it."""
         task, self.task = self.task, None
         self.value = value
         if task is not None:
             trio.lowlevel.reschedule(task, WAKE)
 
     def refuse(self, error: BaseException) -> None:
-        """Have the caller get `error` at once: nothing of the call is stored."""
+        """Raise `error` in the caller at once. Nothing of the call is stored."""
         task, self.task = self.task, None
         if self.request is not None:
-            self.partition.dispatcher.settled(self)
+            self.services.settled(self)
         if task is not None:
             trio.lowlevel.reschedule(task, Error(error))
+
+    def withdraw(self) -> None:
+        """Remove a call that has not begun from the queue of its key."""
+        queue, partition = self.queue, self.services.partition
+        assert queue is not None
+        assert queue.calls is not None
+        queue.calls.remove(self)
+        queue.started()
+        self.services.settled(self)
+        if not partition.closed and partition.failure is None:
+            # The queue may be empty now.
+            queue.wake()
+
+    def abandon(self) -> None:
+        """Withdraw the call and let it fail, because the runtime is left."""
+        self.withdraw()
+        self.refuse(runtime_left(self))
 
     def __call__(self, _: object) -> trio.lowlevel.Abort:
         task, self.task = self.task, None
@@ -148,24 +217,151 @@ class Call:
         if group is not None:
             assert task is not None
             group.leave(task)
-            self._outlive(group)
+            self._settle_when_durable(group)
         elif not self.begun:
-            self.partition.dispatcher.withdraw(self)
+            self.withdraw()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def settle(self, stored: bytes, draft: Draft, value: Any, error: BaseException | None) -> None:
-        """The method is done: stage what came of it, and have the caller wait for the commit."""
-        partition, queue, request = self.partition, self.queue, self.request
+    async def execute(self) -> bool:
+        """Run the method on the stored state, and answer the caller. Return whether the actor can
+        continue in its cancel scope."""
+        services, queue = self.services, self.queue
+        assert queue is not None
+        record = queue.entity(self.definition.encoded)
+        state = services.cache.states.get(record)
+        if state is None:
+            state = await self._read_state(queue, record)
+            if state is None:
+                return True
+        stored, _, known = state
+        self.begun = True
+        queue.started()
+        try:
+            draft = Draft(services.codec, stored, None, known)
+        except _UNFIT as error:
+            if self.has_slot:
+                services.slots.give()
+            self.refuse(error)
+            return True
+        instance: Any = object.__new__(self.definition.cls)
+        instance.key = self.key
+        instance.state = draft
+        instance.request_id = None if self.request is None else self.request.request_id
+        value: Any = None
+        raised: BaseException | None = None
+        token = current_call.set(self)
+        suspension = services.suspension
+        suspension.callback = self.begin_wait
+        try:
+            value = await self.method.function(instance, *self.args, **self.kwargs)
+        except BaseException as error:
+            raised = error
+        suspension.callback = None
+        current_call.reset(token)
+        if instance.state is not draft and raised is None:
+            raised = TypeError(
+                f"{self.name} assigned to self.state, which would be lost; change the mapping in "
+                "place, as with self.state.clear() and self.state.update(...)"
+            )
+        self.over = True
+        if self.has_slot:
+            services.slots.give()
+        try:
+            if self.scope is not None:
+                raised = self._end_wait(self.scope, raised)
+            if raised is None or self._is_answer(raised):
+                try:
+                    self._settle(record, stored, draft, value, raised)
+                except _UNFIT as error:
+                    self._settle(record, stored, draft, None, error)
+        except BaseException as error:
+            self.refuse(error if isinstance(error, Exception) else runtime_left(self))
+            raise
+        return self.scope is None or not self.scope.cancel_called
+
+    async def _read_state(self, queue: "KeyQueue", record: bytes) -> CachedState | None:
+        """Return the stored state, or None if the state is damaged and the call was refused. No
+        other task runs meanwhile."""
+        services = self.services
+        try:
+            fields = await services.partition.ledger.get("entities", record)
+        except StoreError as error:
+            self.begun = True
+            queue.started()
+            self.refuse(error)
+            if self.has_slot:
+                services.slots.give()
+            if not isinstance(error, StoreCorrupt):
+                raise
+            return None
+        return services.cache.keep(record, b"" if fields is None else fields[0], None)
+
+    def _end_wait(
+        self, scope: trio.CancelScope, raised: BaseException | None
+    ) -> BaseException | None:
+        """Give the cancel scope of a method that has suspended back to the actor. Return the error
+        of the method, which may be its timeout."""
+        services = self.services
+        services.running.pop(self, None)
+        scope.deadline = inf
+        late = trio.current_time() >= self.until
+        if scope.cancel_called:
+            services.actors.renew_scope()
+            if raised is not None:
+                if is_fatal(raised):
+                    return raised
+                if not late:
+                    return runtime_left(self)
+        if not late:
+            return raised
+        error = CallTimeout(
+            f"{self.name} of the key {self.key!r} took longer than its timeout of "
+            f"{self.timeout:g} s, and nothing of it is stored",
+            key=self.key,
+            step=self.name,
+        )
+        error.__cause__ = raised if isinstance(raised, Exception) else None
+        return error
+
+    def _is_answer(self, raised: BaseException) -> bool:
+        """Return whether an error of the method is its answer. If not, the caller has received the
+        error already."""
+        if not is_user_error(raised):
+            raise raised
+        if not issubclass(type(raised), Exception):
+            # In the task of the caller, the original exception would end more than the call.
+            did = f"raised {named(raised)}"
+            if isinstance(raised, SystemExit):
+                did = f"called sys.exit({shown(raised.code)})"
+            error = RuntimeError(f"{self.name} {did}")
+            error.__cause__ = raised
+            self.refuse(error)
+        elif isinstance(raised, _NOT_STORED):
+            self.refuse(raised)
+        else:
+            return True
+        return False
+
+    def _settle(
+        self,
+        record: bytes,
+        stored: bytes,
+        draft: Draft,
+        value: Any,
+        error: BaseException | None,
+    ) -> None:
+        """Stage the new state and the answer, and let the caller wait for the commit."""
+        services, queue, request = self.services, self.queue, self.request
         assert queue is not None
         payload = failure = None
         state, values, flat = stored, draft.values_, None
         if error is None:
             state, flat = b"", b""
             if values:
-                flat = partition.codec.encode_flat(values)
-                state = partition.codec.encode(values) if flat is None else flat
+                flat = services.codec.encode_flat(values)
+                state = services.codec.encode(values) if flat is None else flat
             if request is not None:
-                payload = partition.codec.encode(value, self.method.declared)
+                payload = services.codec.encode(value, self.method.declared)
         elif request is None:
             self.refuse(error)
             return
@@ -178,32 +374,32 @@ class Call:
             if group is None or group.durable:
                 self.answer(value)
                 return
-            partition.commits.open_group()  # raises if that group can no longer become durable
+            services.commits.open_group()  # raises if that group can no longer become durable
         else:
-            group = queue.group = partition.commits.open_group()
+            group = queue.group = services.commits.open_group()
             if state != stored:
-                record = self.record
                 sealed = seal("entities", record, (state,)) if state else None
                 group.tables["entities"][record] = sealed
                 known = None if flat is None else values.copy()
-                partition.dispatcher.states.keep(record, state, group, known)
+                services.cache.keep(record, state, group, known)
             if request is not None:
-                partition.dispatcher.requests.stage(group, request, payload, failure)
+                services.answers.stage(group, request, payload, failure)
         self.value = value
         if self.task is None:
             group.hasten()
-            self._outlive(group)
+            self._settle_when_durable(group)
         else:
             self._group = group
             group.adopt(self.task)
 
-    def _outlive(self, group: "Group") -> None:
-        """Nobody waits for the answer: those who ask for the same are told of it all the same."""
+    def _settle_when_durable(self, group: "Group") -> None:
+        """Notify the repeats of the request when the answer is durable, because the caller no
+        longer waits for it."""
         if self.request is not None:
             if group.durable:
-                self.partition.dispatcher.settled(self)
+                self.services.settled(self)
             else:
-                group.when_durable(self.partition.dispatcher.settled, self)
+                group.when_durable(self.services.settled, self)
 
     def _failure(self, error: BaseException) -> Failure:
         name = self.name
@@ -216,109 +412,8 @@ class Call:
         )
 
 
-_NOT_STORED = (TransientError, CallTimeout, StoreClosed)
-"""What is no answer: the same request may be made again."""
-_UNFIT = (PayloadError, PayloadTypeError)
-
-
-async def perform(call: Call, state: State) -> None:
-    """Run the method of a call, on the state as it is stored, and see to its answer."""
-    stored, _, known = state
-    partition, queue, cls = call.partition, call.queue, call.kind.cls
-    assert queue is not None
-    call.begun = True
-    queue.started()
-    try:
-        draft = Draft(partition.codec, stored, None, known)
-    except _UNFIT as error:
-        if call.slot:
-            partition.slots.give()
-        call.refuse(error)
-        return
-    instance: Any = object.__new__(cls)
-    instance.key = call.key
-    instance.state = draft
-    instance.request_id = None if call.request is None else call.request.request_id
-    value: Any = None
-    raised: BaseException | None = None
-    token = serving.set(call)
-    suspension = partition.suspension
-    suspension.callback = call.wait_begins
-    try:
-        value = await call.method.function(instance, *call.args, **call.kwargs)
-    except BaseException as error:
-        raised = error
-    suspension.callback = None
-    serving.reset(token)
-    if instance.state is not draft and raised is None:
-        raised = TypeError(
-            f"{call.name} assigned to self.state, which would be lost: change it in place, as with "
-            "self.state.clear() and self.state.update(...)"
-        )
-    call.over = True
-    if call.slot:
-        partition.slots.give()
-    try:
-        if call.scope is not None:
-            raised = _after_waiting(call, raised)
-        if raised is not None and not _is_answer(call, raised):
-            return
-        try:
-            call.settle(stored, draft, value, raised)
-        except _UNFIT as error:
-            call.settle(stored, draft, None, error)
-    except BaseException as error:
-        call.refuse(error if isinstance(error, Exception) else left(call))
-        raise
-
-
-def _is_answer(call: Call, raised: BaseException) -> bool:
-    """Whether what a method raised is its answer. If not, the caller has it already."""
-    if not is_user_error(raised):
-        raise raised
-    if not issubclass(type(raised), Exception):
-        # Raised in the task of the caller, it would end more than the call.
-        did = f"raised {named(raised)}"
-        if isinstance(raised, SystemExit):
-            did = f"called sys.exit({shown(raised.code)})"
-        error = RuntimeError(f"{call.name} {did}")
-        error.__cause__ = raised
-        call.refuse(error)
-    elif isinstance(raised, _NOT_STORED):
-        call.refuse(raised)
-    else:
-        return True
-    return False
-
-
-def _after_waiting(call: Call, raised: BaseException | None) -> BaseException | None:
-    """What a method that has waited came to, once its scope is given back."""
-    scope, partition = call.scope, call.partition
-    assert scope is not None
-    partition.dispatcher.running.pop(call, None)
-    scope.deadline = inf
-    late = trio.current_time() >= call.until
-    if scope.cancel_called:
-        partition.actors.renew_scope()
-        if raised is not None:
-            if is_fatal(raised):
-                return raised
-            if not late:
-                return left(call)
-    if not late:
-        return raised
-    error = CallTimeout(
-        f"{call.name} of the key {call.key!r} took longer than its timeout of {call.timeout:g} s, "
-        "and nothing of it is stored",
-        key=call.key,
-        step=call.name,
-    )
-    error.__cause__ = raised if isinstance(raised, Exception) else None
-    return error
-
-
-def left(call: Call) -> StoreClosed:
-    """What a caller gets whose call cannot be made, or was cut off, since all ends."""
+def runtime_left(call: EntityCall) -> StoreClosed:
+    """Return the error of a call that was not made or was cut off because the runtime is left."""
     return StoreClosed(
         f"the runtime was left before {call.name} of the key {call.key!r} was done, and nothing of "
         "it is stored; call it again when the runtime is open"

@@ -1,7 +1,7 @@
 """Entities: classes whose methods are called under a key and keep durable state there.
 
-An instance is made for each call and thrown away after it; what lasts is `state`. Which calls there
-are, and in which order they run, is the business of `calls`.
+Keyrun makes an instance for each call and drops it afterwards. Only `state` lasts. The module
+`calls` executes the calls, and `dispatcher` decides their order.
 """
 
 import inspect
@@ -21,60 +21,61 @@ from keyrun.runtime.texts import brief
 E = TypeVar("E")
 
 MAX_NAME = 128
-_KIND = "__keyrun_entity__"
+_DEFINITION = "__keyrun_entity__"
 _PLAIN = (Any, None, bool, int, float, str, bytes, list, dict)
 
 
 class Entity:
-    """What a method finds in `self`. Deriving from it tells type checkers; `@entity` does the
-    rest, and gives the same to classes that do not."""
+    """The attributes that a method finds in `self`. A class that derives from this one type-checks.
+    `@entity` sets the attributes, also for a class that does not derive from it."""
 
     key: str
-    """The ordering key that was called."""
+    """The ordering key of the call."""
     state: MutableMapping[str, Any]
-    """The durable mapping of this key and class. Changes are stored when the method returns, in one
-    commit with its answer, and dropped if it raises. It is changed in place, never assigned."""
+    """The durable mapping of this key and class. Keyrun stores changes when the method returns, in
+    one commit with its answer, and drops them if the method raises. Change the mapping in place,
+    never assign it."""
     request_id: str | None
-    """What makes a repeat of this call harmless, if the caller gave it."""
+    """The id that makes a repeat of this call harmless, if the caller gave one."""
 
     @property
     def idempotency_key(self) -> str:
-        """For services that can tell a repeated request by it: the same for all calls with this
-        request id, and for no other call."""
+        """Return an id for services that recognise repeated requests: the same for all calls with
+        this request id, and for no other call."""
         if self.request_id is None:
             made: str = self.__dict__.setdefault("_idempotency_key", uuid4().hex)
             return made
-        named = f"{kind_of(type(self)).name}\0{self.key}\0{self.request_id}"
+        named = f"{definition_of(type(self)).name}\0{self.key}\0{self.request_id}"
         return sha256(named.encode()).hexdigest()[:32]
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Method:
+class EntityMethod:
     """A method that can be called."""
 
     name: str
     function: Callable[..., Awaitable[Any]]
     parameters: tuple[str, ...]
-    """The names of those that may be given by position."""
+    """The names of the parameters that may be given by position."""
     types: dict[str, Any]
-    """Of parameters whose values do not tell their own type."""
+    """The types of parameters whose encoded values do not show their type."""
     declared: Any
-    """What it returns."""
+    """The declared return type."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Kind:
-    """What `@entity` knows of a class."""
+class EntityDefinition:
+    """A class that `@entity` made an entity of: its name, options and methods."""
 
     cls: type
     name: str
     encoded: bytes
     limits: Limits
     effects: bool
-    methods: dict[str, Method]
+    methods: dict[str, EntityMethod]
 
-    def method(self, name: str) -> Method:
-        """The method of this name."""
+    def method(self, name: str) -> EntityMethod:
+        """Return the method of this name, or raise `UnknownMethod`."""
         method = self.methods.get(name) if isinstance(name, str) else None
         if method is None:
             known = ", ".join(sorted(self.methods)) or "none"
@@ -85,12 +86,13 @@ class Kind:
         return method
 
 
-def kind_of(cls: type) -> Kind:
-    """What `@entity` has made of exactly this class."""
-    kind = vars(cls).get(_KIND) if isinstance(cls, type) else None
-    if kind is None:
-        raise TypeError(f"an entity is a class with @entity above it, and {brief(cls)} is none")
-    return cast(Kind, kind)
+def definition_of(cls: type) -> EntityDefinition:
+    """Return the definition of exactly this class, or raise `TypeError`. A subclass of an entity
+    is not an entity."""
+    definition = vars(cls).get(_DEFINITION) if isinstance(cls, type) else None
+    if definition is None:
+        raise TypeError(f"an entity requires a class decorated with @entity, got {brief(cls)}")
+    return cast(EntityDefinition, definition)
 
 
 @overload
@@ -109,19 +111,19 @@ def entity(
 ) -> Any:
     """Make an entity of a class: its public async methods can be called under a key.
 
-    `name`, by default that of the class, is what its state is stored under. Of `limits` the
-    `step_timeout` counts, for each call. `effects=False` promises that methods do nothing but
-    change the state and answer; then a call need not wait until the one before it is durable, and
-    many calls of one key share a commit.
+    Keyrun stores the state under `name`, which is the name of the class by default. Of `limits`,
+    `step_timeout` limits each call. `effects=False` promises that the methods only change the state
+    and return an answer. Then a call does not wait until the call before it is durable, and many
+    calls of one key share a commit.
     """
 
     def decorate(cls: type) -> type:
         if not isinstance(cls, type):
-            raise TypeError(f"an entity is a class, and {brief(cls)} is none")
+            raise TypeError(f"@entity requires a class, got {brief(cls)}")
         if cls.__init__ is not object.__init__ or not cls.__dictoffset__:  # type: ignore[misc]
             raise TypeError(
-                f"the entity {cls.__name__} has an __init__ or __slots__; what lasts of it is "
-                "self.state, so it has neither"
+                f"the entity {cls.__name__} has an __init__ or __slots__; remove it, because only "
+                "self.state lasts from one call to the next"
             )
         called = cls.__name__ if name is None else name
         if not _is_name(called):
@@ -136,7 +138,7 @@ def entity(
             raise TypeError(f"the entity {called} has no public async method that could be called")
         if not issubclass(cls, Entity):
             cls.idempotency_key = Entity.idempotency_key  # type: ignore[attr-defined]
-        kind = Kind(
+        definition = EntityDefinition(
             cls=cls,
             name=called,
             encoded=called.encode(),
@@ -144,7 +146,7 @@ def entity(
             effects=bool(effects),
             methods=methods,
         )
-        setattr(cls, _KIND, kind)
+        setattr(cls, _DEFINITION, definition)
         return cls
 
     return decorate if cls is None else decorate(cls)
@@ -157,25 +159,26 @@ def _is_name(name: object) -> bool:
         return False
 
 
-def _methods(cls: type) -> dict[str, Method]:
+def _methods(cls: type) -> dict[str, EntityMethod]:
     found = {}
     for name, function in inspect.getmembers(cls, inspect.iscoroutinefunction):
-        # What is static or of the class has no state to work on.
+        # Static methods and class methods have no state to work on.
         is_method = inspect.isfunction(inspect.getattr_static(cls, name))
         if is_method and not name.startswith("_"):
             found[name] = _method(name, function)
     return found
 
 
-def _method(name: str, function: Callable[..., Any]) -> Method:
+def _method(name: str, function: Callable[..., Any]) -> EntityMethod:
     parameters = list(inspect.signature(function).parameters.values())[1:]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         types = get_type_hints(function)
     except Exception:
         types = {}
-    types = {name: kind for name, kind in types.items() if kind not in _PLAIN and name != "return"}
-    return Method(
+    types.pop("return", None)
+    types = {name: declared for name, declared in types.items() if declared not in _PLAIN}
+    return EntityMethod(
         name=name,
         function=function,
         parameters=tuple(each.name for each in parameters if each.kind in by_position),
@@ -184,26 +187,26 @@ def _method(name: str, function: Callable[..., Any]) -> Method:
     )
 
 
-class Proxy:
-    """Stands for an entity under one key: to call its methods is to call the entity."""
+class EntityProxy:
+    """Stands for an entity under one key. Calling a method of the proxy calls the entity."""
 
     def __init__(
         self,
         call: Callable[..., Awaitable[Any]],
-        kind: Kind,
+        definition: EntityDefinition,
         key: str,
         timeout: float,
         request_id: str | None,
     ) -> None:
-        self._given = call, kind, key, timeout, request_id
+        self._bound = call, definition, key, timeout, request_id
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        call, kind, key, timeout, request_id = self._given
-        bound = partial(call, kind, key, kind.method(name), timeout, request_id)
+        call, definition, key, timeout, request_id = self._bound
+        bound = partial(call, definition, key, definition.method(name), timeout, request_id)
         if request_id is None:
-            # It is found without asking the next time; what has a request id is called once.
+            # The next call finds it as an attribute. A proxy with a request id is called once.
             setattr(self, name, bound)
         return bound
 
     def __repr__(self) -> str:
-        return f"<entity {self._given[1].name} of {self._given[2]!r}>"
+        return f"<entity {self._bound[1].name} of {self._bound[2]!r}>"

@@ -1,8 +1,8 @@
-"""Requests: the answers of calls that were made with a request id, kept for a while.
+"""Requests: calls that were made with a request id, and the answers that are kept for repeats.
 
-An answer is stored in the commit that holds what the call did, so a repeat, also after a crash,
-finds both or neither. They are kept as long as ended runs, and an index by time says which are the
-oldest.
+The commit that holds the changes of a call also holds its answer. So a repeat, also after a crash,
+finds both or neither. Answers are kept for as long as ended runs. An index by time says which are
+the oldest.
 """
 
 from contextlib import suppress
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from keyrun.runtime.entities.bloom_filter import Sieve
-from keyrun.runtime.entities.entity import Kind, Method
+from keyrun.runtime.entities.bloom_filter import BloomFilter
+from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.errors import CallFailed, InputMismatch
 from keyrun.runtime.host.due_loop import NOW, DueLoop
 from keyrun.runtime.records.submission import read_failure, write_failure
-from keyrun.runtime.recovery.retention import PAGE, Retention
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Failure
 from keyrun.storage import StoreCorrupt
@@ -26,38 +25,41 @@ from keyrun.storage.native import pack
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.storage.group import Group
 
 MAX_REQUEST_ID = 255
+PAGE = 200
+"""Answers that one commit removes."""
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 @attrs.define(kw_only=True, eq=False)
-class Request:
-    """What a caller asks for who may ask again."""
+class CallRequest:
+    """A call that its caller may repeat."""
 
-    kind: Kind
+    definition: EntityDefinition
     key: str
     request_id: str
-    method: Method
+    method: EntityMethod
     record: bytes
+    """The record key of the answer."""
     digest: bytes
-    """Of the method and its arguments."""
+    """The hash of the method and its arguments."""
 
     def check(self, digest: bytes) -> None:
-        """Raise unless something else that was asked for under this id is the same."""
+        """Raise `InputMismatch` unless another request with this id has the same digest."""
         if digest != self.digest:
             raise InputMismatch(
-                f"the request {self.request_id!r} of the entity {self.kind.name!r} was made with "
-                "another method or other arguments; use another request_id, or repeat exactly "
+                f"the request {self.request_id!r} of the entity {self.definition.name!r} was made "
+                "with another method or other arguments; use another request_id, or repeat exactly "
                 "what was asked",
                 key=self.key,
             )
 
 
 def check_request_id(request_id: object) -> str:
-    """`request_id` if it can be one."""
+    """Return `request_id`, or raise `ValueError` if it cannot be one."""
     if isinstance(request_id, str):
         if request_id.isascii() and 0 < len(request_id) <= MAX_REQUEST_ID:
             return request_id
@@ -70,30 +72,39 @@ def check_request_id(request_id: object) -> str:
     )
 
 
-class Requests:
-    """Stores answers, finds them, and removes them when their time is over."""
+class AnswerStore:
+    """Stores answers, finds them, and removes them when they expire."""
 
-    def __init__(self, partition: "Partition", retention: Retention) -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        *,
+        keep_seconds: float,
+        keep_count: float,
+        page: int = PAGE,
+    ) -> None:
         self._partition = partition
-        self._retention = retention
-        self._answered = 0
-        self._sieve = Sieve()
+        self._keep_seconds = keep_seconds
+        self._keep_count = keep_count
+        self._page = page
+        self._stored = 0
+        self._filter = BloomFilter()
         self._loop = DueLoop(self._sweep_due)
 
     def describe(
         self,
-        kind: Kind,
+        definition: EntityDefinition,
         key: str,
-        method: Method,
+        method: EntityMethod,
         request_id: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Request:
-        """What is asked for, checked."""
+    ) -> CallRequest:
+        """Check the request id, and return the request."""
         check_request_id(request_id)
-        named = f"{kind.name}\0{request_id}".encode()
-        return Request(
-            kind=kind,
+        named = f"{definition.name}\0{request_id}".encode()
+        return CallRequest(
+            definition=definition,
             key=key,
             request_id=request_id,
             method=method,
@@ -101,12 +112,12 @@ class Requests:
             digest=self._digest(method, args, kwargs),
         )
 
-    def _digest(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The same whether an argument is given by position or by name."""
+    def _digest(self, method: EntityMethod, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return a hash that is the same whether an argument is given by position or by name."""
         canonical, types = self._partition.codec.canonical, method.types
         by_position = list(args)
         if not kwargs and not types and _PLAIN.issuperset(map(type, args)):
-            # The same bytes with less ado, except for what is too large or no Unicode.
+            # The same bytes, faster. Values that are too large or not valid Unicode raise.
             try:
                 return sha256(pack([method.name, by_position, kwargs])).digest()
             except (ValueError, OverflowError):
@@ -125,13 +136,13 @@ class Requests:
                 kwargs[name] = canonical(kwargs[name], types[name])
         return sha256(canonical([method.name, by_position, kwargs])).digest()
 
-    def lacks(self, request: Request) -> bool:
-        """Whether it is known at once that there is no answer."""
-        return self._sieve.lacks(request.record)
+    def lacks(self, request: CallRequest) -> bool:
+        """Return whether it is certain, without a read, that there is no answer."""
+        return self._filter.lacks(request.record)
 
-    async def answer(self, request: Request) -> tuple[bool, Any]:
-        """Whether there is an answer, and which. Raises `CallFailed` if that is what it was.
-        Nothing is awaited here that lets another task run."""
+    async def answer(self, request: CallRequest) -> tuple[bool, Any]:
+        """Return whether there is an answer, and the answer. Raise `CallFailed` if the method
+        failed. No other task runs meanwhile."""
         if self.lacks(request):
             return False, None
         partition = self._partition
@@ -146,13 +157,13 @@ class Requests:
         return True, partition.codec.decode(payload, request.method.declared)
 
     def stage(
-        self, group: "Group", request: Request, payload: bytes | None, failure: Failure | None
+        self, group: "Group", request: CallRequest, payload: bytes | None, failure: Failure | None
     ) -> None:
-        """Stage what came of a call."""
+        """Stage the answer or the failure of a call."""
         partition, record = self._partition, request.record
         now = partition.wall()
         fields = (
-            request.kind.name,
+            request.definition.name,
             request.request_id,
             request.method.name,
             request.digest,
@@ -164,49 +175,49 @@ class Requests:
         tables["requests"][record] = seal("requests", record, fields)
         index = partition.ledger.timed(now, partition.take_number())
         tables["answered"][index] = seal("answered", index, (record,))
-        self._answered += 1
-        self._sieve.add(record)
-        if self._answered == 1 or self._answered > self._retention.count:
+        self._stored += 1
+        self._filter.add(record)
+        if self._stored == 1 or self._stored > self._keep_count:
             group.when_durable(self._loop.wake)
 
     async def run(self) -> None:
-        """Remove answers when their time is over, for ever."""
+        """Remove answers that expire, until cancelled."""
         stored = await self._count()
-        self._answered += stored
-        await self._fill_sieve()
+        self._stored += stored
+        await self._fill_filter()
         await self._loop.run()
 
     async def _sweep_due(self) -> float:
-        """Remove the answers whose time is over. Return when the next one's is."""
+        """Remove the answers that have expired. Return when the next answer expires."""
         store, ledger = self._partition.store, self._partition.ledger
-        rows = await store.scan("answered", prefix=ledger.prefix, limit=PAGE)
+        rows = await store.scan("answered", prefix=ledger.prefix, limit=self._page)
         now, swept = self._partition.wall(), 0
         for index, raw in rows:
-            due = ledger.split_timed(index)[0] + self._retention.age
-            if due > now and self._answered <= self._retention.count:
+            due = ledger.split_timed(index)[0] + self._keep_seconds
+            if due > now and self._stored <= self._keep_count:
                 break
             group = store.open_group()
             group.delete("answered", index)
-            with suppress(StoreCorrupt):  # what it leads to stays, and is found as before
+            with suppress(StoreCorrupt):  # the answer stays, and repeats still find it
                 group.delete("requests", unseal("answered", index, raw)[0])
-            self._answered -= 1
+            self._stored -= 1
             swept += 1
         if swept:
             await store.durable()
             return NOW
         oldest = ledger.split_timed(rows[0][0])[0] if rows else inf
-        return trio.current_time() + (oldest + self._retention.age - now)
+        return trio.current_time() + (oldest + self._keep_seconds - now)
 
     async def _count(self) -> int:
         ledger, total = self._partition.ledger, 0
         async for rows in ledger.pages("answered", size=5000):
-            # Those of this process were counted when they were staged.
+            # The answers of this process were counted when they were staged.
             total += sum(ledger.split_timed(key)[1] < self._partition.opened_at for key, _ in rows)
         return total
 
-    async def _fill_sieve(self) -> None:
-        """Know all that is stored. The index by time does not, if a record of it was damaged."""
+    async def _fill_filter(self) -> None:
+        """Add everything that is stored. The index by time may lack some, if it was damaged."""
         async for rows in self._partition.ledger.pages("requests", size=5000):
             for record, _ in rows:
-                self._sieve.add(record)
-        self._sieve.whole = True
+                self._filter.add(record)
+        self._filter.complete = True

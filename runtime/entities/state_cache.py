@@ -1,8 +1,8 @@
-"""States: what entities keep, as bytes, for keys that were called lately.
+"""The state cache: the encoded states of entities whose methods were called lately.
 
-What is staged only must be found here, since the store does not show it; what is durable may be
-dropped at any time. The values of a state are kept, too, if none of them can be changed: to copy
-these is faster than to decode them again.
+A state that is only staged must stay in the cache, because the store does not show it yet. A
+durable state may be dropped at any time. If no value of a state is mutable, the cache also keeps
+the decoded values, because copying them is faster than decoding the state again.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,28 +10,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
-ROOM = 8 * 1024 * 1024
-"""Bytes that may be kept for nothing but speed."""
-
-_EACH = 500
+_OVERHEAD = 500
 """Bytes that an entry takes beside its state, about."""
 
 
-State = tuple[bytes, "Group | None", dict[str, Any] | None]
-"""A state as bytes, the group that it is staged in, and its values if nobody can change them; that
-mapping must not be changed either."""
+CachedState = tuple[bytes, "Group | None", dict[str, Any] | None]
+"""An encoded state, the commit group in which it is staged, and its values if they are immutable.
+The mapping of the values must not be changed either."""
 
 
-class States:
-    """The latest states, by record."""
+class StateCache:
+    """The latest states, by record key."""
 
-    __slots__ = ("_most", "_weight", "kept")
+    __slots__ = ("_limit", "_room", "_weight", "states")
 
-    def __init__(self) -> None:
-        self.kept: dict[bytes, State] = {}
-        """Those at hand; empty bytes are of one that there is not."""
+    def __init__(self, room: int) -> None:
+        self.states: dict[bytes, CachedState] = {}
+        """Empty bytes stand for a state that does not exist."""
+        self._room = room
+        """Bytes that durable states may take."""
         self._weight = 0
-        self._most = ROOM
+        self._limit = room
 
     def keep(
         self,
@@ -39,22 +38,22 @@ class States:
         encoded: bytes,
         group: "Group | None",
         values: dict[str, Any] | None = None,
-    ) -> State:
-        """Take in a state that was read, or staged in `group`, with its values if they are known
-        and nobody can change them."""
-        state = self.kept[record] = encoded, group, values
-        self._weight += 2 * len(encoded) + _EACH
-        if self._weight > self._most:
+    ) -> CachedState:
+        """Add a state that was read, or staged in `group`, with its values if they are known and
+        immutable."""
+        state = self.states[record] = encoded, group, values
+        self._weight += 2 * len(encoded) + _OVERHEAD
+        if self._weight > self._limit:
             self._prune()
         return state
 
     def _prune(self) -> None:
-        """Drop what the store shows, too."""
-        self.kept = {
+        """Drop the states that the store shows."""
+        self.states = {
             record: (encoded, group, values)
-            for record, (encoded, group, values) in self.kept.items()
+            for record, (encoded, group, values) in self.states.items()
             if group is not None and not group.durable
         }
-        self._weight = sum(2 * len(encoded) + _EACH for encoded, _, _ in self.kept.values())
-        # If hardly anything could go there is no use in trying again soon.
-        self._most = max(ROOM, 2 * self._weight)
+        self._weight = sum(2 * len(encoded) + _OVERHEAD for encoded, _, _ in self.states.values())
+        # If hardly anything could be dropped, another attempt soon would be wasted.
+        self._limit = max(self._room, 2 * self._weight)

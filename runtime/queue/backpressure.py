@@ -4,7 +4,7 @@ A run has started when its first step has a slot, or when it waits for something
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -14,11 +14,9 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.policies.saturation import Saturation
 
 if TYPE_CHECKING:
-    from keyrun.runtime.entities.calls import Call
     from keyrun.runtime.events.feed import Feed
     from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
     from keyrun.runtime.queue.key_queue import KeyQueue
-    from keyrun.runtime.records.submission import Submission
 
 
 @attrs.frozen(kw_only=True)
@@ -29,6 +27,18 @@ class BacklogStatistics:
     saturations: int
     refused: int
     seconds_saturated: float
+
+
+class PendingWork(Protocol):
+    """A submission, or a call of an entity method, that waits for room."""
+
+    @property
+    def key(self) -> str:
+        """Return the ordering key."""
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Return the run id, the key and the workflow or method, for events."""
 
 
 class Submitter:
@@ -67,7 +77,7 @@ class Backlog:
         """Places that were met before the index of places was counted up to them."""
         self._waiting: dict[Submitter, None] = {}
         """In the order in which they came."""
-        self._saturation: Saturation[Submission | Call] = Saturation(self._tell)
+        self._saturation: Saturation[PendingWork] = Saturation(self._tell)
         self._refused = 0
 
     def _pending_of(self, key: str) -> int:
@@ -138,7 +148,7 @@ class Backlog:
             what = f"{self.pending} runs wait to be started"
         return Backpressure(f"{what}; submit more slowly, or raise the limit", key=key)
 
-    async def wait_for_room(self, submission: "Submission | Call") -> None:
+    async def wait_for_room(self, submission: PendingWork) -> None:
         """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
         key = submission.key
         with self._saturation.wait(submission):
@@ -156,7 +166,7 @@ class Backlog:
                 # Whoever was called and goes away passes the call on.
                 self._call_next()
 
-    def _tell(self, submission: "Submission | Call", waited: float, over: float | None) -> None:
+    def _tell(self, submission: PendingWork, waited: float, over: float | None) -> None:
         feed = self._feed()
         if feed is not None:
             emitter.backpressure(

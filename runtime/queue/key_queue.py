@@ -19,8 +19,8 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.entities.calls import Call
     from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.queued_call import QueuedCall
 
 LIGHT = 256
 """Bytes of a key's mapping that may stay in memory when there is nothing to do."""
@@ -61,7 +61,7 @@ class KeyQueue(Places):
         self._state: bytes | None = None
         """The key's mapping as it is stored, empty if there is none; None if it was not read."""
         self.holder: RunningStep | None = None
-        self.calls: list[Call] | None = None
+        self.calls: list[QueuedCall] | None = None
         """Calls of entities that have not begun, in order; they are nowhere else."""
 
     def admit(self, submission: Submission) -> None:

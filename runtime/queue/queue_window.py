@@ -12,7 +12,6 @@ from keyrun.runtime.records.tables import NUMBER, Sleep, at_place
 from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
-    from keyrun.runtime.entities.entity import Kind
     from keyrun.runtime.partition import Partition
     from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.records.submission import Submission
@@ -62,9 +61,9 @@ class Places:
         """The record key of a place in this line."""
         return self._prefix + NUMBER.pack(place)
 
-    def entity(self, kind: "Kind") -> bytes:
-        """The record key of the state that an entity keeps under this key."""
-        return self._prefix + kind.encoded
+    def entity(self, name: bytes) -> bytes:
+        """Return the record key of the state that an entity of this name keeps under this key."""
+        return self._prefix + name
 
     def found(self, place: int, number: int, priority: Priority) -> None:
         """The index of places, read in order, has this one. Whoever has driven all that was found

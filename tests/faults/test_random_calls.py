@@ -36,6 +36,7 @@ from keyrun import (
     workflow,
 )
 from keyrun.errors import CallCycle
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.soaking import amount
@@ -47,8 +48,6 @@ LONG = 2000.0
 SMALL = {
     "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
     "keyrun.runtime.recovery.startup.PAGE": (1, 4),
-    "keyrun.runtime.entities.dispatcher.TURN": (1, 4),
-    "keyrun.runtime.entities.state_cache.ROOM": (1, 2000),
     "keyrun.runtime.queue.pool.SPARE": (1, 3),
 }
 
@@ -423,9 +422,10 @@ def check_rest(rt: Runtime) -> None:
     left = (statistics.running_steps, statistics.waiting_for_slot, statistics.backlog.pending)
     if left != (0, 0, 0):
         world.wrong.append(f"left: {left}")
-    reception = rt._partition.dispatcher
-    if reception._asked or reception.running or reception.waits._called or reception.waits._waiting:
-        world.wrong.append("the reception remembers something")
+    dispatcher = rt._partition.dispatcher
+    services, waits = dispatcher._services, dispatcher.waits
+    if services.requested or services.running or waits._called or waits._waiting:
+        world.wrong.append("the dispatcher remembers something")
     tables = {name: len(table.keys) for name, table in world.store._tables.items()}
     requests, answered = tables.get("requests", 0), tables.get("answered", 0)
     settled = sum(1 for name in world.answers if world.asked[name][3])
@@ -450,6 +450,9 @@ def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
             "backpressure_timeout": 5.0,
             "drain_timeout": random.choice((0.0, 2.0)),
             "evict_after": random.choice((0.2, 1.0, float("inf"))),
+            "tuning": Tuning(
+                calls_per_turn=random.randint(1, 4), entity_cache_bytes=random.randint(1, 2000)
+            ),
         }
         trio.run(play, options, clock=MockClock(autojump_threshold=0))
     return world

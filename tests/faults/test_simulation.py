@@ -16,7 +16,7 @@ import trio._core._run as trio_run
 from trio.testing import MockClock
 
 from keyrun import FailureKind, Runtime, State
-from keyrun.runtime.entities.requests import Request, Requests
+from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.execution import driver
 from keyrun.runtime.groups import service
 from keyrun.runtime.host.step_gates import Pass, StepGate
@@ -260,10 +260,10 @@ def fire_every_other() -> None:
 def answer_nothing() -> None:
     """What was answered to a request is not remembered."""
 
-    async def unknown(self: Requests, request: Request) -> tuple[bool, Any]:
+    async def unknown(self: AnswerStore, request: CallRequest) -> tuple[bool, Any]:
         return False, None
 
-    sabotage.replace(Requests, "answer", unknown)
+    sabotage.replace(AnswerStore, "answer", unknown)
 
 
 def forget_nothing() -> None:

@@ -1,11 +1,11 @@
-"""The sieve: what it does not know was never answered."""
+"""The Bloom filter: a request that it lacks was never answered."""
 
 from hashlib import sha256
 
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime.entities.bloom_filter import Sieve
+from keyrun.runtime.entities.bloom_filter import BloomFilter
 from keyrun.storage import MemoryStore
 from tests.runtime.accounts import Account, opened
 from tests.runtime.fragile import FragileStore
@@ -16,28 +16,28 @@ def records(*numbers: int) -> list[bytes]:
 
 
 def test_it_never_lacks_what_it_was_given_and_mostly_lacks_the_rest() -> None:
-    sieve = Sieve()
+    bloom_filter = BloomFilter()
     for record in records(*range(10_000)):
-        sieve.add(record)
-    sieve.whole = True
-    assert not any(map(sieve.lacks, records(*range(10_000))))
-    assert sum(map(sieve.lacks, records(*range(10_000, 20_000)))) > 9_900
+        bloom_filter.add(record)
+    bloom_filter.complete = True
+    assert not any(map(bloom_filter.lacks, records(*range(10_000))))
+    assert sum(map(bloom_filter.lacks, records(*range(10_000, 20_000)))) > 9_900
 
 
 def test_keys_may_use_the_same_request_ids() -> None:
-    sieve = Sieve()
-    sieve.whole = True
+    bloom_filter = BloomFilter()
+    bloom_filter.complete = True
     same = sha256(b"same").digest()
     for number in range(1000):
-        sieve.add(b"answered-%d" % number + same)
-    assert sum(sieve.lacks(b"asked-%d" % number + same) for number in range(1000)) > 990
+        bloom_filter.add(b"answered-%d" % number + same)
+    assert sum(bloom_filter.lacks(b"asked-%d" % number + same) for number in range(1000)) > 990
 
 
 def test_it_lacks_nothing_before_it_knows_all() -> None:
-    sieve = Sieve()
-    assert not any(map(sieve.lacks, records(1, 2)))
-    sieve.whole = True
-    assert all(map(sieve.lacks, records(1, 2)))
+    bloom_filter = BloomFilter()
+    assert not any(map(bloom_filter.lacks, records(1, 2)))
+    bloom_filter.complete = True
+    assert all(map(bloom_filter.lacks, records(1, 2)))
 
 
 async def test_a_request_that_was_answered_before_a_restart_is_known_at_any_time_after_it(

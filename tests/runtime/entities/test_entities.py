@@ -632,7 +632,7 @@ async def test_what_cannot_be_an_entity_or_a_call_is_refused_with_a_reason(
     class Savings(Account):
         pass
 
-    with pytest.raises(TypeError, match="@entity above it"):
+    with pytest.raises(TypeError, match="decorated with @entity"):
         async with opened(None, Savings):
             pass
     async with opened() as rt:
