@@ -131,6 +131,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     if None not in (memory.child, mark) and memory.child != mark:
         said = f"the child {ident!r} is asked for with another workflow, key or input than the "
         raise halt(run, contradiction(run, f"{said}journal has; {REMEDY}", ident))
+    branch.check_place(ident, memory)
     if memory.channel is None and memory.outcome is None:
         if branch.bound:
             await branch.admit()

@@ -126,7 +126,7 @@ def _entry(fields: list[Any]) -> Happening:
         case Entry.DONE:
             call, _, attempt, began, payload = rest
             if call == Call.SCOPE:
-                ending, length = payload
+                ending, length, *_ = payload
                 event = "scope_expired" if ending else "scope_finished"
                 said = f"its limit was {length:g} s"
                 return Happening(at=at, event=event, step=ident, began_at=began, detail=said)

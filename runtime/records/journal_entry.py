@@ -101,6 +101,23 @@ class Ending(IntEnum):
     """It was cut off where it asked for nothing durable, or was being cut off already."""
 
 
+SCOPE_LEFT = "scope_left"
+"""What the note of a block says when the code leaves it after it has expired. Code that is cut off
+may still ask for calls in the block, so the entry which says that it expired does not say where it
+ends. Keyrun wrote no such notes before; then the payload of that entry has two items, not three."""
+
+
+class Left(NamedTuple):
+    """Where a block was left."""
+
+    sequence: int
+    """The number of the entry that says so."""
+    last: str
+    """The call that had begun last."""
+    outcomes: int
+    """How many calls had an outcome."""
+
+
 class NextTurn(NamedTuple):
     """What is known of the next turn of a machine: when it is due, what it waits for, and what it
     was sent."""
@@ -145,7 +162,11 @@ class Memory:
     redriven = False
     """Whether it is lost because the run had ended without it: a redrive asks for it anew."""
     last: str | None = None
-    """The call that had begun last when a block ended."""
+    """The call that had begun last when a block expired."""
+    left: Left | None = None
+    """Where a block was left, if the journal knows."""
+    block: str | None = None
+    """The innermost block that the code left before this call had an outcome."""
     child: int | None = None
     """What tells one child from another: its workflow, key and input."""
     channel: str | None = None

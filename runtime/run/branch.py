@@ -12,7 +12,8 @@ import trio
 from keyrun.runtime.errors import NonDeterminism, WrongTask
 from keyrun.runtime.events import emitter
 from keyrun.runtime.run.contradiction import REMEDY, halt
-from keyrun.runtime.run.journal import Ending, Entry, Journal
+from keyrun.runtime.run.expected import END
+from keyrun.runtime.run.journal import Ending, Entry, Journal, Memory
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.unwinding import Halt
@@ -114,7 +115,8 @@ class Branch:
             return False
         instead = expected.ask(self.prefix, ident[len(self.prefix) :])
         if instead:
-            if at_once or self.open or ident in self.run.journal.memories:
+            journal = self.run.journal
+            if self.open or ident in journal.memories or (at_once and not self.cut_off_next):
                 raise self.contradicts(instead, ident)
             # It had to wait and was cut off before it had begun, and will be again.
             return True
@@ -126,6 +128,27 @@ class Branch:
         if self.ask(ident, at_once=True):
             self.check_asked(ident)
 
+    def ask_end(self, block: str) -> None:
+        """The code leaves a block, and the journal says where it was left."""
+        expected = self.run.journal.expected
+        if expected is None:
+            return
+        instead = expected.ask(self.prefix, block[len(self.prefix) :] + END)
+        if instead:
+            raise self.contradicts(instead, block + END)
+        self.run.journal.asked(expected)
+
+    def check_place(self, ident: str, memory: Memory) -> None:
+        """Raise if a call that was cut off in a block is asked for behind it."""
+        block = memory.block
+        if block is not None and block not in self.run.journal.scopes:
+            run = self.run
+            said = (
+                f"the journal says that {ident!r} was cut off in the block {block!r}, and the "
+                f"workflow asks for it outside of the block; {REMEDY}"
+            )
+            raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident))
+
     def pass_by(self, label: str) -> None:
         """The code comes to something that is only known by what is inside of it."""
         expected = self.run.journal.expected
@@ -134,7 +157,7 @@ class Branch:
         instead = expected.ask(self.prefix, label)
         if instead == "":
             self.run.journal.asked(expected)
-        elif instead and self.open and expected.has(self.prefix, label):
+        elif instead and expected.has(self.prefix, label):
             raise self.contradicts(instead, self.prefix + label)
 
     def check_asked(self, then: str) -> None:
@@ -148,7 +171,7 @@ class Branch:
     def check_ended(self) -> None:
         """The code of this branch has ended: raise if the journal has more in it."""
         expected = self.run.journal.expected
-        if expected is not None and self.open:
+        if expected is not None and not self.cut_off_next:
             missing = expected.next(self.prefix)
             if missing is not None:
                 raise self.contradicts(missing, None)
@@ -195,10 +218,13 @@ class Branch:
 
     @property
     def cut_off_next(self) -> bool:
-        """Whether the journal says that this branch is cut off where it next waits. What it does
-        until then leaves no entry: it did not get there."""
+        """Whether the journal says that this branch is cut off where it next waits, or how it left
+        a block after that. What the journal does not have leaves no entry then: the code did not
+        get there."""
         around = self.run.journal.around(self.prefix)
-        return self.lost or any(scope.expires and not scope.fired for scope in around)
+        return self.lost or any(
+            scope.expires and (scope.memory.left is not None or not scope.fired) for scope in around
+        )
 
     async def admit(self) -> None:
         """Return when something may be started that the journal has no outcome of."""
@@ -275,8 +301,11 @@ class Branch:
 
 def contradicted(journal: Journal, missing: str, asked: str | None) -> str:
     """What to say where the journal has one call next, and the code asks for another, or ends."""
-    outcome = journal.has_outcome(missing)
-    has = f"an outcome of {missing!r}" if outcome else f"{missing!r}, which has begun,"
+    has = f"{missing!r}, which has begun,"
+    if journal.has_outcome(missing):
+        has = f"an outcome of {missing!r}"
+    elif missing.endswith(END):
+        has = repr(missing)
     what = "ended without asking for it" if asked is None else f"asks for {asked!r} instead"
     return f"the journal has {has} next, and the workflow {what}; {REMEDY}"
 

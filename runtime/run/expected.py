@@ -6,9 +6,13 @@ whether that call has its outcome or has only begun. A call that the journal doe
 when nothing is expected in any scope: before that, the code may still turn out to contradict the
 journal.
 
+The end of a block with a time limit is expected like a call, so that a call in the block is not
+taken for one behind it.
+
 A call that lost a race is optional. It was cut off: a branch beside it failed, a time limit passed,
-or a Trio scope of the workflow's own was cancelled. The nodes of a graph run side by side, so their
-order says nothing.
+or a Trio scope of the workflow's own was cancelled. If the code has left a block since, the call is
+never asked for outside of the block. The nodes of a graph run side by side, so their order says
+nothing.
 """
 
 import re
@@ -16,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from keyrun.runtime.records.journal_entry import Call, Ending, Memory
+from keyrun.runtime.records.journal_entry import Call, Ending, Left, Memory
 
 END = " (its end)"
 """What the label of the end of a block, or of a `gather` that failed, ends with."""
@@ -26,6 +30,7 @@ INSIDE = "/"
 _BRANCH = re.compile(r"(g\d+)\.(\d+)")
 _CHILD = re.compile(r"child(\d*)")
 _TURN = re.compile(r"turn-\d+")
+_NOWHERE = Left(0, "", 0)
 
 Kind = Literal["function", "machine", "graph"]
 """What the code of a workflow is."""
@@ -188,16 +193,22 @@ def expected_of(
     losers: list[tuple[str, str]] = []
     """Branches that a failed one cut off, and which that was."""
     ends: dict[str | None, list[str]] = {}
-    """The blocks that ended when a call was the last to have begun."""
+    """The blocks that were left, or only expired, when a call was the last to have begun."""
     for ident in order:
         memory = memories[ident]
         if memory.call is Call.GATHER:
             scope = ident.removesuffix("()")
             losers.append((f"{scope}.", f"{scope}.{memory.payload}/"))
         elif memory.call is Call.SCOPE:
-            ends.setdefault(memory.last, []).append(ident)
+            last = memory.last if memory.left is None else memory.left.last
+            ends.setdefault(last, []).append(ident)
+    for blocks in ends.values():
+        if len(blocks) > 1:
+            blocks.sort(key=lambda block: memories[block].left or _NOWHERE)
+    inside: dict[str, str] = {}
+    """Blocks that are left after this, inner ones last: the prefix of what is in them."""
     expired: dict[str, str] = {}
-    """Blocks that expire after this: the prefix of what is in them."""
+    """Blocks that expire after this."""
     plain = not (losers or ends or graph or machine)
     for ident, memory in memories.items():
         if plain and memory.outcome is not None and "/" not in ident:
@@ -213,11 +224,19 @@ def expected_of(
             or any(map(ident.startswith, expired.values()))
             or any(ident.startswith(all_) and not ident.startswith(one) for all_, one in losers)
         )
+        if cut:
+            around = (each for each in reversed(inside) if ident.startswith(inside[each]))
+            memory.block = next(around, None)
         label = ident.rpartition("/")[2]
         expected.add(ident, label + END if memory.call is Call.GATHER else label, required=not cut)
-        if memory.call is Call.SCOPE and memory.outcome and memory.payload[0] != Ending.FINISHED:
-            expired[ident] = ident[: len(ident) - len(label)]
+        if memory.call is Call.SCOPE and memory.outcome:
+            prefix = ident[: len(ident) - len(label)]
+            if memory.left is not None:
+                inside[ident] = prefix
+            if memory.payload[0] != Ending.FINISHED:
+                expired[ident] = prefix
         for ended in ends.get(ident, ()):
-            if expired.pop(ended, None) is None:
+            expired.pop(ended, None)
+            if inside.pop(ended, None) is not None:
                 expected.add(ended, ended.rpartition("/")[2] + END, required=True)
     return expected if expected.left else None

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.records.journal_entry import GATE, Call, Ending, Entry, Memory, NextTurn
+from keyrun.runtime.records.journal_entry import (
+    GATE,
+    SCOPE_LEFT,
+    Call,
+    Ending,
+    Entry,
+    Left,
+    Memory,
+    NextTurn,
+)
 from keyrun.runtime.run.expected import Expected, Kind, expected_of
 from keyrun.runtime.run.memories import Memories
 
@@ -17,7 +26,17 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
     from keyrun.runtime.run.scope import Scope
 
-__all__ = ["GATE", "Call", "Ending", "Entry", "Journal", "Memory", "NextTurn"]
+__all__ = [
+    "GATE",
+    "SCOPE_LEFT",
+    "Call",
+    "Ending",
+    "Entry",
+    "Journal",
+    "Left",
+    "Memory",
+    "NextTurn",
+]
 
 
 # Of what most runs never need there is one for all.

@@ -5,14 +5,17 @@ from zlib import crc32
 
 from keyrun.runtime.records.journal_entry import (
     COMPENSATION,
+    SCOPE_LEFT,
     Call,
     Continued,
+    Ending,
     Entry,
+    Left,
     Memory,
     NextTurn,
 )
 from keyrun.runtime.records.submission import read_failure
-from keyrun.runtime.run.unhandled import unhandled
+from keyrun.runtime.run.unhandled import blocks_left_last, unhandled
 from keyrun.runtime.values import CompensationProgress, Failure
 
 NODE_ENDED = "node_ended"
@@ -199,6 +202,8 @@ class Memories:
             memory.call = _CALLS[call]
             if call == _SCOPE:
                 memory.last = next(reversed(self.memories))
+                if memory.payload[0] == Ending.FINISHED:
+                    memory.left = Left(sequence, memory.last, len(self._order))
             self._has(ident, memory, Entry.DONE)
             return
         entry = Entry(kind)
@@ -219,6 +224,9 @@ class Memories:
                 memory = self.memory(ident)
                 memory.rank = 0
                 memory.lost = True
+            elif rest[0] == SCOPE_LEFT:
+                last = next(reversed(self.memories))
+                self.memory(ident).left = Left(sequence, last, len(self._order))
             elif rest[0] == NODE_ENDED and len(rest) == 4 and rest[2] is not None:
                 self.left_by = {**(self.left_by or {}), ident: rest[2]}
             return
@@ -280,6 +288,8 @@ class Memories:
         What is done stays done, and so do the failures that the workflow handled: it went on after
         them."""
         again = unhandled(self.memories, self._order)
+        for ident in blocks_left_last(self.memories, self._order):
+            self.memories[ident].left = None  # the code may come back into the block
         for ident, memory in list(self.memories.items()):
             unfinished = memory.outcome is None
             if memory.call is Call.SCOPE and (unfinished or ident in again):

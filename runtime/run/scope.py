@@ -1,9 +1,10 @@
 """Scopes: blocks of a workflow with a time limit that holds across crashes.
 
-The limit is written down when the block is first entered. One journal entry says how the block
-ended: that it finished, or, as soon as a call in it is cut off, that it expired. Driven again, a
-block that finished has no limit, and one that expired gives back what it had and is then cut off
-where the journal says so, whatever the clock says.
+The journal has the limit from the moment in which the block is first entered. One entry says how
+the block ended: that it finished, or, as soon as a call in it is cut off, that it expired. When the
+run is replayed, a block that finished has no limit. A block that expired gives back the outcomes
+that it had and is then cut off where the journal says so, whatever the clock says. A second entry
+says where the code left a block that had expired, because it may tidy up in the block before that.
 
 1. Entered for the first time, its time counts from then.
 2. Entered again with no end in the journal (a crash, a drain, a timeout of a step on the main line
@@ -22,8 +23,7 @@ import trio
 
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
 from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.expected import END
-from keyrun.runtime.run.journal import Call, Ending, Entry, Memory
+from keyrun.runtime.run.journal import SCOPE_LEFT, Call, Ending, Entry, Left, Memory
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
@@ -126,6 +126,8 @@ class Scope:
         run = self._branch.run
         due, length = self._timer
         payload = self.memory.payload = [int(ending), length]
+        if ending is not Ending.FINISHED:
+            payload.append(True)  # an entry follows when the block is left
         run.write(Entry.DONE, self._ident, int(Call.SCOPE), None, 1, due - length, payload)
         run.journal.settled(self._ident, self.memory, Entry.DONE)
         if ending is not Ending.FINISHED:
@@ -140,10 +142,12 @@ class Scope:
         ident = self._ident = branch.name(f"{self.name}()")
         branch.ask_at_once(ident)
         memory = self.memory = journal.memory(ident)
+        branch.check_place(ident, memory)
         if memory.retry is None and memory.outcome is None:
             memory.call = Call.SCOPE
             memory.retry = (run.partition.steady() + self._seconds, self._seconds)
-            run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
+            if not (branch.bound and branch.cut_off_next):
+                run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
         journal.scopes[ident] = self
         self._limit.__enter__()
@@ -171,20 +175,38 @@ class Scope:
 
     def _end(self, error: BaseException | None) -> None:
         """The block has been left, for whatever reason."""
-        memory = self.memory
+        memory, branch = self.memory, self._branch
         if memory.outcome is None:
+            if branch.cut_off_next:
+                return
             if self._limit.cancelled_caught:
                 self.end_as(Ending.IN_PASSING)
             elif error is None:
                 # The journal has no end of it, so that all that is left here was inside.
-                self._branch.check_ended()
+                branch.check_ended()
                 self.end_as(Ending.FINISHED)
-        elif self.expires:
-            if not self.fired and (error is None or isinstance(error, Exception)):
+                return
+        if self.expires:
+            if self.fired:
+                self._note_left()
+            elif error is None or isinstance(error, Exception):
                 raise self._contradiction(f"says that {self._ident!r} expired, and it did not")
-        elif error is None:
-            self._branch.ask(self._ident + END)
-            self._branch.run.journal.deliver(memory)
+        elif memory.outcome is not None and error is None:
+            branch.ask_end(self._ident)
+            branch.run.journal.deliver(memory)
+
+    def _note_left(self) -> None:
+        """Write down that the code leaves the block after it has expired, or compare that with the
+        journal. An earlier Keyrun wrote no such entry, so its journals do not say which calls are
+        behind the block."""
+        branch, memory = self._branch, self.memory
+        if memory.left is not None:
+            branch.ask_end(self._ident)
+        elif len(memory.payload) > 2 and not branch.cut_off_next:
+            branch.check_ended()
+            run, journal = branch.run, branch.run.journal
+            memory.left = Left(journal.next, self._ident, journal.outcomes())
+            run.write(Entry.NOTE, self._ident, SCOPE_LEFT)
 
     def _contradiction(self, said: str) -> BaseException:
         run = self._branch.run

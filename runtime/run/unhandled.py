@@ -4,7 +4,8 @@ A workflow that handled a failure went on after it, so what it did then is in th
 failure, and what failed beside it, is not followed by anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice, takewhile
 
 from keyrun.runtime.records.journal_entry import Call, Ending, Entry, Memory
 from keyrun.runtime.values import State
@@ -48,7 +49,29 @@ def _ends(memories: Mapping[str, Memory], order: Sequence[str], at: int) -> bool
             return False
     elif memory.outcome is Entry.DONE:
         return False
-    later = order[at + 1 :]
+    return _is_last(memories, ident, order[at + 1 :])
+
+
+def blocks_left_last(memories: Mapping[str, Memory], order: Sequence[str]) -> list[str]:
+    """Return the expired blocks that the code left without asking for anything behind them. An
+    error may have made it leave them."""
+    begun, graph = list(memories), "graph()" in memories
+    found: list[str] = []
+    for ident in order:
+        memory = memories[ident]
+        if memory.left is None or memory.payload[0] == Ending.FINISHED:
+            continue
+        # The nodes of a graph run side by side.
+        node = f"{ident.partition('/')[0]}/" if graph else ""
+        ended = islice(reversed(order), len(order) - memory.left.outcomes)
+        later = chain(ended, takewhile(memory.left.last.__ne__, reversed(begun)))
+        if _is_last(memories, ident, (each for each in later if each.startswith(node))):
+            found.append(ident)
+    return found
+
+
+def _is_last(memories: Mapping[str, Memory], ident: str, later: Iterable[str]) -> bool:
+    """Whether nothing that came later follows a call, except in branches beside it."""
     return all(memories[each].call is Call.GATHER or _beside(ident, each) for each in later)
 
 

@@ -69,6 +69,7 @@ async def perform(
         _check_against(run, ident, memory, mark)
         if memory.outcome is not None:
             return await replayed(run, step, ident, memory)
+        branch.check_place(ident, memory)
     if branch.bound:
         if step.set.compensate is not None:
             # If it is cut off before its turn comes, a rehearsal has to know how to undo it.

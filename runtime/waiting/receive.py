@@ -127,6 +127,7 @@ async def receive(
     if memory.outcome is not None:
         await given_back(run, ident, memory)
         return _taken(memory)
+    branch.check_place(ident, memory)
     inbox = run.letters
     try:
         if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):

@@ -22,6 +22,7 @@ async def sleep(branch: Branch, seconds: float) -> None:
     if memory.outcome is not None:
         await given_back(run, ident, memory)
         return
+    branch.check_place(ident, memory)
     if branch.bound:
         await branch.admit()
     if is_new:

@@ -51,6 +51,7 @@ async def test_a_block_that_takes_too_long_is_cut_off(autojump_clock: MockClock)
         ("step_completed", "after", None),
         ("scope_expired", "move_on_after()", "its limit was 5 s"),
         ("step_cancelled", "after#2", "attempt 1"),
+        ("scope_left", "move_on_after()", None),
         ("step_completed", "quick", None),
     ]
     assert history[2].delay == 5
