@@ -1,7 +1,7 @@
 """The engine: what all runs of a runtime share, and how they are found."""
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,6 +18,7 @@ from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import Reading
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
+from keyrun.runtime.operations.redrive import stage_redrive
 from keyrun.runtime.queue.admission import Admission
 from keyrun.runtime.queue.backpressure import Backlog
 from keyrun.runtime.queue.completed_runs import CompletedRuns
@@ -91,6 +92,7 @@ class Partition(PartitionState):
             quarantined=self.crashes.quarantined,
         )
         self.retention = retention
+        self._tuning = tuning
         self.sweeper = Sweeper(self, retention)
         self.salvaging = trio.Lock()
         self.queues: dict[str, KeyQueue] = {}
@@ -176,10 +178,19 @@ class Partition(PartitionState):
 
     @cached_property
     def groups(self) -> "Groups":
-        """The groups; imported by the first who asks for them."""
+        """The groups. Imported for the first operation on a group."""
         from keyrun.runtime.groups.service import Groups
 
-        return Groups(self)
+        return Groups(
+            self,
+            runs=self.runs,
+            admission=self.admission,
+            backlog=self.backlog,
+            statuses=self.reading,
+            cancel=self.control.cancel,
+            stage_redrive=partial(stage_redrive, self),
+            page=self._tuning.group_page,
+        )
 
     @cached_property
     def schedules(self) -> "Schedules":

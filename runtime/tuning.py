@@ -11,3 +11,5 @@ class Tuning:
     """Calls of one key that run before the actors of other keys run."""
     entity_cache_bytes: int = 8 * 1024 * 1024
     """Bytes that durable states of entities may take in memory."""
+    group_page: int = 1000
+    """Members of a group that one commit accepts."""

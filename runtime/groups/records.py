@@ -1,14 +1,14 @@
-"""A group: many runs under one id, as it is given, stored and shown.
+"""The public values of groups, and their records in the store.
 
-| table   | key                 | what                                          |
-|---------|---------------------|-----------------------------------------------|
-| groups  | group id            | how many members there are, and who they are  |
-| members | group id, member id | the run of a member                           |
-| former  | group id, member id | how a member ended whose run was forgotten    |
+| table   | key                 | contents                                        |
+|---------|---------------------|-------------------------------------------------|
+| groups  | group id            | the number of members, and a hash of all        |
+| members | group id, member id | the run of a member                             |
+| former  | group id, member id | the end of a member whose run was forgotten     |
 """
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,16 +24,16 @@ from keyrun.runtime.values import Failure, Priority, State
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.inspect.statuses import Reading
     from keyrun.runtime.records.tables import Ledger
 
 I_co = TypeVar("I_co", covariant=True)
-"""The input. Members of different workflows make up one list, so it must give way."""
+"""The input. It is covariant, because one list has members of different workflows."""
 T_co = TypeVar("T_co", covariant=True)
 
 PAGE = 1000
+"""Member records that one scan reads."""
 MEMBER = "keyrun.member"
-"""The header that tells a run which member of its group it is."""
+"""The header of a run that has the member id."""
 
 UNPLACED = -1
 """The position of a member whose record is damaged."""
@@ -44,8 +44,8 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_]+")
 
 @attrs.frozen
 class Member(Generic[I_co, T_co]):
-    """A run that is to be part of a group: what `submit` takes, and an id within the group.
-    Without a `member_id` it is the place in the list, from 0."""
+    """A run that is submitted as part of a group: the arguments of `submit`, and an id within the
+    group. The default of `member_id` is the position in the list, from 0."""
 
     workflow: Workflow[I_co, T_co]
     input: I_co = attrs.field(default=None)
@@ -60,7 +60,7 @@ class Member(Generic[I_co, T_co]):
 
 @attrs.frozen(kw_only=True)
 class MemberOutcome(Generic[T_co]):
-    """How a member ended; `position` is its place in the list. If its run was `forgotten`
+    """The end of a member. `position` is its position in the list. If its run was `forgotten`
     meanwhile, only the state is known."""
 
     member_id: str
@@ -75,8 +75,8 @@ class MemberOutcome(Generic[T_co]):
 
 @attrs.frozen(kw_only=True)
 class GroupStatus:
-    """How a group stands. `accepted` is less than `size` if the submission was cut off: repeat
-    it to have the rest accepted. `counts` are those of the accepted members by their state."""
+    """The progress of a group. `accepted` is less than `size` if the submission was cut off. Repeat
+    the submission to add the rest. `counts` has the number of accepted members by state."""
 
     group_id: str
     created_at: float
@@ -86,33 +86,33 @@ class GroupStatus:
 
     @property
     def ended(self) -> int:
-        """How many members have ended, in whatever way."""
+        """Return the number of members that have ended, in any terminal state."""
         return sum(count for state, count in self.counts.items() if state.terminal)
 
     @property
     def complete(self) -> bool:
-        """Whether all members have ended."""
+        """Return whether all members have ended."""
         return self.ended == self.size
 
     @property
     def percent(self) -> float:
-        """How much of the group has ended."""
+        """Return the share of the members that have ended, in percent."""
         return 100 * self.ended / self.size if self.size else 100.0
 
 
 @attrs.frozen
-class Roll:
-    """The record of a group; it never changes."""
+class GroupRecord:
+    """The record of a group. It never changes."""
 
     created: float
     size: int
     digest: bytes
-    """Of all members."""
+    """The hash of all members."""
 
 
 @attrs.frozen(kw_only=True)
-class Entry:
-    """The record of a member. `gone` is how it ended if its run was forgotten."""
+class MemberRecord:
+    """The record of a member. If the run was forgotten, `gone` is the state in which it ended."""
 
     member_id: str
     position: int
@@ -120,19 +120,14 @@ class Entry:
     digest: bytes
     gone: State | None = None
 
-    @property
-    def table(self) -> str:
-        """Where it is."""
-        return "members" if self.gone is None else "former"
-
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields as they are stored."""
         gone = None if self.gone is None else str(self.gone)
         return (self.position, self.number, self.digest, gone)
 
     @classmethod
-    def read(cls, member_id: str, fields: list[Any]) -> "Entry":
-        """The inverse of `fields`."""
+    def read(cls, member_id: str, fields: list[Any]) -> "MemberRecord":
+        """Return the record that `fields` wrote."""
         position, number, digest, gone = fields
         return cls(
             member_id=member_id,
@@ -144,21 +139,21 @@ class Entry:
 
 
 def check_group_id(group_id: object) -> None:
-    """Raise unless `group_id` can be one: run ids begin with it."""
+    """Raise `InvalidGroup` unless `group_id` can be one. Run ids begin with it."""
     if not isinstance(group_id, str) or not _ID.fullmatch(group_id):
         raise InvalidGroup(f"a group id is 1 to 90 of A-Z, a-z, 0-9, '_' and '-', got {group_id!r}")
 
 
 def check_member_id(member_id: object) -> str:
-    """`member_id` if it can be one."""
+    """Return `member_id`, or raise `InvalidGroup` if it cannot be one."""
     if not isinstance(member_id, str) or not 0 < len(member_id.encode(errors="replace")) <= 255:
         raise InvalidGroup(f"a member id is a string of 1 to 255 bytes, got {member_id!r}")
     return check_text(member_id, "a member id", InvalidGroup)
 
 
 def member_run_id(group_id: str, member_id: str) -> str:
-    """The run id of a member: plain where nothing else can lead to the same one, else with a
-    hash in place of the member id."""
+    """Return the run id of a member. It contains the member id where no other member can have the
+    same run id, and otherwise a hash of the member id."""
     plain = f"{group_id}-{member_id}"
     if len(plain) <= 128 and _SIMPLE.fullmatch(member_id):
         return plain
@@ -166,40 +161,42 @@ def member_run_id(group_id: str, member_id: str) -> str:
 
 
 def member_prefix(ledger: "Ledger", group_id: str) -> bytes:
-    """What all keys of a group in `members` start with."""
+    """Return the prefix of all record keys of a group in `members` and `former`."""
     encoded = group_id.encode()
     return ledger.prefix + bytes([len(encoded)]) + encoded
 
 
-async def entries(ledger: "Ledger", group_id: str) -> AsyncGenerator[list[Entry], None]:
-    """The members of a group page by page, in no order that matters."""
+async def member_pages(ledger: "Ledger", group_id: str) -> AsyncGenerator[list[MemberRecord], None]:
+    """Yield the members of a group page by page, in no particular order."""
     prefix = member_prefix(ledger, group_id)
     for table in ("members", "former"):
         async for rows in ledger.pages(table, prefix=prefix, size=PAGE):
-            page: list[Entry] = []
+            page: list[MemberRecord] = []
             for key, raw in rows:
                 member_id = key[len(prefix) :].decode(errors="replace")
-                entry = _entry(table, key, raw, member_id)
-                page.append(entry or await _lost(ledger, table, group_id, member_id))
+                record = _member(table, key, raw, member_id)
+                page.append(record or await _damaged_member(ledger, table, group_id, member_id))
             yield page
 
 
-def _entry(table: str, key: bytes, raw: bytes, member_id: str) -> Entry | None:
-    """The record of a member; None if it is damaged."""
+def _member(table: str, key: bytes, raw: bytes, member_id: str) -> MemberRecord | None:
+    """Return the record of a member, or None if it is damaged."""
     try:
-        return Entry.read(member_id, unseal(table, key, raw))
+        return MemberRecord.read(member_id, unseal(table, key, raw))
     except (*DAMAGE, TypeError, ValueError):
         return None
 
 
-async def _lost(ledger: "Ledger", table: str, group_id: str, member_id: str) -> Entry:
-    """What stands for a member whose record is damaged: its id leads to its run. If that is not
-    there any more, nobody knows how it ended."""
+async def _damaged_member(
+    ledger: "Ledger", table: str, group_id: str, member_id: str
+) -> MemberRecord:
+    """Return a substitute for a damaged record. The run is found by its id. If the run was
+    forgotten, its end is unknown."""
     number = None
     if table == "members":
         with suppress(*DAMAGE):
             number = await ledger.find(member_run_id(group_id, member_id))
-    return Entry(
+    return MemberRecord(
         member_id=member_id,
         position=UNPLACED,
         number=number or 0,
@@ -209,8 +206,8 @@ async def _lost(ledger: "Ledger", table: str, group_id: str, member_id: str) -> 
 
 
 async def find_member(ledger: "Ledger", number: int) -> tuple[str, str] | None:
-    """The group and the member id of a run that lost what it was submitted with: a look at all
-    members there are, but damage is rare."""
+    """Return the group id and the member id of a run whose submission is lost. This reads all
+    members of all groups, but damage is rare."""
     at = len(ledger.prefix)
     async for rows in ledger.pages("members", size=PAGE):
         for key, raw in rows:
@@ -221,33 +218,35 @@ async def find_member(ledger: "Ledger", number: int) -> tuple[str, str] | None:
     return None
 
 
-async def read_roll(ledger: "Ledger", group_id: str) -> Roll | None:
-    """The record of a group."""
+async def read_group(ledger: "Ledger", group_id: str) -> GroupRecord | None:
+    """Return the record of a group, or None if there is no such group."""
     fields = await ledger.get("groups", ledger.name(group_id))
-    return None if fields is None else Roll(*fields)
+    return None if fields is None else GroupRecord(*fields)
 
 
-async def read_status(reading: "Reading", group_id: str) -> GroupStatus | None:
-    """How a group stands."""
-    ledger = reading.ledger
-    roll = await read_roll(ledger, group_id)
-    if roll is None:
+async def read_status(
+    ledger: "Ledger", group_id: str, state_of: Callable[[int], Awaitable[State | None]]
+) -> GroupStatus | None:
+    """Return the progress of a group, or None if there is no such group. `state_of` returns the
+    state of a run by its number, or None if the run was forgotten."""
+    group = await read_group(ledger, group_id)
+    if group is None:
         return None
     counts: dict[State, int] = {}
-    async with aclosing(entries(ledger, group_id)) as pages:
+    async with aclosing(member_pages(ledger, group_id)) as pages:
         async for page in pages:
-            for entry in page:
-                state = entry.gone
+            for member in page:
+                state = member.gone
                 if state is None:
-                    state = await reading.state(entry.number)
+                    state = await state_of(member.number)
                     if state is None:
-                        # Forgotten just now: it comes again among the former ones.
+                        # The run was just forgotten, so its record comes again in `former`.
                         continue
                 counts[state] = counts.get(state, 0) + 1
     return GroupStatus(
         group_id=group_id,
-        created_at=roll.created,
-        size=roll.size,
+        created_at=group.created,
+        size=group.size,
         accepted=sum(counts.values()),
         counts=dict(sorted(counts.items(), key=lambda item: list(State).index(item[0]))),
     )

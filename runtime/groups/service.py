@@ -1,14 +1,14 @@
-"""Groups: many runs that are submitted, awaited and cancelled as one.
+"""Groups: submit many runs under one id, repeat a group that did not succeed, and remove members.
 
-Members are accepted in pages, each in one commit with the records that make it part of the group:
-a small group is there whole or not at all, and of a large one that was cut off a repeat finds what
-is missing. Nothing of a group is in memory unless somebody works on it.
+Members are accepted in pages. Each page is one commit, together with the records that make its runs
+part of the group. So a small group is stored completely or not at all, and a repeat of a large
+group that was cut off adds the missing members. Memory has nothing of a group while no operation on
+it is under way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import sha256
-from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import attrs
@@ -18,22 +18,19 @@ from keyrun._errors import KeyrunError
 from keyrun.runtime.errors import InputMismatch, InvalidGroup, RunEnded, UnknownRun
 from keyrun.runtime.events.logs import logger
 from keyrun.runtime.groups.handle import GroupHandle
+from keyrun.runtime.groups.members import GroupMembers, RunStatuses
 from keyrun.runtime.groups.records import (
     MEMBER,
-    PAGE,
-    UNPLACED,
-    Entry,
+    GroupRecord,
     Member,
-    Roll,
+    MemberRecord,
     check_group_id,
     check_member_id,
-    entries,
     find_member,
     member_prefix,
     member_run_id,
-    read_roll,
+    read_group,
 )
-from keyrun.runtime.operations import redrive
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission
 from keyrun.runtime.records.tables import sealed
@@ -41,73 +38,111 @@ from keyrun.runtime.runs import Change
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.admission import Admission
+    from keyrun.runtime.queue.backpressure import Backlog
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
     from keyrun.storage.group import Group
 
 T = TypeVar("T")
 
-_AGAIN = frozenset({State.FAILED, State.CANCELLED, State.QUARANTINED})
+_REPEATED = frozenset({State.FAILED, State.CANCELLED, State.QUARANTINED})
+"""The states in which a member runs again when its group is submitted again."""
 _NAMED = 5
+"""Member ids that an error message names."""
+
+
+class StageRedrive(Protocol):
+    """Stages the redrive of a run that is in one of `states`."""
+
+    async def __call__(self, run_id: str, *, states: Collection[State]) -> object:
+        """Raise `RunEnded` or `UnknownRun` if there is nothing to redrive."""
 
 
 class Groups:
-    """The groups of a runtime."""
+    """The groups of a partition."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        *,
+        runs: "RunTable",
+        admission: "Admission",
+        backlog: "Backlog",
+        statuses: RunStatuses,
+        cancel: Callable[[str], Awaitable[bool]],
+        stage_redrive: StageRedrive,
+        page: int,
+    ) -> None:
         self._partition = partition
-        self._doors: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._runs = runs
+        self._admission = admission
+        self._backlog = backlog
+        self._cancel = cancel
+        self._stage_redrive = stage_redrive
+        self._page = page
+        """Members that one commit accepts."""
+        self._members = GroupMembers(partition, runs, statuses)
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         """Held while the members of a group are being accepted."""
         self._leaving: set[bytes] = set()
-        """Members that are former ones when what is staged is durable."""
+        """Members whose run is forgotten, in a commit that is not durable yet."""
 
     async def submit(self, group_id: str, members: Sequence[Member[Any, T]]) -> GroupHandle[T]:
-        """Accept a group, or what is missing of it, and run again what did not succeed."""
+        """Accept the members of a group that are missing, and redrive the ones that did not
+        succeed."""
         check_group_id(group_id)
         partition = self._partition
         partition.check_open()
         described = await self._describe(group_id, members)
         digest = _digest(described)
         await partition.counted.wait()
-        door = self._doors.setdefault(group_id, trio.Lock())
-        async with door:
-            roll = await read_roll(partition.ledger, group_id)
-            there = {} if roll is None else await self.members(group_id)
-            if roll is not None and roll.digest != digest:
-                raise _other(group_id, described, there, roll)
+        lock = self._locks.setdefault(group_id, trio.Lock())
+        async with lock:
+            stored = await read_group(partition.ledger, group_id)
+            present = {} if stored is None else await self._members.of(group_id)
+            if stored is not None and stored.digest != digest:
+                raise _mismatch(group_id, described, present, stored)
             missing = [
-                (submission, _entry(position, member_id, submission))
+                (submission, _member(position, member_id, submission))
                 for position, (member_id, submission) in enumerate(described.items())
-                if (known := there.get(member_id)) is None
-                or known.gone in _AGAIN
-                or not known.digest  # damaged, and mended by this
+                if (known := present.get(member_id)) is None
+                or known.gone in _REPEATED
+                or not known.digest  # a damaged record, which this repairs
             ]
-            new = Roll(partition.wall(), len(described), digest) if roll is None else None
-            for at in range(0, len(missing), PAGE):
-                await self._accept(group_id, missing[at : at + PAGE], new)
+            new = None
+            if stored is None:
+                new = GroupRecord(partition.wall(), len(described), digest)
+            for at in range(0, len(missing), self._page):
+                await self._accept(group_id, missing[at : at + self._page], new)
                 new = None
-            await self._redrive(group_id, there)
-        return GroupHandle(partition, group_id, roll is None)
+            await self._redrive(group_id, present)
+        return self._handle(group_id, newly=stored is None)
 
     async def find(self, group_id: str) -> GroupHandle[Any] | None:
-        """A group that is there."""
-        if await read_roll(self._partition.ledger, group_id) is None:
+        """Return the handle of a group, or None if there is no such group."""
+        if await read_group(self._partition.ledger, group_id) is None:
             return None
-        return GroupHandle(self._partition, group_id, False)
+        return self._handle(group_id, newly=False)
+
+    def _handle(self, group_id: str, *, newly: bool) -> GroupHandle[Any]:
+        return GroupHandle(self._members, self._cancel, group_id, newly)
 
     async def _describe(
         self, group_id: str, members: Sequence[Member[Any, Any]]
     ) -> dict[str, Submission]:
-        """What the members are, by their ids, checked before anything is accepted."""
+        """Return the submissions of the members by member id, all checked before one is
+        accepted."""
         described: dict[str, Submission] = {}
         for position, member in enumerate(members):
             if not isinstance(member, Member):
-                raise InvalidGroup(f"the members of a group are Member(...), got {member!r}")
+                raise InvalidGroup(f"the members of a group must be Member(...), got {member!r}")
             given = str(position) if member.member_id is None else member.member_id
             member_id = check_member_id(given)
             if member_id in described:
                 raise InvalidGroup(f"two members of the group {group_id!r} are {member_id!r}")
             try:
-                submission = self._partition.admission.describe(
+                submission = self._admission.describe(
                     member.workflow,
                     member.input,
                     member.key,
@@ -124,97 +159,89 @@ class Groups:
             submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission
-            if position % PAGE == 0:
+            if position % self._page == 0:
                 await trio.lowlevel.checkpoint()
         if not described:
-            raise InvalidGroup(f"the group {group_id!r} has no members; it needs at least one")
+            raise InvalidGroup(f"the group {group_id!r} has no members; give at least one")
         return described
 
     async def _accept(
-        self, group_id: str, page: list[tuple[Submission, Entry]], roll: Roll | None
+        self,
+        group_id: str,
+        page: list[tuple[Submission, MemberRecord]],
+        new: GroupRecord | None,
     ) -> None:
-        """Take in some members in one commit, and with the first of them the group."""
-        partition, admission = self._partition, self._partition.admission
+        """Accept one page of members in one commit, with the record of the group if it is new."""
+        partition, admission, backlog = self._partition, self._admission, self._backlog
         for first in {submission.key: submission for submission, _ in reversed(page)}.values():
-            while partition.backlog.full(first.key):
-                await partition.backlog.wait_for_room(first)
+            while backlog.full(first.key):
+                await backlog.wait_for_room(first)
         known: dict[str, Submission] = {}
-        for submission, entry in page:
+        for submission, member in page:
             admitted = await admission.known(submission)
             if admitted is None:
                 continue
             if admitted.submission.origin != submission.origin:
                 raise InputMismatch(
-                    f"the run {submission.run_id!r} is not of the group {group_id!r}, which would "
-                    "need its id; use another group id",
+                    f"the run {submission.run_id!r} is not part of the group {group_id!r}, which "
+                    "needs the same run id; use another group id",
                     run_id=submission.run_id,
                     key=submission.key,
                 )
-            known[entry.member_id] = admitted.submission
+            known[member.member_id] = admitted.submission
         partition.check_open()
         group, prefix = partition.store.open_group(), member_prefix(partition.ledger, group_id)
-        if roll is not None:
+        if new is not None:
             record = partition.ledger.name(group_id)
-            group.put("groups", record, sealed("groups", record, *attrs.astuple(roll)))
-        for submission, entry in page:
-            if entry.member_id not in known:
+            group.put("groups", record, sealed("groups", record, *attrs.astuple(new)))
+        for submission, member in page:
+            if member.member_id not in known:
                 admission.admit(submission)
-            number = known.get(entry.member_id, submission).number
-            key = prefix + entry.member_id.encode()
-            fields = attrs.evolve(entry, number=number).fields()
+            number = known.get(member.member_id, submission).number
+            key = prefix + member.member_id.encode()
+            fields = attrs.evolve(member, number=number).fields()
             group.put("members", key, sealed("members", key, *fields))
             group.delete("former", key)
         await group.wait()
 
-    async def _redrive(self, group_id: str, there: dict[str, Entry]) -> None:
-        """Give those another chance that did not succeed, in the order of the group."""
-        partition, staged = self._partition, False
-        for entry in sorted(there.values(), key=lambda entry: entry.position):
-            if entry.gone is not None or partition.runs.changing(entry.number) is Change.REDRIVE:
+    async def _redrive(self, group_id: str, present: dict[str, MemberRecord]) -> None:
+        """Redrive the members that did not succeed, in the order of the group."""
+        staged = False
+        for member in sorted(present.values(), key=lambda member: member.position):
+            if member.gone is not None or self._runs.changing(member.number) is Change.REDRIVE:
                 continue
-            if await self._stopped(entry.number):
-                run_id = member_run_id(group_id, entry.member_id)
+            if await self._needs_redrive(member.number):
+                run_id = member_run_id(group_id, member.member_id)
                 try:
-                    await redrive.stage_redrive(partition, run_id, states=_AGAIN)
+                    await self._stage_redrive(run_id, states=_REPEATED)
                     staged = True
                 except (RunEnded, UnknownRun):
-                    # Somebody else was faster.
+                    # Another operation was faster.
                     continue
                 except DAMAGE as error:
-                    logger.error("the group %s goes on without a member: %s", group_id, error)
+                    logger.error("the group %s continues without a member: %s", group_id, error)
         if staged:
-            await partition.store.durable()
+            await self._partition.store.durable()
 
-    async def _stopped(self, number: int) -> bool:
-        """Whether a run goes on only if somebody sees to it."""
-        run = self._partition.runs.live(number)
+    async def _needs_redrive(self, number: int) -> bool:
+        """Return whether a run does not continue by itself and has not succeeded."""
+        run = self._runs.live(number)
         try:
             standing = (
                 await self._partition.ledger.standing(number) if run is None else run.standing
             )
         except DAMAGE:
             return True
-        return standing is not None and standing.state in _AGAIN
-
-    async def members(self, group_id: str) -> dict[str, Entry]:
-        """The members that have been accepted, by their ids."""
-        found: dict[str, Entry] = {}
-        async for page in entries(self._partition.ledger, group_id):
-            found.update((entry.member_id, entry) for entry in page)
-        taken = {entry.position for entry in found.values()}
-        free = (position for position in count() if position not in taken)
-        for member_id, entry in found.items():
-            if entry.position == UNPLACED:
-                # Of several that are damaged nobody knows which comes first.
-                found[member_id] = attrs.evolve(entry, position=next(free))
-        return found
+        return standing is not None and standing.state in _REPEATED
 
     async def leaving(
         self, number: int, submission: Submission, standing: Standing
     ) -> "Callable[[Group], None] | None":
-        """All that is stored of a run is about to be removed: what stages that, or nothing if it is
-        no member. How it ended is kept, so that it does not run again with its group, until the
-        runs of all members are gone. It is to be called before anything else is awaited."""
+        """Return a function that stages the removal of a member, or None if the run is not a
+        member. Call the function before anything else is awaited.
+
+        The end of the member is kept until the runs of all members are gone, so that the member
+        does not run again with its group."""
         partition, group_id = self._partition, submission.origin.removeprefix(OF_GROUP)
         member_id = submission.headers.get(MEMBER, "")
         if submission.origin == SALVAGED:
@@ -227,18 +254,18 @@ class Groups:
         try:
             fields = await partition.ledger.get("members", key)
         except DAMAGE as error:
-            logger.error("how a member of the group %s ended is lost: %s", group_id, error)
+            logger.error("the end of a member of the group %s is lost: %s", group_id, error)
             return lambda group: group.delete("members", key)
         if fields is None:
             return None
-        entry = Entry.read(key[len(prefix) :].decode(), fields)
-        if entry.number != number:
+        member = MemberRecord.read(key[len(prefix) :].decode(), fields)
+        if member.number != number:
             return None
         gone = standing.state if standing.state.terminal else State.CANCELLED
-        last = list(attrs.evolve(entry, gone=gone).fields())
+        last = attrs.evolve(member, gone=gone).fields()
         leaving = {key, *self._leaving}
         rows = await partition.store.scan("members", prefix=prefix, limit=len(leaving) + 1)
-        if group_id in self._doors or not all(row in leaving for row, _ in rows):
+        if group_id in self._locks or not all(row in leaving for row, _ in rows):
             former = None
         else:
             former = [row for row, _ in await partition.store.scan("former", prefix=prefix)]
@@ -258,38 +285,42 @@ class Groups:
         return leave
 
 
-def _entry(position: int, member_id: str, submission: Submission) -> Entry:
-    return Entry(member_id=member_id, position=position, number=0, digest=_identity(submission))
+def _member(position: int, member_id: str, submission: Submission) -> MemberRecord:
+    digest = _identity(submission)
+    return MemberRecord(member_id=member_id, position=position, number=0, digest=digest)
 
 
 def _identity(submission: Submission) -> bytes:
-    """What must be the same when a member is submitted again."""
+    """Return a hash of everything that must be the same when a member is submitted again."""
     assert submission.digest is not None
     parts = (submission.key.encode(), submission.workflow.encode(), submission.digest)
     return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
 
 
 def _digest(described: dict[str, Submission]) -> bytes:
-    """Of all members, in whatever order they are given."""
+    """Return a hash of all members that does not depend on their order."""
     total = sha256()
     for member_id in sorted(described):
         total.update(sha256(member_id.encode()).digest() + _identity(described[member_id]))
     return total.digest()
 
 
-def _other(
-    group_id: str, described: dict[str, Submission], there: dict[str, Entry], roll: Roll
+def _mismatch(
+    group_id: str,
+    described: dict[str, Submission],
+    present: dict[str, MemberRecord],
+    stored: GroupRecord,
 ) -> InputMismatch:
-    """What somebody gets who submits other members under the id of a group."""
+    """Return the error for other members under the id of a group."""
     changed = [
         member_id
         for member_id, submission in described.items()
-        if member_id in there and there[member_id].digest not in (b"", _identity(submission))
+        if member_id in present and present[member_id].digest not in (b"", _identity(submission))
     ]
     parts = [_named("another key, workflow or input", changed)]
-    parts.append(_named("not given", [each for each in there if each not in described]))
-    if len(there) == roll.size:
-        parts.append(_named("new", [each for each in described if each not in there]))
+    parts.append(_named("not given", [each for each in present if each not in described]))
+    if len(present) == stored.size:
+        parts.append(_named("new", [each for each in described if each not in present]))
     what = "; ".join(filter(None, parts)) or "among those that have not been accepted yet"
     return InputMismatch(
         f"the group {group_id!r} was submitted with other members ({what}); use another group id, "

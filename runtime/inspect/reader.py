@@ -167,7 +167,7 @@ class Reader:
         """How a group stands, or None if there is no such group."""
         from keyrun.runtime.groups.records import read_status
 
-        return await read_status(self._reading, group_id)
+        return await read_status(self._ledger, group_id, self._reading.state)
 
     async def schedules(
         self, *, limit: int = 100, after: str | None = None

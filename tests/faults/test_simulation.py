@@ -244,7 +244,7 @@ def no_turnstile() -> None:
 def group_again() -> None:
     """Members that succeeded are run again with their group."""
     again: Any = frozenset(state for state in State if state.terminal)
-    sabotage.replace(service, "_AGAIN", again)
+    sabotage.replace(service, "_REPEATED", again)
 
 
 def fire_every_other() -> None:

@@ -28,7 +28,7 @@ from keyrun import (
 )
 from keyrun.errors import InvalidGroup, UnknownGroup
 from keyrun.groups import GroupHandle, Member, MemberOutcome
-from keyrun.runtime.groups import service as groups_module
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, PayloadTypeError, StoreClosed, StoreError
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -402,9 +402,8 @@ async def test_a_group_waits_for_room_like_everybody_who_submits(
 
 @pytest.mark.parametrize("crashes", [1, 2])
 async def test_a_group_ends_the_same_whichever_commit_the_process_is_killed_at(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, crashes: int
+    autojump_clock: MockClock, crashes: int
 ) -> None:
-    monkeypatch.setattr(groups_module, "PAGE", 2)
     tried = 0
     for point in crash_points(crashes=crashes):
         world = World()
@@ -418,7 +417,7 @@ async def test_a_group_ends_the_same_whichever_commit_the_process_is_killed_at(
             group = await rt.submit_group("g", world.members("a b c d e"))
             return await states(group)
 
-        ended = await point.run(scenario, workflows=[world.job])
+        ended = await point.run(scenario, workflows=[world.job], tuning=Tuning(group_page=2))
         assert ended == dict.fromkeys("abcde", State.SUCCEEDED), point
         for name in "abcde":
             assert 1 <= world.prepared.count(name) <= 1 + point.crashes, point
@@ -426,10 +425,7 @@ async def test_a_group_ends_the_same_whichever_commit_the_process_is_killed_at(
     assert tried > 10
 
 
-async def test_the_same_on_a_disk(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(groups_module, "PAGE", 2)
+async def test_the_same_on_a_disk(autojump_clock: MockClock, tmp_path: Path) -> None:
     made = 0
 
     def store() -> CrashingLmdbStore:
@@ -443,7 +439,7 @@ async def test_the_same_on_a_disk(
         async def scenario(rt: Runtime, world: World = world) -> dict[str, State]:
             return await states(await rt.submit_group("g", world.members("a b c")))
 
-        ended = await point.run(scenario, workflows=[world.job])
+        ended = await point.run(scenario, workflows=[world.job], tuning=Tuning(group_page=2))
         assert ended == dict.fromkeys("abc", State.SUCCEEDED), point
     assert made > 5
 
@@ -641,7 +637,7 @@ async def test_an_id_that_another_run_has_is_refused(
 ) -> None:
     async with open_test_runtime(workflows=[world.job]) as rt:
         await rt.submit(world.job, "a", key="key-a", run_id="g-a")
-        with pytest.raises(InputMismatch, match="'g-a' is not of the group 'g'"):
+        with pytest.raises(InputMismatch, match="'g-a' is not part of the group 'g'"):
             await rt.submit_group("g", world.members("b a"))
         assert len(await rt.runs()) == 1
         assert await rt.group("g") is None
@@ -663,7 +659,7 @@ async def test_what_can_be_no_group_is_refused_before_anything_is_accepted(
             await rt.submit_group("g", world.members("a a"))
         with pytest.raises(InvalidGroup, match="a member id is a string of 1 to 255 bytes"):
             await rt.submit_group("g", [world.member("a", member_id="")])
-        with pytest.raises(InvalidGroup, match=r"are Member\(...\), got 'a'"):
+        with pytest.raises(InvalidGroup, match=r"must be Member\(...\), got 'a'"):
             await rt.submit_group("g", ["a"])  # type: ignore[arg-type]
         with pytest.raises(InvalidGroup, match="has no members"):
             await rt.submit_group("g", iter([]))
