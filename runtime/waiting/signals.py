@@ -17,6 +17,7 @@ from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.inbox import Signal, waits_on
 from keyrun.runtime.run.journal import GATE, Journal
 from keyrun.runtime.run.run import Run
+from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ class Signals:
         if run is None:
             self._unhand(number, submission)
             delivered = delivered or await self._is_awaited(number, channel)
+            delivered = delivered and not await self._is_quarantined(number, submission)
         elif not run.letters.put(signal, run.journal):
             # The run is driven again from its journal, and has not come to its wait yet.
             delivered = run.letters.is_awaited(signal, run.journal)
+            delivered = delivered and not await self._is_quarantined(number, submission)
         else:
             delivered = True
             # Who waits for it mostly goes on before the commit begins, and takes it in the same.
@@ -175,6 +178,11 @@ class Signals:
         if known is not None:
             return known.standing
         return await partition.ledger.standing(number) or Standing(place=number)
+
+    async def _is_quarantined(self, number: int, submission: Submission) -> bool:
+        """Return whether a run is quarantined, or will be as soon as it is loaded."""
+        known = self._partition.registry.find(submission.workflow, submission.version)
+        return known is None or (await self._standing(number)).state is State.QUARANTINED
 
     async def _repeats(self, number: int, signal_id: str) -> bool:
         """Whether this was sent before; if that is not durable yet, wait for it."""

@@ -14,6 +14,7 @@ from keyrun import (
     Compensation,
     Context,
     Continue,
+    Delivery,
     Graph,
     Limits,
     NodeInput,
@@ -371,6 +372,35 @@ async def test_a_quarantined_run_waits_for_nothing_else(autojump_clock: MockCloc
     await change_status(store, lambda fields: [*fields[:9], "timer", *fields[10:]])
     async with open_reader(store) as reader:
         assert [run.waiting_on for run in await reader.runs()] == [None, "run first (quarantined)"]
+
+
+@pytest.mark.parametrize("evict_after", [0.2, 1e6])
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_a_signal_to_a_quarantined_run_is_buffered(
+    autojump_clock: MockClock, evict_after: float, loaded: bool
+) -> None:
+    """Also if its journal has a wait for the signal: nothing takes it before the run resumes."""
+
+    @workflow(name="listens")
+    async def changed(ctx: Context) -> None:
+        await ctx.sleep(10)
+
+    for flows in ([changed], [other]):
+        store = MemoryStore()
+        async with open_test_runtime(store, workflows=[listens], evict_after=evict_after) as rt:
+            await rt.submit(listens, key="k", run_id="r")
+            await trio.sleep(5)
+        async with open_test_runtime(store, workflows=flows, evict_after=evict_after) as rt:
+            if loaded and await rt.pause("r"):
+                await rt.resume("r")
+            await trio.sleep(20)
+            delivery = await rt.signal("r", "go", "paid")
+            await trio.sleep(1)
+            assert (await stands(rt, "r")).state is State.QUARANTINED
+            if loaded or flows == [other]:
+                assert delivery is Delivery.BUFFERED
+        async with open_test_runtime(store, workflows=[listens]) as rt:
+            assert await (await handle(rt, "r")).result() == "paid"
 
 
 REASONS = {
