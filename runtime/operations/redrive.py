@@ -226,6 +226,10 @@ async def release(partition: "Partition", key: str) -> bool:
     if partition.crashes.release(key):
         return True
     number = await partition.ledger.head(key)
+    if number is not None:
+        # While the run is being redriven or removed, the store still shows it as it was.
+        await partition.runs.settled(number)
+        number = await partition.ledger.head(key)
     head = None if number is None else await partition.reading.status(number)
     if head is None or head.state is not State.QUARANTINED:
         return False

@@ -165,6 +165,29 @@ async def test_a_forget_that_its_caller_gave_up_frees_the_key(autojump_clock: Mo
         assert await rt.status("r") is None
 
 
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_key_is_released_while_its_head_is_forgotten(
+    autojump_clock: MockClock, behind: bool
+) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    released: list[bool] = []
+
+    async def release(rt: Runtime) -> None:
+        released.append(await rt.release_key("k"))
+
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        if behind:
+            await rt.submit(scene.job, key="k", run_id="next")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rt.forget, "r")
+            await trio.sleep(LATENCY / 2)
+            nursery.start_soon(release, rt)
+        assert released == [False]
+        assert await rt.status("r") is None
+
+
 @pytest.mark.parametrize("signal_id", [None, "s-1"])
 async def test_forget_removes_a_signal_that_is_being_committed(
     autojump_clock: MockClock, signal_id: str | None
