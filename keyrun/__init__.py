@@ -183,9 +183,10 @@ _DEFINED_IN = {
 }
 """The module that defines each name. A test compares this with the imports above."""
 
-__all__ = list(_DEFINED_IN)
-
-if not TYPE_CHECKING:  # A type checker would accept any name.
+# A type checker needs the imports above. It cannot read a computed `__all__`, and with
+# `__getattr__` it would accept any name.
+if not TYPE_CHECKING:
+    __all__ = list(_DEFINED_IN)
 
     def __getattr__(name: str) -> object:
         if name in _PARTS:
