@@ -194,10 +194,16 @@ class Partition(PartitionState):
 
     @cached_property
     def schedules(self) -> "Schedules":
-        """The schedules; imported by the first who asks for them."""
+        """The schedules. Imported for the first operation on a schedule."""
         from keyrun.runtime.schedules.service import Schedules
 
-        return Schedules(self, self.retention.age)
+        return Schedules(
+            self,
+            runs=self.runs,
+            admission=self.admission,
+            state_of=self.reading.state,
+            keep_seconds=self.retention.age,
+        )
 
     def _listen(self, feed: Feed | None) -> None:
         self.feed = feed

@@ -429,7 +429,8 @@ class Runtime(Reader):
         no runtime was open, or that the clock jumped over, start no run. While the run of the last
         firing has not ended, firings are skipped unless `overlap` is true.
         """
-        from keyrun.runtime.schedules.records import Plan, check_schedule_id, show
+        from keyrun.runtime.inspect.schedules import schedule_status
+        from keyrun.runtime.schedules.records import SchedulePlan, check_schedule_id
 
         check_schedule_id(schedule_id)
         partition = self._partition
@@ -440,7 +441,7 @@ class Runtime(Reader):
             if not isinstance(value, bool):
                 raise InvalidSchedule(f"{name} must be True or False, got {value!r}")
         assert described.digest is not None
-        plan = Plan(
+        plan = SchedulePlan(
             workflow=described.workflow,
             key=key,
             input=described.input,
@@ -454,7 +455,7 @@ class Runtime(Reader):
             overlap=overlap,
         )
         schedule = await partition.schedules.put(schedule_id, plan, paused=paused)
-        return await show(partition.reading, schedule)
+        return await schedule_status(partition.reading, schedule)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed

@@ -173,9 +173,9 @@ class Reader:
         self, *, limit: int = 100, after: str | None = None
     ) -> "list[ScheduleStatus]":
         """How schedules stand, in the order of their ids; `after` is the last that you have."""
-        from keyrun.runtime.schedules import records
+        from keyrun.runtime.inspect.schedules import schedules
 
-        return await records.page(self._ledger, self._reading, limit, after)
+        return await schedules(self._reading, limit, after)
 
     async def counts(self) -> "StoreCounts":
         """What the store counts: unfinished runs by workflow, version and the fingerprint of their

@@ -1,9 +1,9 @@
-"""A schedule: what is to be run when, and how far it has come, as it is stored and as it is shown.
+"""The public status of schedules, and their records in the store.
 
-| table     | key                   | what                                                     |
-|-----------|-----------------------|----------------------------------------------------------|
-| schedules | schedule id           | the schedule                                             |
-| firings   | due time, schedule id | the index that says which is next; none while it is held |
+| table     | key                   | contents                                                    |
+|-----------|-----------------------|-------------------------------------------------------------|
+| schedules | schedule id           | the schedule                                                |
+| firings   | due time, schedule id | the index of the next firings, without paused schedules     |
 """
 
 import re
@@ -15,26 +15,22 @@ import attrs
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.schedules.timetable import Every, Timetable, read_timetable, write_timetable
-from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import UNSET, Priority, State
-from keyrun.storage import StoreError
-from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.inspect.statuses import Reading
     from keyrun.runtime.records.tables import Ledger
 
 Misfire = Literal["fire_once", "skip"]
 
 NEVER = float(2**43)
-"""Where the index has what is not due before the store is opened again."""
+"""The due time in the index of a schedule that cannot fire before the store is opened again."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DUE = struct.Struct(">Q")
 
 
 def check_schedule_id(schedule_id: object) -> None:
-    """Raise unless `schedule_id` can be one: run ids begin with it."""
+    """Raise `InvalidSchedule` unless `schedule_id` can be one. Run ids begin with it."""
     if not isinstance(schedule_id, str) or not _ID.fullmatch(schedule_id):
         raise InvalidSchedule(
             f"a schedule id is 1 to 100 of A-Z, a-z, 0-9, '_' and '-', got {schedule_id!r}"
@@ -42,8 +38,9 @@ def check_schedule_id(schedule_id: object) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
-    """What somebody asked for. Two plans are equal if they would run the same in the same way."""
+class SchedulePlan:
+    """The arguments of a schedule. Two plans are equal if they start the same runs at the same
+    times."""
 
     workflow: str
     key: str
@@ -68,7 +65,7 @@ class Plan:
             raise InvalidSchedule(f"when must be Once(...), Every(...) or Cron(...), got {value!r}")
 
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields as they are stored."""
         given = {name: value for name, value in _limits(self.limits) if value is not UNSET}
         return (
             self.workflow,
@@ -85,8 +82,8 @@ class Plan:
         )
 
     @classmethod
-    def read(cls, fields: list[Any]) -> "Plan":
-        """The inverse of `fields`."""
+    def read(cls, fields: list[Any]) -> "SchedulePlan":
+        """Return the plan that `fields` wrote."""
         workflow, key, input_, digest, headers, tags, priority, limits, *rest = fields
         when, misfire, overlap = rest
         return cls(
@@ -109,19 +106,19 @@ def _limits(limits: Limits) -> list[tuple[str, Any]]:
 
 
 @attrs.frozen(kw_only=True)
-class Schedule:
-    """A plan and how far it has come. It never changes: the next one takes its place."""
+class StoredSchedule:
+    """A plan and its progress. The object never changes: each firing stores a new one."""
 
     schedule_id: str
-    plan: Plan
+    plan: SchedulePlan
     created: float = 0.0
-    """When its timetable began to count."""
+    """When the timetable began to count."""
     since: float = 0.0
-    """What was due earlier is a misfire: it was made, or resumed, then."""
+    """When the schedule was made or resumed. Earlier times are misfires."""
     next: float | None = None
-    """The firing that comes next; None when there is none any more."""
+    """The next firing; None if there is none."""
     due: float | None = None
-    """When to look at it: the place in the index. None while it is paused."""
+    """The due time in the index; None while the schedule is paused."""
     paused: bool = False
     fired: int = 0
     skipped: int = 0
@@ -133,13 +130,13 @@ class Schedule:
 
     @property
     def counted(self) -> bool:
-        """Whether the next firing is so many seconds after another, and not at a time that
-        somebody named."""
+        """Return whether the next firing is a number of seconds after another one, and not at a
+        time that the user gave."""
         when = self.plan.when
         return isinstance(when, Every) and self.next is not None and self.next != when.start
 
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields as they are stored."""
         return (
             self.plan.fields(),
             self.created,
@@ -157,13 +154,13 @@ class Schedule:
         )
 
     @classmethod
-    def read(cls, schedule_id: str, fields: list[Any]) -> "Schedule":
-        """The inverse of `fields`."""
+    def read(cls, schedule_id: str, fields: list[Any]) -> "StoredSchedule":
+        """Return the schedule that `fields` wrote."""
         plan, created, since, following, due, paused, fired, skipped, missed, *rest = fields
         last, last_number, last_run_id, problem = rest
         return cls(
             schedule_id=schedule_id,
-            plan=Plan.read(plan),
+            plan=SchedulePlan.read(plan),
             created=created,
             since=since,
             next=following,
@@ -181,13 +178,13 @@ class Schedule:
 
 @attrs.frozen(kw_only=True)
 class ScheduleStatus:
-    """How a schedule stands. Times are seconds since the epoch, and those of firings are the ones
-    of the timetable.
+    """The status of a schedule. Times are seconds since the epoch. Times of firings are those of
+    the timetable.
 
-    `fired` counts firings that started a run, and `skipped` those at which the run before had not
-    ended. `missed` counts times that passed without a firing of their own: Keyrun merged them into
-    a later firing, or dropped them because of `misfire="skip"`. `problem` says why the schedule
-    does not fire and requires an operator.
+    `fired` counts firings that started a run, and `skipped` counts firings at which the run before
+    had not ended. `missed` counts times that passed without a firing of their own: Keyrun merged
+    them into a later firing, or dropped them because of `misfire="skip"`. `problem` says why the
+    schedule does not fire and requires an operator.
     """
 
     schedule_id: str
@@ -208,17 +205,17 @@ class ScheduleStatus:
 
     @property
     def kind(self) -> str:
-        """`once`, `every` or `cron`."""
+        """Return `once`, `every` or `cron`."""
         return str(write_timetable(self.when)[0])
 
     @property
     def finished(self) -> bool:
-        """Whether it will not fire any more: only one that fires once can be that."""
+        """Return whether the schedule will not fire again. Only a schedule with `Once` finishes."""
         return self.next_at is None and not self.paused
 
     @classmethod
-    def of(cls, schedule: Schedule, last_state: State | None) -> "ScheduleStatus":
-        """The public form of what is stored."""
+    def of(cls, schedule: StoredSchedule, last_state: State | None) -> "ScheduleStatus":
+        """Return the status of a schedule whose last run is in `last_state`."""
         plan = schedule.plan
         return cls(
             schedule_id=schedule.schedule_id,
@@ -240,39 +237,11 @@ class ScheduleStatus:
 
 
 def due_key(ledger: "Ledger", due: float, schedule_id: str) -> bytes:
-    """The key of a schedule in `firings`."""
+    """Return the record key of a schedule in `firings`."""
     return ledger.prefix + _DUE.pack(round(due * 1e6)) + schedule_id.encode()
 
 
 def split_due(ledger: "Ledger", key: bytes) -> tuple[float, str]:
-    """The inverse of `due_key`."""
+    """Return the due time and the schedule id of a record key that `due_key` made."""
     at = len(ledger.prefix)
     return _DUE.unpack_from(key, at)[0] / 1e6, key[at + 8 :].decode(errors="replace")
-
-
-async def show(reading: "Reading", schedule: Schedule) -> ScheduleStatus:
-    """The public form, with the state of the run that was fired last."""
-    number = schedule.last_number
-    return ScheduleStatus.of(schedule, None if number is None else await reading.state(number))
-
-
-async def page(
-    ledger: "Ledger", reading: "Reading", limit: int, after: str | None
-) -> list[ScheduleStatus]:
-    """Schedules in the order of their ids; damaged ones are left out and counted."""
-    found: list[ScheduleStatus] = []
-    if after is not None:
-        check_text(after, "after")
-    start = b"" if after is None else ledger.name(after) + b"\0"
-    pages = ledger.pages("schedules", start=start, size=limit)
-    while pages.more and len(found) < limit:
-        pages.size = limit - len(found)
-        with ledger.store.view():
-            for key, raw in await pages.next():
-                try:
-                    fields = unseal("schedules", key, raw)
-                    schedule = Schedule.read(key[len(ledger.prefix) :].decode(), fields)
-                    found.append(await show(reading, schedule))
-                except (StoreError, InvalidSchedule):
-                    reading.unreadable += 1
-    return found

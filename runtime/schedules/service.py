@@ -1,9 +1,9 @@
-"""Schedules: they start runs when their timetables say so.
+"""Schedules: start runs at the times of their timetables.
 
-A firing is a run whose id is made of the schedule and the time on the timetable, admitted in the
-commit that moves the schedule on: there are both or none of them, whenever the process is killed.
-Schedules live in the store. In memory are those few that are due next, and those that were changed
-and are not durable yet.
+A firing is a run whose id consists of the schedule id and the time of the timetable. One commit
+admits the run and moves the schedule to its next firing, so a crash leaves both or neither.
+Schedules are in the store. Memory has only the few that are due next, and those whose change is not
+durable yet.
 """
 
 from datetime import UTC, datetime
@@ -21,61 +21,83 @@ from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.runs import Change
-from keyrun.runtime.schedules.records import NEVER, Plan, Schedule, due_key, split_due
+from keyrun.runtime.schedules.records import (
+    NEVER,
+    SchedulePlan,
+    StoredSchedule,
+    due_key,
+    split_due,
+)
 from keyrun.runtime.schedules.timetable import Every, Once
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.admission import Admission
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+    from keyrun.runtime.values import State
     from keyrun.storage.group import Group
 
 WINDOW = 256
+"""Entries of the index that one scan reads."""
 LOOK = 60.0
-"""Seconds after which the wall clock is looked at again, however long there is to wait."""
+"""The longest wait in seconds before the wall clock is read again."""
 
 SCHEDULED_AT = "keyrun.scheduled_at"
-"""The header that tells a run the time on the timetable that it is for."""
+"""The header of a run that has its time of the timetable."""
 
 _UNREADABLE = (*DAMAGE, InvalidSchedule)
 _CANNOT_START = (UnknownWorkflow, PayloadError, PayloadTypeError)
 
 
 def firing_id(schedule_id: str, at: float) -> str:
-    """The id of the run for one time on the timetable of a schedule."""
+    """Return the id of the run for one time of the timetable of a schedule."""
     time = datetime.fromtimestamp(at, UTC)
     return f"{schedule_id}-{time.strftime('%Y%m%dT%H%M%S' + ('_%fZ' if time.microsecond else 'Z'))}"
 
 
 class Schedules:
-    """The schedules of a runtime."""
+    """The schedules of a partition."""
 
-    def __init__(self, partition: "Partition", keep: float) -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        *,
+        runs: "RunTable",
+        admission: "Admission",
+        state_of: "Callable[[int], Awaitable[State | None]]",
+        keep_seconds: float,
+    ) -> None:
         self._partition = partition
-        self._keep = keep
-        """Seconds for which one is known that will not fire any more."""
+        self._runs = runs
+        self._admission = admission
+        self._state_of = state_of
+        self._keep_seconds = keep_seconds
+        """How long a schedule that will not fire again is kept."""
         self._clock = WallClock(partition.wall)
         self._horizon = 0.0
-        """What was due earlier and did not fire has been missed: nobody was there, or the clock
-        was set forward."""
+        """Firings that were due earlier are missed: no runtime was open, or the clock was set
+        forward."""
         self._loop = DueLoop(self._fire_due)
         self._first = NEVER
-        """What is due later than this is found in the index in time."""
-        self._staged: dict[str, Schedule | None] = {}
-        """As they will be when what is staged is durable; None for those that are deleted."""
+        """The earliest due time that the loop knows. It wakes for a schedule that is due
+        earlier."""
+        self._staged: dict[str, StoredSchedule | None] = {}
+        """Schedules whose change is staged and not durable; None for deleted ones."""
         self._changes = 0
         self._begun = False
 
     def begin(self) -> None:
-        """Fire from here on, for as long as the runtime is open."""
+        """Start the task that fires schedules, unless it runs already."""
         if not self._begun:
             self._begun = True
             self._partition.start(self.run)
 
-    async def put(self, schedule_id: str, plan: Plan, *, paused: bool) -> Schedule:
-        """Make a schedule, or give one that is there another plan."""
+    async def put(self, schedule_id: str, plan: SchedulePlan, *, paused: bool) -> StoredSchedule:
+        """Make a schedule, or give an existing schedule another plan."""
         old = await self._current(schedule_id)
         if old is not None and old.plan == plan:
             if schedule_id in self._staged:
@@ -89,16 +111,16 @@ class Schedules:
         else:
             first = plan.when.at if isinstance(plan.when, Once) else plan.when.following(now, now)
             if first is None:
-                raise InvalidSchedule(f"{plan.when} never fires; no day fits it")
+                raise InvalidSchedule(f"{plan.when} never fires: no date matches it")
             if old is None:
-                old = Schedule(schedule_id=schedule_id, plan=plan, paused=paused)
+                old = StoredSchedule(schedule_id=schedule_id, plan=plan, paused=paused)
             new = attrs.evolve(old, plan=plan, created=now, since=now, next=first, problem=None)
             new = self._placed(new, now)
         await self._stage(old, new).wait()
         return new
 
     async def pause(self, schedule_id: str, paused: bool) -> bool:
-        """Hold a schedule, or let it go on. Says whether there was anything to change."""
+        """Pause or resume a schedule. Return whether this changed anything."""
         old = await self._current(schedule_id)
         if old is None or old.paused == paused or old.next is None:
             return False
@@ -112,42 +134,42 @@ class Schedules:
         return True
 
     async def delete(self, schedule_id: str) -> bool:
-        """Remove a schedule. Says whether there was one."""
+        """Remove a schedule. Return whether it existed."""
         old = await self._current(schedule_id)
         if old is None:
             return False
         await self._stage(old, None).wait()
         return True
 
-    async def _current(self, schedule_id: str) -> Schedule | None:
-        """A schedule as it is, or is about to be. Nothing may be awaited between this and staging
-        what takes its place."""
+    async def _current(self, schedule_id: str) -> StoredSchedule | None:
+        """Return a schedule with its staged changes. The caller must not await anything else
+        before it stages a change."""
         if schedule_id in self._staged:
             return self._staged[schedule_id]
         ledger = self._partition.ledger
         fields = await ledger.get("schedules", ledger.name(schedule_id))
         if schedule_id in self._staged:
             return self._staged[schedule_id]
-        return None if fields is None else Schedule.read(schedule_id, fields)
+        return None if fields is None else StoredSchedule.read(schedule_id, fields)
 
-    def _placed(self, schedule: Schedule, now: float) -> Schedule:
-        """With its place in the index: what counts seconds is never further away than that, also
-        if the clock was set back."""
+    def _placed(self, schedule: StoredSchedule, now: float) -> StoredSchedule:
+        """Return the schedule with its due time in the index. A schedule that counts seconds is due
+        after at most that many, also if the clock was set back."""
         due = schedule.next
         if schedule.paused:
             due = None
         elif due is None:
-            due = min(now + self._keep, NEVER)
+            due = min(now + self._keep_seconds, NEVER)
         elif isinstance(schedule.plan.when, Every) and schedule.counted:
             due = min(due, now + schedule.plan.when.seconds)
         return attrs.evolve(schedule, due=due)
 
-    def _key(self, schedule: Schedule) -> bytes | None:
+    def _key(self, schedule: StoredSchedule) -> bytes | None:
         due = schedule.due
         return None if due is None else due_key(self._partition.ledger, due, schedule.schedule_id)
 
-    def _stage(self, old: Schedule, new: Schedule | None) -> "Group":
-        """Have one take the place of the other, in the group that is open."""
+    def _stage(self, old: StoredSchedule, new: StoredSchedule | None) -> "Group":
+        """Stage that a schedule is replaced, or deleted if `new` is None."""
         self._partition.check_open()
         self.begin()
         ledger, schedule_id = self._partition.ledger, old.schedule_id
@@ -161,28 +183,28 @@ class Schedules:
             group.put("schedules", record, sealed("schedules", record, *new.fields()))
             if (key := self._key(new)) is not None:
                 group.put("firings", key, sealed("firings", key, new.counted))
-        # Which clock the due times are of must be known to the next process.
+        # The next process has to know which clock the due times refer to.
         self._partition.keep_time()
         self._changes += 1
         self._staged[schedule_id] = new
         group.when_durable(self._durable, schedule_id, new)
         return group
 
-    def _durable(self, schedule_id: str, schedule: Schedule | None) -> None:
+    def _durable(self, schedule_id: str, schedule: StoredSchedule | None) -> None:
         if schedule_id in self._staged and self._staged[schedule_id] is schedule:
             del self._staged[schedule_id]
         if schedule is not None and schedule.due is not None and schedule.due < self._first:
             self._loop.wake()
 
     async def run(self) -> None:
-        """Fire for ever."""
+        """Fire schedules until cancelled."""
         await self._partition.counted.wait()
         self._horizon, _ = self._clock.look()
         await self._opened(self._horizon)
         await self._loop.run()
 
     async def _fire_due(self) -> float:
-        """Fire the schedules that are due. Return when the next one is due, or when to look at the
+        """Fire the schedules that are due. Return when the next one is due, or when to read the
         wall clock again."""
         partition = self._partition
         if partition.closed:
@@ -203,13 +225,14 @@ class Schedules:
             return trio.current_time() + rest
         for key in keys:
             if split_due(partition.ledger, key)[0] <= now:
-                await self._turn(key, now)
+                await self._fire(key, now)
         await partition.store.durable()
         return NOW
 
     async def _opened(self, now: float) -> None:
-        """What could not start its run may find its workflow by now, and the clock may have been
-        set back since: those that count seconds are as far away as they were."""
+        """Update the index when the store was opened. A schedule that could not start its run may
+        find its workflow now. If the clock was set back, a schedule that counts seconds is due
+        after as many seconds as before."""
         set_back = self._partition.set_back
         async for due, counted, schedule in self._indexed():
             if counted or due >= NEVER:
@@ -220,13 +243,15 @@ class Schedules:
                     self._stage(schedule, placed)
 
     async def _set_back(self, jump: float) -> None:
-        """Those that count seconds are as far away as they were before."""
+        """Update the index when the clock was set back. A schedule that counts seconds is due after
+        as many seconds as before."""
         async for due, counted, schedule in self._indexed():
             if counted and due < NEVER:
                 self._stage(schedule, attrs.evolve(schedule, due=due + jump))
 
-    async def _indexed(self) -> "AsyncIterator[tuple[float, bool, Schedule]]":
-        """All that the index has: when it is due, whether it counts seconds, and what it is."""
+    async def _indexed(self) -> "AsyncIterator[tuple[float, bool, StoredSchedule]]":
+        """Yield the entries of the index: the due time, whether the schedule counts seconds, and
+        the schedule."""
         partition = self._partition
         async for rows in partition.ledger.pages("firings", size=WINDOW):
             for key, raw in rows:
@@ -241,8 +266,8 @@ class Schedules:
                     yield due, counted, schedule
             await partition.store.durable()
 
-    async def _turn(self, key: bytes, now: float) -> None:
-        """Do what is due according to one key of the index."""
+    async def _fire(self, key: bytes, now: float) -> None:
+        """Fire the schedule that one key of the index is about."""
         _, schedule_id = split_due(self._partition.ledger, key)
         while True:
             changes = self._changes
@@ -261,14 +286,14 @@ class Schedules:
             if changes == self._changes:
                 break
         if submission is not None:
-            self._partition.admission.admit(submission)
+            self._admission.admit(submission)
             moved = attrs.evolve(moved, last_number=submission.number)
         self._stage(schedule, moved)
 
     async def _decide(
-        self, schedule: Schedule, at: float, now: float
-    ) -> tuple[Schedule, Submission | None]:
-        """What becomes of a schedule that is due, and the run to be started with that."""
+        self, schedule: StoredSchedule, at: float, now: float
+    ) -> tuple[StoredSchedule, Submission | None]:
+        """Return the schedule after a firing, and the run that the firing starts."""
         plan, created, missed = schedule.plan, schedule.created, 0
         if now > at:
             first, at = at, plan.when.latest(now, created)
@@ -282,11 +307,11 @@ class Schedules:
         moved = self._placed(moved, now)
         if plan.misfire == "skip" and at < max(self._horizon, schedule.since):
             return attrs.evolve(moved, missed=moved.missed + 1), None
-        if not plan.overlap and await self._under_way(schedule.last_number):
+        if not plan.overlap and await self._is_unfinished(schedule.last_number):
             return attrs.evolve(moved, skipped=moved.skipped + 1), None
         try:
             submission = self._describe(schedule, at)
-            known = await self._partition.admission.known(submission)
+            known = await self._admission.known(submission)
         except _CANNOT_START as error:
             logger.error("the schedule %s cannot start its run: %s", schedule.schedule_id, error)
             return attrs.evolve(schedule, due=NEVER, problem=str(error)), None
@@ -298,15 +323,15 @@ class Schedules:
             return attrs.evolve(moved, last_number=known.submission.number), None
         return attrs.evolve(moved, fired=moved.fired + 1), submission
 
-    def _describe(self, schedule: Schedule, at: float) -> Submission:
+    def _describe(self, schedule: StoredSchedule, at: float) -> Submission:
         partition, plan = self._partition, schedule.plan
         workflow = partition.registry.latest(plan.workflow)
-        submission = partition.admission.describe(
+        submission = self._admission.describe(
             workflow,
             partition.codec.decode(plan.input, workflow.input_type),
             plan.key,
             firing_id(schedule.schedule_id, at),
-            None,  # those of the plan were checked when it was made
+            None,  # the headers and tags of the plan were checked when it was made
             (),
             plan.priority,
             plan.limits,
@@ -318,13 +343,12 @@ class Schedules:
         submission.tags = plan.tags
         return submission
 
-    async def _under_way(self, number: int | None) -> bool:
-        """Whether a run has not ended."""
+    async def _is_unfinished(self, number: int | None) -> bool:
+        """Return whether a run has not ended."""
         if number is None:
             return False
-        partition = self._partition
-        if partition.runs.live(number) or partition.runs.changing(number) is Change.REDRIVE:
+        if self._runs.live(number) or self._runs.changing(number) is Change.REDRIVE:
             return True
-        # A damaged one is quarantined, and has not ended.
-        state = await partition.reading.state(number)
+        # A damaged run is quarantined, so it has not ended.
+        state = await self._state_of(number)
         return state is not None and not state.terminal

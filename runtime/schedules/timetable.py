@@ -1,7 +1,7 @@
 """Timetables: when a schedule fires. Times are seconds since the epoch, to the microsecond.
 
-`following` is the first firing after a time, `latest` the last one up to a time. Neither looks at
-a clock, so a timetable says the same whoever asks when.
+`following` returns the first firing after a time, and `latest` the last firing up to a time.
+Neither reads a clock, so a timetable always gives the same answer.
 """
 
 from datetime import UTC, datetime, tzinfo
@@ -14,10 +14,10 @@ from cronsim import CronSim, CronSimError
 from keyrun.runtime.errors import InvalidSchedule
 
 MOST_COUNTED = 1000
-"""So many firings that did not take place are counted one by one."""
+"""The largest number of missed firings that is counted."""
 
 _MOST = 2e11
-"""Beyond the year 8000: nothing that anybody means."""
+"""A time beyond the year 8000 is taken for a mistake."""
 
 
 def _moment(at: float | datetime) -> float:
@@ -39,27 +39,27 @@ def _moment_or_none(at: float | datetime | None) -> float | None:
 
 @attrs.frozen
 class Once:
-    """Fires at one time: a `datetime` with its zone, or seconds since the epoch."""
+    """Fires once, at a `datetime` with a time zone, or at a number of seconds since the epoch."""
 
     at: float = attrs.field(converter=_moment)
 
     def following(self, time: float, created: float) -> float | None:
-        """The first firing after `time`."""
+        """Return the first firing after `time`, or None if there is none."""
         return self.at if self.at > time else None
 
     def latest(self, time: float, created: float) -> float:
-        """The last firing up to `time`."""
+        """Return the last firing up to `time`."""
         return self.at
 
     def count(self, first: float, last: float, created: float) -> int:
-        """How many firings there are from `first` until before `last`."""
+        """Return the number of firings from `first` until before `last`."""
         return 0
 
 
 @attrs.frozen
 class Every:
-    """Fires every so many seconds, counted from `start`, which is the first firing; without it,
-    from when the schedule was made, and first after one such time."""
+    """Fires every `seconds` seconds. `start` is the first firing. Without `start`, the schedule
+    first fires `seconds` seconds after it was made."""
 
     seconds: float = attrs.field()
     start: float | None = attrs.field(default=None, kw_only=True, converter=_moment_or_none)
@@ -71,19 +71,19 @@ class Every:
             raise InvalidSchedule(f"seconds must be from 0.001 to below {_MOST:g}, got {value!r}")
 
     def following(self, time: float, created: float) -> float | None:
-        """The first firing after `time`."""
+        """Return the first firing after `time`, or None if there is none."""
         origin, step = self._grid(created)
         least = 1 if self.start is None else 0
         turns = max(least, (_micros(time) - origin) // step + 1)
         return (origin + turns * step) / 1e6
 
     def latest(self, time: float, created: float) -> float:
-        """The last firing up to `time`."""
+        """Return the last firing up to `time`."""
         origin, step = self._grid(created)
         return (origin + (_micros(time) - origin) // step * step) / 1e6
 
     def count(self, first: float, last: float, created: float) -> int:
-        """How many firings there are from `first` until before `last`."""
+        """Return the number of firings from `first` until before `last`."""
         return (_micros(last) - _micros(first)) // self._grid(created)[1]
 
     def _grid(self, created: float) -> tuple[int, int]:
@@ -92,11 +92,11 @@ class Every:
 
 @attrs.frozen
 class Cron:
-    """Fires as a cron expression says, in an IANA time zone.
+    """Fires at the times of a cron expression, in an IANA time zone.
 
-    When clocks are set forward, what was to fire in the hour that there is not fires right after
-    it; when they are set back, what names its hour fires once in the hour that comes twice, and
-    what fires every hour or every few minutes goes on through both.
+    When clocks are set forward, a firing in the hour that does not exist happens right after it.
+    When clocks are set back, an expression that names its hour fires once in the repeated hour, and
+    an expression that fires every hour or every few minutes fires in both.
     """
 
     expression: str = attrs.field()
@@ -119,26 +119,27 @@ class Cron:
         _zone(value)
 
     def following(self, time: float, created: float) -> float | None:
-        """The first firing after `time`."""
+        """Return the first firing after `time`, or None if there is none."""
         return self._first(time)
 
     def _first(self, time: float) -> float | None:
         firings = CronSim(self.expression, datetime.fromtimestamp(time, _zone(self.timezone)))
-        # In the hour that comes twice a local time does not tell which of the two it is.
+        # In the repeated hour, a local time has two meanings.
         return next((at for each in firings if (at := each.timestamp()) > time), None)
 
     def latest(self, time: float, created: float) -> float:
-        """The last firing up to `time`."""
+        """Return the last firing up to `time`."""
         behind = datetime.fromtimestamp(int(time) + 1, _zone(self.timezone))
         firings = CronSim(self.expression, behind, reverse=True)
         found = next(at for each in firings if (at := each.timestamp()) <= time)
-        # Around a change of the clocks the way back may miss some that the way there meets.
+        # Around a change of the clocks, a backward search may miss firings that a forward search
+        # finds.
         while (later := self._first(found)) is not None and later <= time:
             found = later
         return found
 
     def count(self, first: float, last: float, created: float) -> int:
-        """How many firings there are from `first` until before `last`, as far as they count."""
+        """Return the number of firings from `first` until before `last`, at most `MOST_COUNTED`."""
         counted, at = 0, first
         while at < last and counted < MOST_COUNTED:
             counted += 1
@@ -153,7 +154,7 @@ Timetable = Once | Every | Cron
 
 
 def write_timetable(when: Timetable) -> tuple[Any, ...]:
-    """A timetable as fields."""
+    """Return the fields of a timetable as they are stored."""
     match when:
         case Once(at=at):
             return ("once", at)
@@ -164,7 +165,7 @@ def write_timetable(when: Timetable) -> tuple[Any, ...]:
 
 
 def read_timetable(fields: list[Any]) -> Timetable:
-    """The inverse of `write_timetable`."""
+    """Return the timetable that `write_timetable` wrote."""
     match fields:
         case ["once", at]:
             return Once(at)
