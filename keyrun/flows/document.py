@@ -11,7 +11,7 @@ from keyrun.flows.scope import NAMES, UNDOING
 from keyrun.flows.shape import Choice, Flag, Number, Problem, Schema, Text, said
 from keyrun.flows.source import Place
 from keyrun.flows.templates import asked_for, fillable
-from keyrun.runtime.graphs.condition import Condition, Unreadable
+from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 
 NODE = Variants("kind", {name: kind.record for name, kind in KINDS.items()}, "What it does.")
 
@@ -152,8 +152,8 @@ def expression_problems(value: Any, place: Place) -> Iterator[Problem]:
     """What is wrong with a condition."""
     if isinstance(value, str) and value:
         try:
-            Condition.compile(value)
-        except Unreadable as error:
+            Condition(value)
+        except InvalidExpression as error:
             for fault in error.faults:
                 yield place, f"in {value!r}: {fault}"
 

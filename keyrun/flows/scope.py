@@ -71,16 +71,10 @@ def scope(
 
 
 def holds(condition: Condition, given: Given, output: Any) -> bool:
-    """Whether a condition is true of what a node is given, and of this output."""
+    """Return whether a condition is true for the input of a node and this output."""
     given = given.told if isinstance(given, NodeInput) else given
-    about = {
-        "output": output,
-        "input": given.run_input,
-        "outputs": dict(given.outputs),
-        "error": given.error,
-    }
     try:
-        return condition.holds(about)
+        return condition.holds(output, given.run_input, given.outputs, given.error)
     except ConditionError as error:
         raise NodeFailed(str(error)) from error
 

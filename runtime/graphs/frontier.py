@@ -22,11 +22,9 @@ from typing import Any
 
 from keyrun.runtime.errors import ConditionError
 from keyrun.runtime.graphs.activation import Activation, End
-from keyrun.runtime.graphs.condition import Condition, context, narrowed
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.node_input import Told
 from keyrun.runtime.graphs.plan import Plan, Station
-from keyrun.runtime.graphs.shortcut import Doubt
 from keyrun.storage.group import Group
 
 
@@ -172,8 +170,8 @@ class Frontier:
         return touched
 
     def _fired(self, station: Station, end: End) -> set[int]:
-        """The edges that are taken when a node ends so."""
-        on, port, made = end.on, end.port, None
+        """Return the edges that are taken for this end of a node."""
+        on, port = end.on, end.port
         fired: set[int] = set()
         for link in station.leaving:
             if link.on is not on and (link.on is not On.ALL or on is On.OPEN):
@@ -183,35 +181,14 @@ class Frontier:
             condition = link.condition
             if condition is not None:
                 try:
-                    if condition.shortcut is None:
-                        raise Doubt
-                    holds = condition.shortcut(end.output, self.run_input, self.outputs)
-                except Exception:
-                    if made is None:
-                        values = self._values(end, station)
-                        made = values, context(station.asks, values)
-                    holds = self._judged(link, condition, *made)
-                if not holds:
-                    continue
+                    if not condition.holds(end.output, self.run_input, self.outputs, end.failure):
+                        continue
+                except ConditionError as error:
+                    said = f"the condition of edge {link.edge} of the graph: {error}"
+                    raise ConditionError(said, step=link.edge.source) from error
             fired.add(link.index)
         self.fired = fired
         return fired
-
-    def _judged(self, link: Link, condition: Condition, values: dict[str, Any], made: Any) -> bool:
-        try:
-            condition.weigh(values)
-            return condition.judge(made, values)
-        except ConditionError as error:
-            said = f"the condition of edge {link.edge} of the graph: {error}"
-            raise ConditionError(said, step=link.edge.source) from error
-
-    def _values(self, end: End, station: Station) -> dict[str, Any]:
-        return {
-            "output": narrowed(end.output, station.fields),
-            "input": self.run_input,
-            "outputs": self.outputs,
-            "error": end.failure,
-        }
 
     def _decide(self, link: Link, way: Way) -> Station:
         self.ways[link.index] = way

@@ -36,11 +36,7 @@ class Station:
     outgoing: tuple[Link, ...]
     returning: tuple[Link, ...]
     leaving: tuple[Link, ...]
-    """Outgoing and returning ones."""
-    asks: frozenset[str]
-    """What the conditions of those are about."""
-    fields: frozenset[str] | None
-    """What they look at in its output; None if that is the whole of it."""
+    """The outgoing and the returning edges."""
     crowded: tuple[str, ...]
     """The nodes right after it that only so many may wait for."""
     is_crowded: bool
@@ -98,7 +94,7 @@ def draw(
             edge=edge,
             on=edge.on,
             port=edge.port,
-            condition=None if edge.when is None else Condition.compile(edge.when),
+            condition=None if edge.when is None else Condition(edge.when),
             loops=tuple(
                 at
                 for at, (body, _) in bodies.items()
@@ -125,10 +121,6 @@ def draw(
             outgoing=tuple(link for link in by_source[node.id] if not link.edge.back),
             returning=tuple(link for link in by_source[node.id] if link.edge.back),
             leaving=(*by_source[node.id],),
-            asks=frozenset[str]().union(
-                *(link.condition.names for link in by_source[node.id] if link.condition)
-            ),
-            fields=_fields([link.condition for link in by_source[node.id]]),
             crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
             is_crowded=node.id in crowded,
         )
@@ -161,11 +153,6 @@ def _is_inside(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]])
 def node_of(ident: str) -> str:
     """The node that a step of a run belongs to."""
     return ident.partition("/")[0].partition("#")[0]
-
-
-def _fields(conditions: list[Condition | None]) -> frozenset[str] | None:
-    asked = [condition.fields for condition in conditions if condition is not None]
-    return frozenset[str]().union(*(each for each in asked if each)) if None not in asked else None
 
 
 def _leads_on(station: Station) -> bool:

@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from keyrun.runtime.definitions.step import as_step, check_name
-from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.graphs.arguments import rendering
-from keyrun.runtime.graphs.condition import Condition, Unreadable
+from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.policies.resources import Resources
@@ -178,13 +177,9 @@ def _of_conditions(edges: Sequence[Edge]) -> Iterator[str]:
     for edge in edges:
         try:
             if edge.when is not None:
-                Condition.compile(edge.when)
-        except Unreadable as error:
+                Condition(edge.when)
+        except InvalidExpression as error:
             yield from (f"edge {edge}: when={edge.when!r}: {fault}" for fault in error.faults)
-        except MissingExtra as error:
-            # The same for all of them.
-            yield f"edge {edge}: when={edge.when!r}: {error}"
-            return
 
 
 def _of_shape(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:

@@ -70,7 +70,7 @@ class StoredRun:
             try:
                 self.tracing = await self._drawings.tracing(submission)
             except MissingExtra:
-                # The conditions of its edges cannot be evaluated here.
+                # The graph has templates, and their library is not installed here.
                 self.tracing = None
         records = await self._follower.catch_up(self._rest)
         if self.tracing is not None:

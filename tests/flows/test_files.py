@@ -293,7 +293,11 @@ def test_an_error_names_the_file_and_the_line_as_compilers_do(tmp_path: Path) ->
         ("name: a\nnodes: {x: {kind: code}}", 2, "needs its code"),
         ("name: a\nnodes: {x: {kind: code, file: y}}", 2, "flows that are in a file themselves"),
         ("name: a\nnodes: {x: {kind: agent, model: m}}", 2, "needs a prompt, or messages"),
-        (f"name: a\nnodes:\n  x: {{kind: branch, when: '{'!' * 1000}true'}}", 3, "1,004 letters"),
+        (
+            f"name: a\nnodes:\n  x: {{kind: branch, when: '{'!' * 1000}true'}}",
+            3,
+            "1,004 characters",
+        ),
         ("name: a\nnodes: &n {x: *n}", 2, "inside of what it stands for"),
         (
             "name: a\nnodes:\n  x: {kind: code, source: |\n    1}\n",

@@ -13,7 +13,7 @@ PORTS = ("then", "else")
 def branch(when: str) -> Callable[[Given], Coroutine[Any, Any, Port]]:
     """A node with the ports `then` and `else`: it leaves by `then` if the expression `when`, in
     CEL, is true of `output`, `input`, `outputs` and `error`. What came in goes out."""
-    condition = Condition.compile(when)
+    condition = Condition(when)
 
     async def branch(given: Given) -> Port:
         taken = "then" if holds(condition, given, given.output) else "else"

@@ -66,7 +66,7 @@ def add_loop(
 
 
 def _begin(while_: str, start: Any, where: str) -> Callable[[Given], Coroutine[Any, Any, Port]]:
-    condition = Condition.compile(while_)
+    condition = Condition(while_)
     first = None if start is None else fillable(start, where)
 
     async def begin(given: Given) -> Port:

@@ -1,10 +1,11 @@
-"""Conditions that try to end or to stall the process.
+"""Conditions that try to end or to stall the process, or to take its memory.
 
 `python -m tests.runtime.graphs.hostile_conditions` validates a graph with each of them, and
 evaluates it, in a thread with a small stack. It prints one line of JSON for each.
 """
 
 import json
+import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ _PIECES = [
 
 
 def known() -> dict[str, Any]:
-    """The data of the conditions."""
+    """Return the data of the conditions, in the order of the names."""
     return {
         "output": {"a": 1, "l": list(range(3000)), "t": "z" * 300_000},
         "input": {
@@ -50,7 +51,7 @@ def known() -> dict[str, Any]:
 
 
 def shaped() -> Iterator[str]:
-    """Conditions of every shape, as deep and as long as they may be, and longer."""
+    """Yield conditions of every shape, as deep and as long as they may be, and longer."""
     for count in (10, 50, 90, 99, 100, 150, 199, 250, 330, 490, 600):
         yield "output" + ".a" * count + " == 1"
         yield "output" + "['a']" * count + " == 1"
@@ -109,10 +110,20 @@ SLOW = [
     "input.words.all(x, x.matches('([a-z]{50}){20}') || true)",
     "input.words.all(x, x.matches//\n('([a-z]{50}){20}') || true)",
 ]
+LARGE = [
+    "size(input.l.map(x, input.t + 'a')) == 0",
+    "size(input.l.map(x, input.l + [x])) == 0",
+    "size(input.l.map(x, input.l.map(y, [x, y]))) == 0",
+    "size(input.l.map(x, {'a': [x], 'b': {'c': [x, x]}})) == 0",
+    "size([input.t]" + ".map(x, x + x)" * 60 + "[0]) == 0",
+    "size([input.l]" + ".map(x, x + x)" * 60 + "[0]) == 0",
+    "size(input.l.map(x, bytes(input.t))) == 0",
+    "size(input.l.map(x, string(1e300))) == 0",
+]
 
 
 def odd(seed: int = 7) -> Iterator[str]:
-    """Random conditions."""
+    """Yield random conditions."""
     chosen = Random(seed)
     for _ in range(RANDOM):
         yield "".join(chosen.choice(_PIECES) for _ in range(chosen.randint(1, 40)))
@@ -133,22 +144,23 @@ def outcome_of(condition: str, values: dict[str, Any]) -> str:
     except InvalidGraph:
         return "invalid"
     try:
-        return str(Condition.compile(condition).holds(values))
+        return str(Condition(condition).holds(*values.values()))
     except ConditionError as error:
         return f"refused: {error}"[:200]
 
 
 def main() -> None:
-    """Try all of them."""
+    """Evaluate all conditions."""
     values = known()
-    for condition in [*shaped(), *SLOW, *odd()]:
+    for condition in [*shaped(), *SLOW, *LARGE, *odd()]:
         began = process_time()
         try:
             outcome = outcome_of(condition, values)
         except BaseException as error:
             outcome = f"escaped: {type(error).__name__}: {error}"[:200]
         taken = process_time() - began
-        said = {"condition": condition[:100], "seconds": taken, "outcome": outcome}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        said = {"condition": condition[:100], "seconds": taken, "outcome": outcome, "peak_mb": peak}
         print(json.dumps(said), flush=True)
 
 

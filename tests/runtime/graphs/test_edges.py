@@ -7,7 +7,6 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import Graph, NodeInput, Retry, State
-from keyrun.runtime.graphs.condition import Condition
 from keyrun.testing import open_test_runtime
 from tests.runtime.graphs.nodes import Log, ended, events_of, failure_of, result_of
 
@@ -221,23 +220,6 @@ async def test_a_condition_without_answer_fails_the_run_and_names_the_edge(
     assert failure.kind == "workflow_error"
     assert "'first' -> 'next'" in failure.reason
     assert said in failure.reason
-
-
-@pytest.mark.parametrize(
-    ("when", "fields"),
-    [
-        ("output.a > 1 && output.b.c == 'output.d'", {"a", "b"}),
-        ("has(output.a) || output . b", {"a", "b"}),
-        ("input.output.a == 1", set()),
-        ("size(output) > 1 && output.a", None),
-        ("output['a'] == 1", None),
-        ("output.exists(k, k == 'a')", None),
-        ("'a' in output", None),
-        ('output.a == "say \\"output.b\\""', None),
-    ],
-)
-def test_only_what_conditions_look_at_is_handed_to_them(when: str, fields: set[str] | None) -> None:
-    assert Condition.compile(when).fields == fields
 
 
 async def test_payloads_are_data_for_conditions() -> None:
