@@ -11,9 +11,10 @@ import trio
 from keyrun.actors import Supervision, checks
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.errors import UnknownWorkflow
-from keyrun.runtime.events.logs import logger, title
+from keyrun.runtime.events.logs import title
 from keyrun.runtime.host.host import Host
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.logger import logger
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.records.tables import sealed
@@ -78,7 +79,8 @@ async def open_runtime(
     quarantined. A run that waits for `evict_after` seconds leaves memory until there is something
     to do. If the store has unfinished runs of workflows or versions that are not in `workflows`,
     they are quarantined and one warning counts them; with `on_unregistered="refuse"` the open
-    raises `UnknownWorkflow` instead, before anything starts."""
+    raises `UnknownWorkflow` instead, before anything starts. `tuning` has the sizes of pages and
+    windows; the defaults fit, and tests make them small."""
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
@@ -101,16 +103,16 @@ async def open_runtime(
             registry=registry,
             namespace=namespace,
             limits=limits,
-            max_pending=max_pending,
-            max_pending_per_key=max_pending_per_key,
-            backpressure_timeout=backpressure_timeout,
             hook=on_terminal,
             hook_timeout=hook_timeout,
             retention=retention,
             codec=PayloadCodec(transform),
             supervision=Supervision(max_restarts=max_restarts, window=restart_window),
-            evict_after=evict_after,
             entities=entities,
+            max_pending=max_pending,
+            max_pending_per_key=max_pending_per_key,
+            backpressure_timeout=backpressure_timeout,
+            evict_after=evict_after,
             tuning=tuning,
         )
         store.when_failed(partition.fail)
@@ -183,14 +185,14 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
                     nursery.start_soon(guard, task)
 
             partition.start = start
-            start(lambda: startup.wake_lines(partition))
+            start(lambda: startup.wake_keys(partition, partition.queues, partition.tuning))
             start(partition.delays.run)
             start(partition.timers.run)
             start(partition.eviction.run)
             start(partition.children.run)
             start(partition.sweeper.run)
             start(partition.dispatcher.answers.run)
-            start(partition.concurrency_gate.run)
+            start(partition.queues.gate.run)
             start(partition.host.asyncio.run)
             start(partition.host.overruns.run)
             if await partition.store.scan("firings", prefix=partition.ledger.prefix, limit=1):
@@ -214,7 +216,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     for key, _ in await partition.store.scan("held", prefix=ledger.prefix):
         name = key[len(ledger.prefix) :].decode()
         if name:
-            partition.queue(name).paused = True
+            partition.queues.of(name).paused = True
         else:
             partition.paused = partition.stopped = True
     partition.has_key_state = bool(
@@ -227,7 +229,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
         await keep_plans(partition.ledger, partition.registry)
     if partition.instances is not None:
         await partition.instances.recover()
-    await startup.note_interruptions(partition)
+    await startup.note_interruptions(partition, partition.tuning)
     await partition.delays.recover()
     partition.timers.recover()
     await partition.signals.recover()
@@ -265,7 +267,8 @@ def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> 
 
 def _warn_of_changes(partition: Partition) -> None:
     """Log which unfinished runs were started by other code."""
-    for (name, version), runs in partition.unfinished.of_other_code(partition.registry).items():
+    changed = partition.unfinished.of_other_code(partition.registry.fingerprint)
+    for (name, version), runs in changed.items():
         were = "run was" if runs == 1 else "runs were"
         logger.warning(
             "the code of workflow %r version %d has changed: %d unfinished %s started by other "

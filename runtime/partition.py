@@ -1,14 +1,14 @@
-"""The engine: what all runs of a runtime share, and how they are found."""
+"""The wiring of a partition: makes its services and gives each the few others that it calls."""
 
 from collections.abc import Iterable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import trio
 
 from keyrun.actors import ActorSystem, Supervision
 from keyrun.runtime.children.child_runs import Children
-from keyrun.runtime.children.cycles import chain
+from keyrun.runtime.children.cycles import Cycles
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.entities.call_waits import CallWaits
 from keyrun.runtime.entities.dispatcher import Dispatcher
@@ -18,23 +18,21 @@ from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import Reading
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
-from keyrun.runtime.operations.redrive import stage_redrive
+from keyrun.runtime.operations.damaged_runs import DamagedRuns
+from keyrun.runtime.operations.redrive import Redrive
 from keyrun.runtime.queue.admission import Admission
-from keyrun.runtime.queue.backpressure import Backlog
-from keyrun.runtime.queue.completed_runs import CompletedRuns
-from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
 from keyrun.runtime.queue.delays import Delays
-from keyrun.runtime.queue.delivery import AT_ONCE, Delivery
+from keyrun.runtime.queue.delivery import Delivery
 from keyrun.runtime.queue.hook import Hook, TerminalHook
 from keyrun.runtime.queue.instance_limits import Instances
 from keyrun.runtime.queue.key_actor import KeyActor
 from keyrun.runtime.queue.key_queue import KeyQueue
+from keyrun.runtime.queue.key_queues import KeyQueues
 from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.queue.pool import QueuePool
-from keyrun.runtime.records.submission import Submission, Summary
+from keyrun.runtime.records.submission import Summary
 from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.recovery.retention import Retention, Sweeper
-from keyrun.runtime.recovery.supervision import Crashes
+from keyrun.runtime.recovery.supervision import KeySupervisor
 from keyrun.runtime.run.partition_state import PartitionState
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.services import RunServices
@@ -62,17 +60,17 @@ class Partition(PartitionState):
         registry: Registry,
         namespace: str,
         limits: Limits,
-        max_pending: int,
-        max_pending_per_key: int,
-        backpressure_timeout: float,
         hook: Hook | None,
         hook_timeout: float,
         retention: Retention,
         codec: PayloadCodec,
         supervision: Supervision,
-        evict_after: float,
         entities: Iterable[type] = (),
         tuning: Tuning,
+        max_pending: int,
+        max_pending_per_key: int,
+        backpressure_timeout: float,
+        evict_after: float,
     ) -> None:
         super().__init__(
             store,
@@ -82,82 +80,115 @@ class Partition(PartitionState):
             limits=limits,
             codec=codec,
         )
-        self.crashes = Crashes(self, supervision)
+        self.tuning = tuning
+        self.retention = retention
         self.runs = RunTable(self.ledger)
+        self.queues = KeyQueues(
+            self,
+            self.runs,
+            tuning,
+            max_pending=max_pending,
+            max_pending_per_key=max_pending_per_key,
+            backpressure_timeout=backpressure_timeout,
+        )
+        self.backlog = self.queues.backlog
+        self.damaged = DamagedRuns(self, self.runs, self.queues)
+        self.queues.set_aside = self.damaged.set_aside
+        self.supervisor = KeySupervisor(self, self.runs, self.queues, supervision)
         self.reading = Reading(
             self.ledger,
             codec,
             registry,
             live=self.runs.live,
-            quarantined=self.crashes.quarantined,
+            quarantined=self.supervisor.quarantined,
         )
-        self.retention = retention
-        self._tuning = tuning
-        self.sweeper = Sweeper(self, retention)
-        self.salvaging = trio.Lock()
-        self.queues: dict[str, KeyQueue] = {}
-        self._spare = QueuePool()
-        self._endings = CompletedRuns()
-        self.asleep: dict[str, tuple[int, int]] = {}
-        """Keys known by name only since a run sleeps that holds them: its number, how many wait."""
+        self.outbox = Outbox(self.ledger, converted_at_once=tuning.outbox_conversion)
+        self.sweeper = Sweeper(self, self.runs, self.outbox, self.damaged, retention)
         self.events = Feed(host.subscribers, self.commits, host.wall, self._listen)
         host.subscribers.attach(self.events)
-        self.concurrency_gate = ConcurrencyGate(self, host.slots.total)
-        self.backlog = Backlog(
-            self.queues,
-            self.concurrency_gate,
-            self.asleep,
-            max_pending,
-            max_pending_per_key,
-            backpressure_timeout,
-            lambda: self.feed,
-        )
-        self.outbox = Outbox(self.ledger)
         self.delivery: Delivery | None = None
         """Calls the terminal hook, if there is one."""
         if hook is not None:
             self.delivery = Delivery(
                 self.outbox,
-                TerminalHook(hook, hook_timeout, AT_ONCE),
+                TerminalHook(hook, hook_timeout, tuning.hook_calls),
                 namespace=self.ledger.prefix,
                 decode_result=self.reading.decode_result,
                 fail=self.fail,
+                tuning=tuning,
             )
-        self.delays = Delays(self)
-        self.admission = Admission(self)
+        self.delays = Delays(self, self.runs, self.queues)
         limited = [each for each in registry if each.instances is not None]
         self.instances = Instances(self, limited) if limited else None
-        self.eviction = Evictor(self, evict_after)
-        self.timers = Timers(self)
-        self.signals = Signals(self)
-        self.children = Children(self)
-        self.control = Control(self)
+        self.admission = Admission(self, self.queues, self.delays, self.instances)
+        self.timers = Timers(self, self.runs, window=tuning.timer_window)
+        self.eviction = Evictor(
+            self,
+            self.runs,
+            self.queues,
+            evict_after=evict_after,
+            max_in_memory=tuning.waiting_in_memory,
+            evicted=self.timers.add,
+        )
+        self.timers.wake_run = self.eviction.wake
+        self.signals = Signals(self, self.runs, self.queues, self.eviction)
+        self.cycles = Cycles(self, self.runs)
+        self.children = Children(
+            self, self.runs, signals=self.signals, eviction=self.eviction, cycles=self.cycles
+        )
         self.actors: ActorSystem[str, KeyQueue, None] = ActorSystem(
-            lambda key: KeyActor(),
+            lambda key: KeyActor(self.queues, self.dispatcher, self.supervisor),
             supervision=supervision,
-            on_quarantine=self.crashes.quarantine,
+            on_quarantine=self.supervisor.quarantine,
             idle_timeout=60.0,
-            # A line that was not served to its end is served again at the next open.
+            # A queue that was not served to its end is served again at the next open.
             on_dead_letter=lambda letter: None,
         )
         self.dispatcher = Dispatcher(
             self,
             entities,
             actors=self.actors,
-            backlog=self.backlog,
             queues=self.queues,
-            queue_of=self.queue,
             eviction=self.eviction,
-            waits=CallWaits(self.slots, lambda key, target: chain(self, key, target)),
+            waits=CallWaits(self.slots, self.cycles.chain),
             answers=AnswerStore(self, keep_seconds=retention.age, keep_count=retention.count),
             tuning=tuning,
         )
+        self.cycles.called_by = self.dispatcher.waits.keys
+        self.control = Control(
+            self,
+            self.runs,
+            self.queues,
+            self.eviction,
+            entities_may_run=self.dispatcher.look_again,
+        )
+        self.children.admission = self.admission
+        self.children.control = self.control
+        self.redrive = Redrive(
+            self,
+            self.runs,
+            self.queues,
+            control=self.control,
+            damaged=self.damaged,
+            signals=self.signals,
+            children=self.children,
+            outbox=self.outbox,
+            instances=self.instances,
+            supervisor=self.supervisor,
+            retention=self.sweeper,
+            groups=lambda: self.groups,
+            status=self.reading.status,
+        )
+        self.sweeper.redrive = self.redrive
+        self.queues.tell = self.actors.tell_nowait
+        self.supervisor.actors = self.actors
         self.suspension = self.actors.suspension
         self.seat = self.actors.seat
         self.actor_scope = self.actors.scope
+        self.renew_scope = self.actors.renew_scope
         self.scope = trio.CancelScope(shield=True)
-        """Around all that works for the runs. It ends when the engine says so, also when the block
-        is cancelled: that is drained like any other."""
+        """Around everything that works for the runs. The partition cancels it itself, also when the
+        block is cancelled: a cancelled block drains like any other."""
         self.block = trio.CancelScope()
         """Around the user's block, and then around the drain."""
         self.finished = trio.Event()
@@ -188,8 +219,8 @@ class Partition(PartitionState):
             backlog=self.backlog,
             statuses=self.reading,
             cancel=self.control.cancel,
-            stage_redrive=partial(stage_redrive, self),
-            page=self._tuning.group_page,
+            stage_redrive=self.redrive.stage_redrive,
+            page=self.tuning.group_page,
         )
 
     @cached_property
@@ -207,73 +238,6 @@ class Partition(PartitionState):
 
     def _listen(self, feed: Feed | None) -> None:
         self.feed = feed
-
-    def queue(self, key: str) -> KeyQueue:
-        """The line of a key, made if there is none."""
-        queue = self.queues.get(key)
-        if queue is None:
-            asleep = self.asleep.pop(key, None)
-            dormant = self.concurrency_gate.dormant.pop(key, 0)
-            queue = self._spare.pop(key, None)
-            known = self.recovered and not dormant and asleep is None
-            if queue is None or not known:
-                queue = KeyQueue(self, key, known=known)
-                if self._endings:
-                    queue.group = self._endings.pop(key, None)
-            self.queues[key] = queue
-            if dormant:
-                queue.revive(dormant)
-            if asleep is not None:
-                queue.rouse(*asleep)
-        return queue
-
-    def sleeps(self, key: str, number: int) -> None:
-        """A run was found that sleeps and holds its key."""
-        queue = self.queues.get(key)
-        if queue is None and key not in self.concurrency_gate.dormant:
-            # It may have been read before, and runs that came since be counted.
-            self.asleep[key] = number, self.asleep.get(key, (0, 0))[1]
-        elif self.runs.live(number) is None:
-            self.queue(key).sleeper = number
-
-    def enter(self, key: str) -> None:
-        """One more run of a key waits to be started."""
-        queue = self.queues.get(key)
-        if queue is None:
-            if key in self.concurrency_gate.dormant:
-                self.concurrency_gate.dormant[key] += 1
-                self.backlog.pending += 1
-                return
-            if key in self.asleep:
-                sleeper, pending = self.asleep[key]
-                self.asleep[key] = sleeper, pending + 1
-                self.backlog.pending += 1
-                return
-            queue = self.queue(key)
-        self.backlog.enter(queue)
-
-    def admitted(self, submission: Submission) -> None:
-        """A run has its place, durably. A key that is known by name only stays so."""
-        queue = self.queues.get(submission.key)
-        if queue is None and submission.key not in self.concurrency_gate.dormant:
-            if submission.key in self.asleep:
-                return
-            queue = self.queue(submission.key)
-        if queue is not None:
-            queue.admit(submission)
-
-    def forget_line(self, queue: KeyQueue) -> None:
-        """A line with nothing in it costs nothing."""
-        # A run at rest may have woken a line that was forgotten before.
-        kept = queue.pending or queue.paused or queue.sleeper is not None
-        if self.queues.get(queue.key) is queue and not kept:
-            del self.queues[queue.key]
-            if self.recovered and queue.reusable():
-                self._spare.keep(queue)
-            elif queue.group is not None and not queue.group.durable:
-                self._endings.keep(queue.key, queue.group)
-            if queue.entering:
-                queue.entered()
 
     def close(self) -> None:
         """Report to everything that waits that no more runs will end."""

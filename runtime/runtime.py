@@ -15,9 +15,8 @@ from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.operations import redrive
 from keyrun.runtime.partition import Partition
-from keyrun.runtime.queue.admission import check_key, check_run_id
+from keyrun.runtime.records.checks import check_key, check_run_id
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.run.quarantine import stays
@@ -163,7 +162,7 @@ class Runtime(Reader):
                 return Standing.damaged(error)
             if submission is None:
                 return None
-            held = partition.crashes.quarantined.get(submission.key)
+            held = partition.supervisor.quarantined.get(submission.key)
             if held is not None and held.number == number:
                 return held.standing
             if standing is not None and standing.quarantine is not None:
@@ -212,16 +211,16 @@ class Runtime(Reader):
     async def redrive(self, run_id: str) -> int:
         """Run a failed or quarantined run again, from the failed step and with the code that is
         registered now. Return its new generation."""
-        return await redrive.redrive(self._partition, run_id)
+        return await self._partition.redrive.redrive(run_id)
 
     async def forget(self, run_id: str) -> None:
         """Remove all records of a run that has ended."""
-        await redrive.forget(self._partition, run_id)
+        await self._partition.redrive.forget(run_id)
 
     async def release_key(self, key: str) -> bool:
         """Lift the quarantine of a key, or of its first run, which is then redriven. Return
         whether there was a quarantine."""
-        return await redrive.release(self._partition, check_key(key))
+        return await self._partition.redrive.release(check_key(key))
 
     async def discard_outcomes(self) -> int:
         """Drop the outcomes that wait for `on_terminal`, and return their number.

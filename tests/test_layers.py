@@ -14,7 +14,7 @@ RUNTIME = "keyrun.runtime."
 LISTED = Path(__file__).parent / "layer_violations.txt"
 
 ROWS: dict[str, str] = {
-    "values": "errors values limits tuning verdicts texts unwinding user_errors",
+    "values": "errors values limits tuning verdicts texts unwinding user_errors logger",
     "records": "records",
     "events": "events",
     "policies": "policies",

@@ -25,7 +25,7 @@ from keyrun.cli.lookup import check_namespace
 from keyrun.cli.screen import say
 from keyrun.cli.target import fit_input, plain_result, read_input
 from keyrun.cli.troubles import may_run_in
-from keyrun.runtime.queue.admission import check_key, check_run_id
+from keyrun.runtime.records.checks import check_key, check_run_id
 
 F = TypeVar("F", bound=Callable[..., Any])
 

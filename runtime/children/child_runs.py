@@ -10,11 +10,11 @@ parents that sleep are woken, and children that nobody waits for are cancelled.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from keyrun.runtime.children.cycles import circle
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.records.ids import number_in
 from keyrun.runtime.records.journal_entry import CHILD, Call, Entry, Memory
@@ -26,19 +26,69 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.children.cycles import Cycles
+    from keyrun.runtime.limits import Limits
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+    from keyrun.runtime.waiting.eviction import Evictor
+    from keyrun.runtime.waiting.signals import Signals
     from keyrun.storage.group import Group
 
 PAGE = 500
 
 
+class ChildAdmission(Protocol):
+    """Admits runs."""
+
+    def describe(
+        self,
+        workflow: Workflow[Any, Any],
+        input_: Any,
+        key: str,
+        run_id: str | None,
+        headers: Mapping[str, str] | None,
+        tags: Iterable[str],
+        priority: Priority,
+        limits: "Limits | None",
+        delay: float,
+    ) -> Submission:
+        """Return a checked submission."""
+
+    def admit(self, submission: Submission) -> "Group":
+        """Stage a run with its place."""
+
+
+class ChildControl(Protocol):
+    """Ends runs from outside."""
+
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run. Return whether it had not ended."""
+
+    async def fail_at_rest(self, run_id: str, failure: Failure) -> None:
+        """Fail a run that no actor drives."""
+
+
 class Children:
     """The families of a runtime."""
 
-    def __init__(self, partition: "Partition") -> None:
+    admission: ChildAdmission
+    control: ChildControl
+    """The wiring sets both: they need children themselves."""
+
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        *,
+        signals: "Signals",
+        eviction: "Evictor",
+        cycles: "Cycles",
+    ) -> None:
         self._partition = partition
-        self.used = False
-        """Whether any run has children under other keys."""
+        self._runs = runs
+        self._signals = signals
+        self._eviction = eviction
+        self._cycles = cycles
         self._told: deque[tuple[int, str]] = deque()
         """Parents to be woken, and by whose end."""
         self._orphans: deque[tuple[int, str]] = deque()
@@ -48,6 +98,11 @@ class Children:
         self._unchecked: set[int] = set()
         """Children that may close a circle, and nobody has looked yet."""
         self._news = trio.Event()
+
+    @property
+    def used(self) -> bool:
+        """Return whether any run has children under other keys."""
+        return self._cycles.has_children
 
     async def admit(
         self,
@@ -67,13 +122,13 @@ class Children:
             if not name.startswith("keyrun.")
         }
         priority: Priority = run.submission.priority
-        described = partition.admission.describe(
+        described = self.admission.describe(
             workflow, input_, key, None, headers, (), priority, None, 0
         )
         described.origin = f"child:{run.run_id}"
         described.parent = Parent(run.number, run.key, standing.place or 0, depth)
-        self.used = True
-        group = partition.admission.admit(described)
+        self._cycles.has_children = True
+        group = self.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
         memory.call = Call.CHILD
         run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None, memory.child)
@@ -120,9 +175,9 @@ class Children:
             write_failure(standing.failure),
             standing.reason,
         ]
-        signal = partition.signals.stage(group, parent.number, CHILD + about.run_id, outcome)
+        signal = self._signals.stage(group, parent.number, CHILD + about.run_id, outcome)
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
-        live = partition.runs.live(parent.number)
+        live = self._runs.live(parent.number)
         if live is not None and not live.standing.state.terminal:
             live.letters.put(signal, live.journal)
         else:
@@ -144,7 +199,7 @@ class Children:
         number = number_in(child_id)
         if number is None:
             return
-        if self._partition.signals.discard(run, CHILD + child_id):
+        if self._signals.discard(run, CHILD + child_id):
             # It has ended, and nobody was told yet.
             run.delete("children", self._partition.ledger.sequenced(run.number, number))
             return
@@ -180,7 +235,9 @@ class Children:
     async def recover(self) -> None:
         """Look whether there are any."""
         prefix = self._partition.ledger.prefix
-        self.used = bool(await self._partition.store.scan("children", prefix=prefix, limit=1))
+        self._cycles.has_children = bool(
+            await self._partition.store.scan("children", prefix=prefix, limit=1)
+        )
 
     async def run(self) -> None:
         """Wake parents whose children have ended, and cancel children that are left alone."""
@@ -198,7 +255,7 @@ class Children:
     async def _end(self, parent: int, child_id: str) -> None:
         """Cancel a child that nobody waits for."""
         partition, number = self._partition, number_in(child_id)
-        if not await partition.control.cancel(child_id) and number is not None:
+        if not await self.control.cancel(child_id) and number is not None:
             # It had ended before.
             self._alone.discard(child_id)
             partition.store.open_group().delete(
@@ -207,9 +264,9 @@ class Children:
 
     async def _wake(self, number: int, channel: str) -> None:
         partition = self._partition
-        if partition.runs.live(number) is not None:
+        if self._runs.live(number) is not None:
             return
-        resting = partition.runs.at_rest(number)
+        resting = self._runs.at_rest(number)
         try:
             submission = await partition.ledger.submission(number)
             standing = resting.standing if resting else await partition.ledger.standing(number)
@@ -219,14 +276,14 @@ class Children:
             await self._forget(number, channel)
         elif standing.berth is not None and channel in standing.berth.channels:
             key, place = submission.key, standing.place
-            await partition.eviction.wake(number, key, place, standing.berth.due)
+            await self._eviction.wake(number, key, place, standing.berth.due)
             partition.store.hasten()
 
     async def _forget(self, number: int, channel: str) -> None:
         """A child has ended whose parent has, too: nobody wants to know."""
         partition = self._partition
         group = partition.store.open_group()
-        for signal in await partition.signals.stored(number):
+        for signal in await self._signals.stored(number):
             if signal.channel == channel:
                 group.delete("signals", partition.ledger.sequenced(number, signal.sequence))
         child = await partition.ledger.find(channel.removeprefix(CHILD))
@@ -268,7 +325,7 @@ class Children:
     async def _refuse_cycle(self, run: Run, child_id: str, number: int, key: str) -> None:
         """End a child that would wait for its own parent, if it is the youngest in the circle: who
         came before it could not know."""
-        found = await circle(self._partition, run.number, (key, number))
+        found = await self._cycles.find(run.number, (key, number))
         if found is None:
             return
         # Before, one could not tell whether the child has been counted as waiting.
@@ -276,4 +333,4 @@ class Children:
         keys = " -> ".join([run.key, *(key for key, _ in found)])
         reason = f"children that wait for each other's keys would wait for ever: {keys}"
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=reason)
-        await self._partition.control.fail_at_rest(child_id, failure)
+        await self.control.fail_at_rest(child_id, failure)

@@ -242,6 +242,11 @@ class Registry:
         for versions in self._versions.values():
             yield from versions.values()
 
+    def fingerprint(self, name: str, version: int) -> bytes | None:
+        """Return the fingerprint of a version. None if it is not registered or has no source."""
+        workflow = self.find(name, version)
+        return None if workflow is None else workflow.fingerprint
+
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
         """The highest version of a workflow, which new runs take."""
         if type(wanted) is Workflow and (latest := self._latest.get(wanted.name)) is not None:

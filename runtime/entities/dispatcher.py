@@ -4,7 +4,7 @@ Calls that wait count as pending work. `max_pending` and `max_pending_per_key` l
 with the runs, and backpressure makes their callers wait like the submitters of runs.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
     from keyrun.actors import ActorSystem
-    from keyrun.runtime.queue.backpressure import Backlog
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.services import EvictionOfRun
     from keyrun.runtime.tuning import Tuning
@@ -39,18 +39,15 @@ class Dispatcher:
         entities: Iterable[type],
         *,
         actors: "ActorSystem[str, KeyQueue, None]",
-        backlog: "Backlog",
-        queues: "Mapping[str, KeyQueue]",
-        queue_of: "Callable[[str], KeyQueue]",
+        queues: "KeyQueues",
         eviction: "EvictionOfRun",
         waits: CallWaits,
         answers: AnswerStore,
         tuning: "Tuning",
     ) -> None:
         self._partition = partition
-        self._backlog = backlog
+        self._backlog = queues.backlog
         self._queues = queues
-        self._queue_of = queue_of
         self._eviction = eviction
         self._turn = tuning.calls_per_turn
         self._known: dict[type, tuple[EntityDefinition, float]] = {}
@@ -178,7 +175,7 @@ class Dispatcher:
 
     def _enqueue(self, call: EntityCall) -> None:
         """Put a call into the queue of its key."""
-        queue = call.queue = self._queue_of(call.key)
+        queue = call.queue = self._queues.of(call.key)
         head = queue.head
         if head is not None and is_workflow_code(head):
             self._services.settled(call)
@@ -203,10 +200,12 @@ class Dispatcher:
         turn = 0
         while queue.calls and queue.head is None and not partition.draining:
             if queue.unread:
-                await queue.read_window(queue)
+                await queue.read_window()
                 continue
             call = queue.calls[0]
-            if queue.sleeper is not None or (queue.window and queue.window[0][0] < call.number):
+            if queue.evicted_head is not None or (
+                queue.window and queue.window[0][0] < call.number
+            ):
                 return True
             if queue.paused or partition.stopped:
                 return False
@@ -230,7 +229,7 @@ class Dispatcher:
 
     def look_again(self) -> None:
         """Wake the queues that have calls, because a pause has ended."""
-        for queue in list(self._queues.values()):
+        for queue in list(self._queues):
             if queue.calls:
                 queue.wake()
 
@@ -254,7 +253,7 @@ class Dispatcher:
             self._services.settled(call)
 
     def _abandon_queued(self, *, from_keys: bool) -> None:
-        for queue in list(self._queues.values()):
+        for queue in list(self._queues):
             for call in list(queue.calls or ()):
                 if from_keys or not call.from_key:
                     call.abandon()

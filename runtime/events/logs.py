@@ -5,33 +5,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keyrun.actors.errors import logged
+from keyrun.runtime.logger import logger
 from keyrun.runtime.values import Failure
 
 if TYPE_CHECKING:
     from keyrun.runtime.records.submission import Submission
-
-
-_FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
-
-
-class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose handlers may raise anything. That is no reason to leave what is being done
-    half done."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log as `logging.Logger` does, and drop what a handler raises."""
-        try:
-            # The caller's place in the code, not this one.
-            super().log(level, msg, *args, stacklevel=2, **kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            return
-
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Give each line all fields, None where they do not apply. Formatters rely on them."""
-        kwargs["extra"] = {**_FIELDS, **(kwargs.get("extra") or {})}
-        return msg, kwargs
 
 
 class LoggedRun(Protocol):
@@ -46,9 +24,6 @@ class LoggedStep(Protocol):
 
     step: str
     attempt: int
-
-
-logger = _SafeLogger(logging.getLogger("keyrun.runtime"), {})
 
 
 def title(run_id: str, key: str, workflow: str) -> str:

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyrun.runtime.events.logs import fields, logger, title
+from keyrun.runtime.events.logs import fields, title
 from keyrun.runtime.events.types import Brief, Event, EventKind, RunEvent, WaitEvent, in_full
+from keyrun.runtime.logger import logger
 
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Subscribers

@@ -24,7 +24,7 @@ from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
-from keyrun.runtime.inspect.exported import Records
+from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.journal_entry import COMPENSATION, Entry
 from keyrun.runtime.records.submission import read_failure, write_failure
 from keyrun.runtime.run.branch import Branch
@@ -218,7 +218,7 @@ async def _collect(
     and where it does not."""
     # They stand above the driver, which needs this module.
     from keyrun.runtime.execution.driver import one_pass
-    from keyrun.runtime.inspect.dry_run import Rehearsal
+    from keyrun.runtime.execution.dry_run import Rehearsal
 
     await run.gate()
     ledger = run.partition.ledger

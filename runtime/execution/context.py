@@ -12,7 +12,7 @@ from keyrun.runtime.children import child
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.gather import gather
-from keyrun.runtime.queue.admission import check_key
+from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import identity, what_keeps
@@ -218,10 +218,13 @@ class Context:
     async def checkpoint(self) -> None:
         """Return when all that this run has done is durable. Only workflows with a `checkpoint` of
         their own need it: others wait before every step."""
-        from keyrun.runtime.policies.checkpoint import checkpoint
-
         self.branch.check()
-        await checkpoint(self._run)
+        run = self._run
+        if run.rehearsed:
+            return
+        if run.cadence is not None:
+            run.cadence.reset()
+        await run.partition.store.durable()
 
     def patched(self, name: str) -> bool:
         """Whether a run takes a change of the code: `if ctx.patched("name"):` in front of it.

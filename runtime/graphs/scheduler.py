@@ -48,7 +48,8 @@ class Execution:
         self._run.allowance = Allowance(graph.max_output, graph.max_run_output)
         self._journal = branch.run.journal
         self._branch = branch
-        self._frontier = self._run.frontier = Frontier(
+        self._run.graph = self
+        self._frontier = Frontier(
             graph.plan,
             input_,
             max_concurrency=graph.max_concurrency,
@@ -62,6 +63,16 @@ class Execution:
         self._raised: BaseException | None = None
         self._stopped = False
         self._clean = copy_context()
+
+    def node_counts(self) -> dict[str, int]:
+        """Return the number of nodes in each state."""
+        # Imported for progress only: a run that nobody watches does not need it.
+        from keyrun.runtime.graphs.view import count_states, node_states
+
+        run = self._run
+        ended = run.standing.state.terminal
+        states = node_states(self._frontier, run.current, run.journal, ended=ended)
+        return {str(state): count for state, count in count_states(states.values()).items()}
 
     async def run(self) -> None:
         """Return when no node can run any more; raise what nobody took care of."""

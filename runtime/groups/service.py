@@ -16,7 +16,6 @@ import trio
 
 from keyrun._errors import KeyrunError
 from keyrun.runtime.errors import InputMismatch, InvalidGroup, RunEnded, UnknownRun
-from keyrun.runtime.events.logs import logger
 from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.groups.members import GroupMembers, RunStatuses
 from keyrun.runtime.groups.records import (
@@ -31,6 +30,7 @@ from keyrun.runtime.groups.records import (
     member_run_id,
     read_group,
 )
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission
 from keyrun.runtime.records.tables import sealed

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime.events.logs import logger
+from keyrun.runtime.logger import logger
 
 
 class AsyncioLoop:

@@ -8,12 +8,12 @@ import trio
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.feed import Subscribers
-from keyrun.runtime.events.logs import logger
 from keyrun.runtime.events.transition_log import TransitionLog
 from keyrun.runtime.host.asyncio_loop import AsyncioLoop
 from keyrun.runtime.host.overruns import Overruns
 from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.host.wall_clock import SteadyClock
+from keyrun.runtime.logger import logger
 
 if TYPE_CHECKING:
     from keyrun.runtime.host.step_gates import StepGates

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyrun.runtime.queue.admission import check_key
+from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.storage.record import unseal
 

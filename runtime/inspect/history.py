@@ -12,8 +12,8 @@ from typing import Any, overload
 import attrs
 
 from keyrun.runtime.errors import InvalidHistory
-from keyrun.runtime.inspect.exported import Records, parse, render
 from keyrun.runtime.inspect.history_entries import Happening, Story
+from keyrun.runtime.records.exported import Records, parse, render
 
 __all__ = ["Happening", "History"]
 

@@ -4,7 +4,7 @@ import attrs
 import trio
 
 from keyrun.runtime.inspect.statuses import Reading
-from keyrun.runtime.queue.admission import check_key
+from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.tables import Sleep, at_place
 from keyrun.runtime.values import QuarantineCause, State

@@ -20,7 +20,6 @@ from keyrun.runtime.run.journal import Call, Entry, Journal, Memory
 from keyrun.runtime.values import CompensationProgress, Failure, State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.graphs.view import NodeState
     from keyrun.runtime.run.run import Run
 
 
@@ -254,8 +253,8 @@ def summarize(run: "Run") -> Summary | None:
         return None
     counts = _count(journal, standing.steps_done, (), ended=ended)
     nodes = None
-    if run.frontier is not None:
-        nodes = {str(state): count for state, count in node_counts(run).items()}
+    if run.graph is not None:
+        nodes = run.graph.node_counts()
     return Summary(
         retrying=counts.retrying,
         waiting=counts.waiting,
@@ -273,17 +272,7 @@ def knows_itself(run: "Run") -> bool:
         return False
     if run.workflow.kind != "graph":
         return True
-    return run.frontier is not None and not run.journal.replaying
-
-
-def node_counts(run: "Run") -> "dict[NodeState, int]":
-    """The number of nodes in each state, of a graph's run that knows itself."""
-    from keyrun.runtime.graphs.view import count_states, node_states
-
-    assert run.frontier is not None
-    ended = run.standing.state.terminal
-    states = node_states(run.frontier, run.current, run.journal, ended=ended)
-    return count_states(states.values())
+    return run.graph is not None and not run.journal.replaying
 
 
 def summarized(records: Records) -> Snapshot:

@@ -13,9 +13,9 @@ import trio
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.execution.driver import one_pass
-from keyrun.runtime.inspect.dry_run import Rehearsal
-from keyrun.runtime.inspect.exported import Records
+from keyrun.runtime.execution.dry_run import Rehearsal
 from keyrun.runtime.inspect.history import History
+from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.run.branch import contradicted
 from keyrun.runtime.run.continue_as import input_of

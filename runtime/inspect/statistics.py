@@ -37,7 +37,7 @@ def statistics_of(partition: "Partition") -> RuntimeStatistics:
     return RuntimeStatistics(
         live=len(partition.runs.all_live()),
         keys=len(partition.queues),
-        quarantined_keys=len(partition.crashes.quarantined),
+        quarantined_keys=len(partition.supervisor.quarantined),
         running_steps=partition.slots.total - partition.slots.free,
         waiting_for_slot=partition.slots.waiting,
         backlog=partition.backlog.statistics(),

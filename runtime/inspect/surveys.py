@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from keyrun.runtime.graphs.progress import in_nodes, read_nodes
 from keyrun.runtime.graphs.view import ExecutionGraph, NodeState, count_states, node_states, view
 from keyrun.runtime.inspect.durations import Experiences
 from keyrun.runtime.inspect.execution_graphs import Drawings
-from keyrun.runtime.inspect.exported import Records as Exported
 from keyrun.runtime.inspect.history import History
 from keyrun.runtime.inspect.history_entries import Story
 from keyrun.runtime.inspect.journal_follower import JournalFollower
+from keyrun.runtime.inspect.node_progress import in_nodes, read_nodes
 from keyrun.runtime.inspect.progress import (
     Progress,
     Report,
@@ -24,7 +23,6 @@ from keyrun.runtime.inspect.progress import (
     assess,
     knows_itself,
     live,
-    node_counts,
     read_report,
     stored,
     summarized,
@@ -32,6 +30,7 @@ from keyrun.runtime.inspect.progress import (
 from keyrun.runtime.inspect.statuses import Reading
 from keyrun.runtime.inspect.stored_run import StoredRun, last_entry
 from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.exported import Records as Exported
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import Standing
 from keyrun.storage import StoreError
@@ -146,7 +145,7 @@ class Look:
         if run is None or not knows_itself(run):
             return await self._from_records()
         known = live(run)
-        nodes = None if run.frontier is None else node_counts(run)
+        nodes = None if run.graph is None else read_nodes(run.graph.node_counts())
         # Nothing is shown before it is durable.
         await self._ledger.store.durable()
         report = read_report(await self._ledger.get("reports", run.record))

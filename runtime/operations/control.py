@@ -1,5 +1,6 @@
 """Control from outside: cancel, pause, resume. Requests are durable before they are answered."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,6 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
-from keyrun.runtime.recovery.corruption import set_aside
 from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.run.loading import recall
 from keyrun.runtime.run.location import Location
@@ -20,7 +20,10 @@ from keyrun.runtime.waiting.run_end import wait_for_end
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+    from keyrun.runtime.waiting.eviction import Evictor
     from keyrun.storage.group import Group
 
 
@@ -38,8 +41,21 @@ def _location(run: Run) -> Location:
 class Control:
     """Changes how runs go on."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        queues: "KeyQueues",
+        eviction: "Evictor",
+        *,
+        entities_may_run: Callable[[], None],
+    ) -> None:
+        """`entities_may_run` is called when everything was paused or resumed."""
         self._partition = partition
+        self._runs = runs
+        self._queues = queues
+        self._eviction = eviction
+        self._entities_may_run = entities_may_run
 
     async def cancel(self, run_id: str) -> bool:
         """See `Runtime.cancel`."""
@@ -61,17 +77,17 @@ class Control:
         run.standing.cancel_requested = True
         # Nobody knows what the code of a quarantined run would compensate.
         undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
-        live = partition.runs.live(run.number) is not None
+        live = self._runs.live(run.number) is not None
         if not live and undoes:
             await self._cancel_when_driven(run)
             return True
         if not live:
-            partition.queue(run.key).remove(run.number)
-            partition.runs.end_waking(run.number)
+            self._queues.of(run.key).remove(run.number)
+            self._runs.end_waking(run.number)
             settle(run, State.CANCELLED)
             # It may have been the first, and evicted: the next begins when its end is durable.
             run.queue.group = run.staged
-            partition.runs.move(run, _location(run))
+            self._runs.move(run, _location(run))
             run.queue.wake()
             await run.gate()
             return True
@@ -81,27 +97,26 @@ class Control:
         settled_soon = not run.current and not undoes
         if run.standing.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
-            partition.queue(run.key).dismiss(run)
+            self._queues.of(run.key).dismiss(run)
         elif not run.shielded and not run.undoing:
             run.unwind(Unwind.CANCEL)
         run.resume()
         await partition.store.durable(run.staged)
-        if settled_soon and partition.runs.find(run.number) is run:
-            await wait_for_end(partition.runs, run.number)
+        if settled_soon and self._runs.find(run.number) is run:
+            await wait_for_end(self._runs, run.number)
         return True
 
     async def fail_at_rest(self, run_id: str, failure: Failure) -> None:
         """End a run that nobody drives as failed; if somebody does, leave it alone."""
-        partition = self._partition
         run = await self._find(run_id)
         if run is None:
             return
-        if run.standing.state.terminal or partition.runs.live(run.number):
+        if run.standing.state.terminal or self._runs.live(run.number):
             self._unchanged(run)
             return
-        partition.queue(run.key).remove(run.number)
+        self._queues.of(run.key).remove(run.number)
         settle(run, State.FAILED, failure=failure)
-        partition.runs.move(run, _location(run))
+        self._runs.move(run, _location(run))
         run.queue.wake()
         await run.gate()
 
@@ -110,8 +125,8 @@ class Control:
         partition, berth = self._partition, run.standing.berth
         if berth is not None:
             # In one commit with the request: it may have nothing else to wake it.
-            await partition.eviction.wake(run.number, run.key, run.standing.place, berth.due)
-            if partition.runs.live(run.number) is not None:
+            await self._eviction.wake(run.number, run.key, run.standing.place, berth.due)
+            if self._runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
         run.write(Entry.NOTE, "", "cancel_requested")
@@ -121,36 +136,36 @@ class Control:
         self._tell(EventKind.RUN_CANCELLING, run, group)
         self._keep_at_rest(run, group)
         await partition.store.durable(group)
-        partition.queue(run.key).wake()
+        self._queues.of(run.key).wake()
         await self._wake(run)
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """A run that nobody drives was changed: the store does not show it before its commit."""
-        self._partition.queue(run.key).forget_submission(run.number)
-        self._partition.runs.keep_until_durable(run, group, _location(run))
+        self._queues.of(run.key).forget_submission(run.number)
+        self._runs.keep_until_durable(run, group, _location(run))
 
     async def _find(self, run_id: str) -> Run | None:
         """A run to be changed, as it is in memory, or taken from the store."""
         partition = self._partition
         partition.check_open()
-        number = await partition.runs.number_of(run_id)
+        number = await self._runs.number_of(run_id)
         if number is None:
             return None
         stored = None
-        if partition.runs.find(number) is None:
+        if self._runs.find(number) is None:
             try:
                 stored = await self._at_rest(number)
             except StoreCorrupt as error:
-                await set_aside(partition, number, error)
+                await self._queues.set_aside(number, error)
                 with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
                     stored = await self._at_rest(number)
-            if partition.runs.changing(number) is not None:
+            if self._runs.changing(number) is not None:
                 # Another operation began while this one waited.
                 return await self._find(run_id)
-        run = partition.runs.find(number) or stored
-        if run is not None and partition.runs.live(number) is None:
+        run = self._runs.find(number) or stored
+        if run is not None and self._runs.live(number) is None:
             # Its line may have been forgotten and made again meanwhile.
-            run.queue = partition.queue(run.key)
+            run.queue = self._queues.of(run.key)
         return run
 
     async def _at_rest(self, number: int) -> Run | None:
@@ -158,7 +173,7 @@ class Control:
         submission = await partition.ledger.submission(number)
         if submission is None:
             return None
-        if submission.delay and partition.runs.delayed(number) is None:
+        if submission.delay and self._runs.delayed(number) is None:
             # Its place may be staged only.
             await partition.store.durable()
             if await partition.ledger.submission(number) is None:
@@ -169,10 +184,10 @@ class Control:
         elif standing.state.terminal:
             return None
         workflow = partition.registry.find(submission.workflow, submission.version)
-        run = Run(partition, partition.queue(submission.key), submission, standing, workflow)
+        run = Run(partition, self._queues.of(submission.key), submission, standing, workflow)
         # What was set aside has no place, and is not counted; nor is what sleeps.
         aside = standing.place is None and standing.state is State.QUARANTINED
-        sleeps = await partition.eviction.sleeps(number, submission.key, standing.place)
+        sleeps = await self._eviction.sleeps(number, submission.key, standing.place)
         run.pending = not aside and not sleeps
         if aside:
             run.counted = UNCOUNTED
@@ -194,12 +209,12 @@ class Control:
             return False
         if run.standing.state.terminal or run.standing.paused == paused:
             return self._unchanged(run)
-        live = partition.runs.live(run.number) is not None
+        live = self._runs.live(run.number) is not None
         if not paused and run.standing.berth is not None and not live:
             # In one commit with the request: what sleeps and is not paused any more may have
             # nothing else to wake it. If it is awake first, it is held as before.
             berth, place = run.standing.berth, run.standing.place
-            await partition.eviction.wake(run.number, run.key, place, berth.due)
+            await self._eviction.wake(run.number, run.key, place, berth.due)
             run = await self._find(run_id)
             if run is None:
                 return False
@@ -211,13 +226,13 @@ class Control:
         self._tell(_PAUSES[paused], run, run.staged)
         group = run.staged
         assert group is not None
-        if partition.runs.live(run.number) is None:
+        if self._runs.live(run.number) is None:
             self._keep_at_rest(run, group)
         await partition.store.durable(group)
         # The key's actor may have loaded the run during the commit, as another object.
-        live_now = partition.runs.live(run.number)
+        live_now = self._runs.live(run.number)
         if live_now is None:
-            run.queue = partition.queue(run.key)
+            run.queue = self._queues.of(run.key)
         self._resume(live_now or run)
         if not paused:
             await self._wake(run)
@@ -226,7 +241,7 @@ class Control:
     def _unchanged(self, run: Run) -> bool:
         """Answer that there is nothing to change. A key queue that was made to find that out is
         dropped when its actor finds nothing to do."""
-        queue = self._partition.queues.get(run.key)
+        queue = self._queues.get(run.key)
         if queue is not None:
             queue.wake()
         return False
@@ -236,15 +251,13 @@ class Control:
         nor leave memory where its key was."""
         run.resume()
         if run.waits and run.parked == len(run.waits) and not run.held:
-            self._partition.eviction.consider(run)
+            self._eviction.consider(run)
 
     async def _wake(self, run: Run) -> None:
         """Have a run driven that may sleep."""
         berth, partition = run.standing.berth, self._partition
         if berth is not None:
-            woken = await partition.eviction.wake(
-                run.number, run.key, run.standing.place, berth.due
-            )
+            woken = await self._eviction.wake(run.number, run.key, run.standing.place, berth.due)
             await partition.store.durable(woken)
 
     def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:
@@ -263,21 +276,21 @@ class Control:
         else:
             group.delete("held", record)
         if key:
-            partition.queue(key).paused = paused
+            self._queues.of(key).paused = paused
         else:
             partition.paused = paused
             partition.stopped = paused or partition.draining
         if partition.feed is not None:
-            for run in partition.runs.all_live():
+            for run in self._runs.all_live():
                 if not key or run.key == key:
                     self._tell(_PAUSES[paused], run, group)
         await partition.store.durable(group)
-        for run in partition.runs.all_live():
+        for run in self._runs.all_live():
             if not key or run.key == key:
                 self._resume(run)
         if key:
             # It is dropped if there is nothing in it.
-            partition.queue(key).wake()
+            self._queues.of(key).wake()
         else:
-            partition.concurrency_gate.fill()
-            partition.dispatcher.look_again()
+            self._queues.gate.fill()
+            self._entities_may_run()

@@ -6,13 +6,13 @@ committed in their order all the same, so what is lost is always the last of the
 signals, children and at-most-once steps still wait for all that came before.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run.run import Run
+    from keyrun.storage.group import Group
 
 
 @attrs.frozen
@@ -48,6 +48,12 @@ class Manual:
 Checkpoint = EverySteps | EverySeconds | Manual
 
 
+class CheckpointedRun(Protocol):
+    """A run with a checkpoint policy."""
+
+    staged: "Group | None"
+
+
 class Cadence:
     """Where a run is between two waits."""
 
@@ -58,7 +64,7 @@ class Cadence:
         self._steps = 0
         self._since = trio.current_time()
 
-    def step_done(self, run: "Run") -> None:
+    def step_done(self, run: CheckpointedRun) -> None:
         """The outcome of a step is staged: have the next step wait for it only if that is due."""
         self._steps += 1
         match self._checkpoint:
@@ -77,12 +83,3 @@ class Cadence:
         """All that was done is, or is about to be, waited for."""
         self._steps = 0
         self._since = trio.current_time()
-
-
-async def checkpoint(run: "Run") -> None:
-    """Return when all that the run has done is durable."""
-    if run.rehearsed:
-        return
-    if run.cadence is not None:
-        run.cadence.reset()
-    await run.partition.store.durable()

@@ -5,7 +5,6 @@ run; a different one under the id is refused. Submits share commits, and a dupli
 still being committed waits for the same commit.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,87 +12,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 
 from keyrun.runtime.definitions.workflow import Workflow
-from keyrun.runtime.errors import InputMismatch, InvalidKey, InvalidRunId, ReservedHeader
+from keyrun.runtime.errors import InputMismatch
 from keyrun.runtime.events import emitter
 from keyrun.runtime.limits import Limits, ResolvedLimits
+from keyrun.runtime.records.checks import check_headers, check_key, check_run_id, check_tags
 from keyrun.runtime.records.ids import RunIds
 from keyrun.runtime.records.submission import SALVAGED, Submission
-from keyrun.runtime.records.tables import MAX_KEY, placed, sealed
-from keyrun.runtime.texts import brief, check_text
+from keyrun.runtime.records.tables import placed, sealed
+from keyrun.runtime.texts import brief
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.native import pack
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.delays import Delays
+    from keyrun.runtime.queue.instance_limits import Instances
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.storage.group import Group
-
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-
-MAX_HEADERS = 64 * 1024
-"""Bytes that the headers of a run may have, encoded."""
-
-
-def check_key(key: object) -> str:
-    """`key` if it can be an ordering key."""
-    if not isinstance(key, str):
-        raise InvalidKey(f"key must be a string, got {brief(key)}")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidKey(f"key must be valid Unicode, got {brief(key)}") from None
-    if not 0 < size <= MAX_KEY:
-        raise InvalidKey(f"key must have 1 to {MAX_KEY} bytes as UTF-8, got {size}", key=key)
-    return key
-
-
-def check_run_id(run_id: object) -> str:
-    """`run_id` if it can be one."""
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-        raise InvalidRunId(
-            f"run_id must be 1 to 128 of A-Z, a-z, 0-9, '_' and '-', got {brief(run_id)}"
-        )
-    return run_id
-
-
-def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `headers` if they may be carried along."""
-    taken: dict[str, str] = {}
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must map strings to strings, got {brief(headers)}")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(
-                f"headers must map strings to strings, got {brief(name)}: {brief(value)}"
-            )
-        if name.startswith("keyrun."):
-            raise ReservedHeader(
-                f"header names starting with 'keyrun.' are reserved: {brief(name)}"
-            )
-        name = check_text(name, "the name of a header")
-        taken[name] = check_text(value, f"the header {brief(name)}")
-    size = len(pack(taken))
-    if size > MAX_HEADERS:
-        largest = max(taken, key=lambda name: len(name.encode()) + len(taken[name].encode()))
-        raise ValueError(
-            f"the headers of a run may have {MAX_HEADERS:,} bytes, got {size:,}; the largest is "
-            f"{brief(largest)} with {len(taken[largest].encode()):,} bytes: put it into the input, "
-            "or store it elsewhere and pass a reference"
-        )
-    return taken
-
-
-def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """`tags` as a tuple of strings."""
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise TypeError(f"tags must be several strings, such as a tuple of them, got {brief(tags)}")
-    taken = tuple(tags)
-    for tag in taken:
-        if not isinstance(tag, str) or not tag:
-            raise TypeError(f"tags must be non-empty strings, got {brief(tag)}")
-    return tuple(check_text(tag, "a tag") for tag in taken)
 
 
 class Admitted(NamedTuple):
@@ -106,8 +43,17 @@ class Admitted(NamedTuple):
 class Admission:
     """Takes runs in."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        queues: "KeyQueues",
+        delays: "Delays",
+        instances: "Instances | None",
+    ) -> None:
         self._partition = partition
+        self._queues = queues
+        self._delays = delays
+        self._instances = instances
         self._ids = RunIds()
         self._resolved: dict[Workflow[Any, Any], ResolvedLimits] = {}
         self._committing: dict[str, tuple[Submission, Group]] = {}
@@ -234,17 +180,17 @@ class Admission:
             tables["ids"][name] = sealed("ids", name, number)
             self._committing[submission.run_id] = (submission, group)
             group.when_durable(self._committed, submission.run_id)
-        partition.enter(submission.key)
+        self._queues.enter(submission.key)
         partition.unfinished.admitted(submission)
         if submission.delay:
-            partition.delays.stage(group, submission)
+            self._delays.stage(group, submission)
         else:
-            queue = partition.queues.get(submission.key)
+            queue = self._queues.get(submission.key)
             place = queue.place(number) if queue else ledger.place(submission.key, number)
             tables["queue"][place] = seal("queue", place, placed(submission))
-            group.when_durable(partition.admitted, submission)
-        if partition.instances is not None:
-            partition.instances.submitted(group, submission)
+            group.when_durable(self._queues.admitted, submission)
+        if self._instances is not None:
+            self._instances.submitted(group, submission)
         if partition.feed is not None:
             emitter.submitted(partition.feed, group, submission)
         return group

@@ -3,7 +3,6 @@
 A run has started when its first step has a slot, or when it waits for something else than that.
 """
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -14,9 +13,8 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.policies.saturation import Saturation
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Feed
-    from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.queue.key_queues import KeyQueues
 
 
 @attrs.frozen(kw_only=True)
@@ -56,21 +54,16 @@ class Backlog:
 
     def __init__(
         self,
-        queues: "dict[str, KeyQueue]",
-        concurrency_gate: "ConcurrencyGate",
-        asleep: "Mapping[str, tuple[int, int]]",
-        most: int,
-        most_per_key: int,
-        timeout: float,
-        feed: "Callable[[], Feed | None]",
+        queues: "KeyQueues",
+        *,
+        max_pending: int,
+        max_pending_per_key: int,
+        backpressure_timeout: float,
     ) -> None:
-        self._lines = queues
-        self._entrance = concurrency_gate
-        self._asleep = asleep
-        self._most = most
-        self._most_per_key = most_per_key
-        self._timeout = timeout
-        self._feed = feed
+        self._queues = queues
+        self._most = max_pending
+        self._most_per_key = max_pending_per_key
+        self._timeout = backpressure_timeout
         self.pending = 0
         self._counted_to = b""
         self._early: set[bytes] = set()
@@ -80,22 +73,16 @@ class Backlog:
         self._saturation: Saturation[PendingWork] = Saturation(self._tell)
         self._refused = 0
 
-    def _pending_of(self, key: str) -> int:
-        queue = self._lines.get(key)
-        if queue is not None:
-            return queue.pending
-        return self._entrance.dormant.get(key, 0) or self._asleep.get(key, (0, 0))[1]
-
     def full(self, key: str) -> bool:
-        """Whether one more run of this key would be too much."""
+        """Return whether one more run of this key would be too much."""
         if self.pending >= self._most:
             return True
-        queue = self._lines.get(key)
+        queue = self._queues.get(key)
         if queue is not None:
             return queue.pending >= self._most_per_key
-        if not self._asleep and not self._entrance.dormant:
+        if not self._queues.any_named:
             return False
-        return self._pending_of(key) >= self._most_per_key
+        return self._queues.pending_of(key) >= self._most_per_key
 
     def enter(self, queue: "KeyQueue") -> None:
         """One more run waits to be started."""
@@ -141,7 +128,7 @@ class Backlog:
     def refuse(self, key: str) -> Backpressure:
         """What somebody gets who cannot wait, or has waited long enough."""
         self._refused += 1
-        pending = self._pending_of(key)
+        pending = self._queues.pending_of(key)
         if pending >= self._most_per_key:
             what = f"{pending} runs of the key {key!r} wait to be started"
         else:
@@ -167,7 +154,7 @@ class Backlog:
                 self._call_next()
 
     def _tell(self, submission: PendingWork, waited: float, over: float | None) -> None:
-        feed = self._feed()
+        feed = self._queues.partition.feed
         if feed is not None:
             emitter.backpressure(
                 feed, submission.about, depth=self.pending, waited=waited, duration=over

@@ -1,8 +1,8 @@
-"""The entrance: keys whose first run waits to be started, and how many of them may be under way.
+"""The concurrency gate: limits how many keys are under way whose first run has not begun.
 
-A key that is served has a task and its run in memory, which costs kilobytes; so only somewhat
-more keys than there are slots are let in. The others stand here by name, those of a high priority
-first as for slots. A long queue is of names only: what there is to run is in the store.
+The actor of a key has a task and a run in memory, which costs kilobytes. So the gate lets in only
+somewhat more keys than there are slots. The others wait here, those with a high priority first, as
+for slots. If many keys wait, only their names are in memory.
 """
 
 from collections import deque
@@ -14,25 +14,23 @@ from keyrun.runtime.host.slots import TURNS
 from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.tuning import Tuning
 
-SLACK = 64
-"""Keys that may be under way beyond the number of slots, so that no slot waits for its run."""
-
-PATIENCE, MOST_PATIENCE = 1.0, 60.0
-"""Seconds after which somebody looks whether those under way are stuck, at first and later."""
-
-AT_HAND = 10_000
-"""Keys in the queue that are kept in memory with what they have to run."""
+LOOK_AFTER, MOST_LOOK_AFTER = 1.0, 60.0
+"""Seconds after which the gate looks whether the keys under way are stuck, at first and later."""
 
 
 class ConcurrencyGate:
     """Lets keys in, in order."""
 
-    def __init__(self, partition: "Partition", slots: int) -> None:
+    def __init__(self, partition: "PartitionState", queues: "KeyQueues", tuning: "Tuning") -> None:
         self._partition = partition
-        self._most = slots + SLACK
+        self._key_queues = queues
+        self._at_hand = tuning.gate_window
+        self._most = partition.slots.total + tuning.gate_slack
         self._queues: dict[Priority, deque[str]] = {priority: deque() for priority in Priority}
         self._turn = 0
         self._crowded = trio.Event()
@@ -41,8 +39,6 @@ class ConcurrencyGate:
         self.queued = 0
         self.under_way = 0
         """Keys that were let in and whose first run has not begun."""
-        self.dormant: dict[str, int] = {}
-        """Keys that are known by name only, and how many of their runs wait to be started."""
 
     @property
     def room(self) -> int:
@@ -57,19 +53,19 @@ class ConcurrencyGate:
     async def run(self) -> None:
         """See to it that those who are under way and wait for something else than a slot, in
         branches of theirs, keep nobody out for long: they may wait for who is not let in."""
-        slots, patience = self._partition.slots, PATIENCE
+        slots, look_after = self._partition.slots, LOOK_AFTER
         while True:
             if not self.queued or self._partition.paused:
                 self._crowded = trio.Event()
                 await self._crowded.wait()
-                patience = PATIENCE
-            await trio.sleep(patience)
+                look_after = LOOK_AFTER
+            await trio.sleep(look_after)
             idle = self.queued and slots.free and not slots.waiting
             self._stuck = self.under_way if idle else 0
             if idle:
                 self.fill()
             else:
-                patience = min(2 * patience, MOST_PATIENCE)
+                look_after = min(2 * look_after, MOST_LOOK_AFTER)
 
     def enqueue(self, queue: "KeyQueue", priority: Priority) -> None:
         """Put a line at the end of the queue, to be let in when its turn comes."""
@@ -77,22 +73,23 @@ class ConcurrencyGate:
         self._queues[priority].append(queue.key)
         self.queued += 1
         self._crowded.set()
-        if self.queued > AT_HAND and queue.forget():
-            self.dormant[queue.key] = queue.pending
-            del self._partition.queues[queue.key]
+        if self.queued > self._at_hand and queue.unload():
+            self._key_queues.keep_name_at_gate(queue.key, queue.pending)
 
     def find(self, key: str, priority: Priority) -> bool:
-        """One more run of this key was found in the store. Says whether it is one that is known by
-        name only; there may be a million of them."""
-        if key in self._partition.queues or (key not in self.dormant and self.queued <= AT_HAND):
+        """Count one more run of a key that was found in the store, if only the name of the key is
+        kept: there may be a million of them. Return whether it was counted."""
+        queues = self._key_queues
+        if queues.get(key) is not None:
             return False
-        if key not in self.dormant:
-            self.dormant[key] = 0
+        if not queues.is_at_gate(key):
+            if self.queued <= self._at_hand:
+                return False
+            queues.keep_name_at_gate(key, 0)
             self._queues[priority].append(key)
             self.queued += 1
             self._crowded.set()
-        self.dormant[key] += 1
-        self._partition.backlog.pending += 1
+        queues.enter(key)
         return True
 
     def leave(self) -> None:
@@ -111,7 +108,7 @@ class ConcurrencyGate:
                 continue
             key = waiting.popleft()
             self.queued -= 1
-            queue = self._partition.queue(key)
+            queue = self._key_queues.of(key)
             if queue.queued:
                 queue.queued = False
                 queue.wake()

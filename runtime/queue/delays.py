@@ -14,21 +14,24 @@ import trio
 from keyrun.runtime.host.due_loop import DueLoop
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.records.tables import placed, sealed
-from keyrun.runtime.recovery.corruption import set_aside
 from keyrun.runtime.waiting.timers import LOOK
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
     from keyrun.storage.group import Group
 
 
 class Delays:
     """Knows which delayed runs are due when."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(self, partition: "PartitionState", runs: "RunTable", queues: "KeyQueues") -> None:
         self._partition = partition
+        self._runs = runs
+        self._queues = queues
         self._heap: list[tuple[float, int]] = []
         """When each run is due, and its number."""
         self._loop = DueLoop(self._place_due)
@@ -43,7 +46,7 @@ class Delays:
 
     def remove(self, group: "Group", submission: Submission) -> None:
         """A run will never get a place."""
-        self._partition.runs.end_delay(submission.number)
+        self._runs.end_delay(submission.number)
         group.delete("delayed", self._record(submission))
 
     def _record(self, submission: Submission) -> bytes:
@@ -51,7 +54,7 @@ class Delays:
         return self._partition.ledger.timed(due, submission.number)
 
     def _admit(self, submission: Submission, due: float) -> None:
-        self._partition.runs.begin_delay(submission)
+        self._runs.begin_delay(submission)
         heappush(self._heap, (due, submission.number))
         self._loop.wake()
 
@@ -66,10 +69,10 @@ class Delays:
             try:
                 submission = await ledger.submission(number)
             except StoreCorrupt as error:
-                await set_aside(self._partition, number, error)
+                await self._queues.set_aside(number, error)
                 continue
             if submission is not None:
-                self._partition.enter(submission.key)
+                self._queues.enter(submission.key)
                 # It was at least as late when the run was submitted, whatever the clock says today.
                 steady.at_least(due - submission.delay)
                 self._admit(submission, due)
@@ -88,23 +91,26 @@ class Delays:
                 self._partition.keep_time_if_set_back()
                 return trio.current_time() + min(rest, max(LOOK, rest / 100))
             number = heappop(self._heap)[1]
-            if self._partition.runs.delayed(number) is not None:
+            if self._runs.delayed(number) is not None:
                 try:
                     standing = await self._standing(number)
                 except StoreCorrupt as error:
-                    await set_aside(self._partition, number, error)
+                    await self._queues.set_aside(number, error)
                     continue
-                submission = self._partition.runs.end_delay(number)
+                submission = self._runs.end_delay(number)
                 if submission is not None:
                     self._place(submission, standing)
         return inf
 
     async def _standing(self, number: int) -> Standing:
         """How the run stands: somebody may have paused it."""
-        resting = self._partition.runs.at_rest(number)
+        resting = self._runs.at_rest(number)
         if resting is not None:
             return resting.standing
         return await self._partition.ledger.standing(number) or Standing()
+
+    def _admit_placed(self, key: str, place: int, number: int) -> None:
+        self._queues.of(key).admit_stored(place, number)
 
     def _place(self, submission: Submission, standing: Standing) -> None:
         partition, ledger = self._partition, self._partition.ledger
@@ -117,5 +123,5 @@ class Delays:
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         status = ledger.number(number)
         group.put("status", status, sealed("status", status, *standing.fields()))
-        group.when_durable(lambda: partition.queue(submission.key).admit_stored(place, number))
+        group.when_durable(self._admit_placed, submission.key, place, number)
         partition.store.hasten()

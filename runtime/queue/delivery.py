@@ -4,12 +4,11 @@ Rules:
 
 - The hook is called for the ends of one key in their order, one at a time. If a call fails, the
   ends behind it wait, and the call is repeated with backoff.
-- Keys do not wait for each other, except that at most `AT_ONCE` calls run at once. At most
-  `AGAIN_AT_ONCE` of them are repeated calls, so that a hook that fails for some keys does not hold
-  up the others.
-- Memory does not grow with the outbox. It holds the keys that are being delivered, up to `WINDOW`
-  keys that are ready, and up to `MAX_BACKING_OFF` keys in backoff. A pass over the keys in the
-  store finds the others.
+- Keys do not wait for each other, except that at most `hook_calls` calls run at once. At most half
+  of them are repeated calls, so that a hook that fails for some keys does not hold up the others.
+- Memory does not grow with the outbox. It holds the keys that are being delivered, up to
+  `hook_window` keys that are ready, and up to `hook_backoffs` keys in backoff. A pass over the keys
+  in the store finds the others.
 """
 
 import logging
@@ -28,17 +27,12 @@ from keyrun.runtime.queue.hook import FailedCall, TerminalHook
 from keyrun.runtime.queue.outbox import Entry, Outbox, StoredOutcome
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.texts import named
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.values import RunOutcome
 
 BACKOFF = Retry.exponential(base=0.5, max_delay=60.0)
 PASS_INTERVAL = 60.0
 """Seconds between two passes that look for keys in backoff which memory has no room for."""
-AT_ONCE = 16
-"""Calls that may run at once."""
-AGAIN_AT_ONCE = AT_ONCE // 2
-"""Calls among them that may be repeated calls."""
-WINDOW = 256
-MAX_BACKING_OFF = 10_000
 
 
 class KeyDelivery:
@@ -81,7 +75,12 @@ class Delivery:
         namespace: bytes,
         decode_result: Callable[[str, int, bytes], Any],
         fail: Callable[[Exception], None],
+        tuning: Tuning,
     ) -> None:
+        self._at_once = tuning.hook_calls
+        self._again_at_once = max(1, tuning.hook_calls // 2)
+        self._window = tuning.hook_window
+        self._max_backing_off = tuning.hook_backoffs
         self._outbox = outbox
         self._hook = hook
         self._namespace = namespace
@@ -116,7 +115,7 @@ class Delivery:
         """Deliver an end of `key` that has become durable."""
         known = self._keys.get(key)
         if known is None:
-            if len(self._ready) < WINDOW // 2:
+            if len(self._ready) < self._window // 2:
                 self._make_ready(key)
             else:
                 # The other half is for keys from the store, so that new ends do not starve them.
@@ -151,12 +150,12 @@ class Delivery:
         now = trio.current_time()
         while self._backing_off and self._backing_off[0][0] <= now:
             self._again.append(heappop(self._backing_off)[2])
-        if len(self._ready) <= WINDOW // 2:
+        if len(self._ready) <= self._window // 2:
             await self._read_keys()
         if self._all_tried():
             self._tried.set()
-        again = min(len(self._again), AGAIN_AT_ONCE - self._repeated_calls)
-        free = AT_ONCE - self._first_calls - self._repeated_calls
+        again = min(len(self._again), self._again_at_once - self._repeated_calls)
+        free = self._at_once - self._first_calls - self._repeated_calls
         for _ in range(min(len(self._ready) + again, free)):
             following = self._take()
             assert following is not None
@@ -177,7 +176,7 @@ class Delivery:
             self._missed = self._dropped = False
             self._next_pass = trio.current_time() + PASS_INTERVAL
         looked_at = 0
-        while len(self._ready) < WINDOW:
+        while len(self._ready) < self._window:
             found = await self._outbox.next_key(self._cursor)
             if found is None:
                 self._cursor = None
@@ -188,7 +187,7 @@ class Delivery:
             if key not in self._keys:
                 self._make_ready(key)
             looked_at += 1
-            if looked_at % WINDOW == 0:
+            if looked_at % self._window == 0:
                 await trio.lowlevel.checkpoint()
 
     def _make_ready(self, key: str) -> None:
@@ -197,7 +196,7 @@ class Delivery:
 
     def _take(self) -> KeyDelivery | None:
         """The key to deliver next, counted as a call that runs."""
-        if self._again and self._repeated_calls < AGAIN_AT_ONCE:
+        if self._again and self._repeated_calls < self._again_at_once:
             self._repeated_calls += 1
             return self._again.popleft()
         if self._ready:
@@ -217,7 +216,7 @@ class Delivery:
                         self._repeated_calls -= 1
                     else:
                         self._first_calls -= 1
-                if len(self._ready) <= WINDOW // 2:
+                if len(self._ready) <= self._window // 2:
                     if self._missed or self._cursor is not None:
                         self._loop.wake()
                     elif self._all_tried():
@@ -291,7 +290,7 @@ class Delivery:
             workflow=workflow,
             error=failed.error,
         )
-        if len(self._backing_off) >= MAX_BACKING_OFF and not known.removing:
+        if len(self._backing_off) >= self._max_backing_off and not known.removing:
             del self._keys[key]
             self._dropped = True
         else:

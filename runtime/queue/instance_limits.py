@@ -12,8 +12,8 @@ from keyrun.runtime.records.tables import NUMBER, sealed
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
-    from keyrun.runtime.partition import Partition
     from keyrun.runtime.records.submission import Submission
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.run.services import KeyQueueOfRun
     from keyrun.storage.group import Group
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Instances:
     """The runs that are in, by workflow, and the lines that wait."""
 
-    def __init__(self, partition: "Partition", workflows: "Iterable[Workflow[Any, Any]]") -> None:
+    def __init__(
+        self, partition: "PartitionState", workflows: "Iterable[Workflow[Any, Any]]"
+    ) -> None:
         self._partition = partition
         self._most: dict[str, int] = {}
         self._rejects: set[str] = set()

@@ -1,4 +1,6 @@
-"""Serving: the actor of a key, which drives the runs of the key's line one after the other."""
+"""The actor of a key: drives the runs of the key's queue one after the other."""
+
+from typing import TYPE_CHECKING, Protocol
 
 from keyrun.actors import Actor
 from keyrun.runtime.execution.driver import drive
@@ -6,51 +8,74 @@ from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.user_errors import is_user_error
 from keyrun.runtime.values import State
 
-_QUARANTINED = State.QUARANTINED  # to look it up takes as long as a call
+if TYPE_CHECKING:
+    from keyrun.runtime.queue.key_queues import KeyQueues
+
+_QUARANTINED = State.QUARANTINED  # looking it up takes as long as a call
 
 
-class KeyActor(Actor["KeyQueue", None]):
-    """The actor of a key: it drives the runs of the key's line, one after the other."""
+class EntityCalls(Protocol):
+    """Serves the calls of entities."""
 
-    __slots__ = ()
+    async def serve(self, queue: KeyQueue) -> bool | None:
+        """Serve the calls of a key. Return False if the key has to wait, and None if its actor
+        has to look again later."""
+
+
+class Crashes(Protocol):
+    """Decides what happens after an internal error."""
+
+    async def crashed(self, queue: KeyQueue, error: BaseException) -> bool:
+        """Put a key in order after `error`. Return whether its actor restarts."""
+
+
+class KeyActor(Actor[KeyQueue, None]):
+    """The actor of a key."""
+
+    __slots__ = ("_calls", "_crashes", "_queues")
+
+    def __init__(self, queues: "KeyQueues", calls: EntityCalls, crashes: Crashes) -> None:
+        self._queues = queues
+        self._calls = calls
+        self._crashes = crashes
 
     async def receive(self, queue: KeyQueue) -> None:
-        """Go on until there is no run, or the first is held."""
+        """Drive runs until there is none, or until the first one is held."""
         partition = queue.partition
         again = crashed = False
         try:
             while not partition.draining:
                 if queue.calls:
-                    served = await partition.dispatcher.serve(queue)
+                    served = await self._calls.serve(queue)
                     if not served:
                         again = served is None
                         return
                     if queue.idle:
-                        partition.forget_line(queue)
+                        self._queues.drop(queue)
                         return
-                run = queue.head or queue.fresh() or await queue.next()
+                run = queue.head or queue.take_fresh() or await queue.load_next()
                 if run is None:
-                    if queue.calls and queue.sleeper is None:
+                    if queue.calls and queue.evicted_head is None:
                         continue
-                    partition.forget_line(queue)
+                    self._queues.drop(queue)
                     return
                 if queue.recovered:
-                    queue.tell_recovered(run)
+                    queue.emit_recovered(run)
                 if run.standing.state is _QUARANTINED:
                     return
                 if queue.entering:
-                    # Until it asks for a step: what else it waits for must keep nobody out.
+                    # Until it asks for a step: anything else it waits for must block no other key.
                     partition.suspension.callback = queue.entered
                 ended = await drive(run)
                 partition.suspension.callback = None
                 if run.spent:
-                    partition.actors.renew_scope()
+                    partition.renew_scope()
                 if ended is False:
                     return
                 if ended:
-                    queue.leave(run)
+                    queue.remove_head(run)
                     if queue.idle and not (run.spent or partition.draining):
-                        partition.forget_line(queue)
+                        self._queues.drop(queue)
                         return
                 if run.spent:
                     again = True
@@ -58,14 +83,14 @@ class KeyActor(Actor["KeyQueue", None]):
         except BaseException as error:
             if not is_user_error(error):
                 raise
-            crashed = await partition.crashes.crashed(queue, error)
+            crashed = await self._crashes.crashed(queue, error)
             if crashed and isinstance(error, Exception):
                 raise
             if crashed:
                 # Supervision would take some of these for the end of the runtime.
-                raise RuntimeError("serving a key failed") from error
+                raise RuntimeError("the actor of a key crashed") from error
         finally:
-            # After a crash its actor still has what woke it, and needs no further call.
+            # After a crash its actor still has the message that woke it.
             if crashed:
                 queue.entered()
             else:

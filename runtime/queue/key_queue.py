@@ -1,218 +1,296 @@
-"""A line: the runs of one ordering key, of which only the first is driven, in the order of their
-places, and the durable mapping of the key."""
+"""The queue of one key: its runs in order, of which only the first is driven.
 
+The order is that of the places in the store. A small window of it is in memory; the rest is read
+when its turn comes. A run that was evicted keeps its place and is not in the window. If it holds
+its key while it waits, the queue knows its number (`evicted_head`).
+
+The queue also has the state of the key, which one step at a time may change.
+"""
+
+from bisect import bisect
 from typing import TYPE_CHECKING
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.queue.queue_window import Places
 from keyrun.runtime.queue.resume_order import in_the_middle
 from keyrun.runtime.records.submission import Standing, Submission
-from keyrun.runtime.recovery.corruption import set_aside
+from keyrun.runtime.records.tables import NUMBER, Sleep, at_place
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.loading import Stored, assemble, load
 from keyrun.runtime.run.quarantine import quarantine_unregistered, try_again
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.running_step import RunningStep
-from keyrun.runtime.values import State
+from keyrun.runtime.values import Priority, State
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.runtime.queue.queued_call import QueuedCall
+    from keyrun.storage.group import Group
 
-LIGHT = 256
-"""Bytes of a key's mapping that may stay in memory when there is nothing to do."""
+SMALL_STATE = 256
+"""Bytes of a key's state that may stay in memory when there is nothing to do."""
 
 
-class KeyQueue(Places):
+class KeyQueue:
     """The queue of one key."""
 
     __slots__ = (
+        "_last",
+        "_listing_ended",
+        "_more",
+        "_placed_since_read",
+        "_prefix",
+        "_queues",
+        "_rank",
         "_state",
         "_untouched",
         "awake",
         "calls",
         "entering",
+        "evicted_head",
+        "group",
         "head",
         "holder",
+        "key",
+        "partition",
         "paused",
         "pending",
         "queued",
         "recovered",
+        "window",
     )
 
-    def __init__(self, partition: "Partition", key: str, *, known: bool) -> None:
-        super().__init__(partition, key, known=known)
+    def __init__(self, queues: "KeyQueues", key: str, *, known: bool) -> None:
+        self._queues = queues
+        self.partition = queues.partition
+        self.key = key
+        self._prefix = queues.partition.ledger.key_prefix(key)
+        self.window: list[tuple[int, int, Submission | None]] = []
+        """Place, number, and the submission if it is still in memory."""
+        self._last = 0
+        """The last place that came into the window."""
+        self._more = not known
+        """Whether the store may have more runs of this key than the window."""
+        self._rank = Priority.NORMAL
+        """The priority of the first run that was found in the store."""
+        self._listing_ended = False
+        """Whether the index has more of this key than its reading at the open brought."""
+        self._placed_since_read = False
+        """Whether a run got a place outside of the window since the window was last read."""
+        self.group: Group | None = None
+        """The group that ends the last run: nothing of the next may happen before it is durable."""
+        self.evicted_head: int | None = None
+        """The run that was evicted while it waits and still holds the key."""
         self._untouched = not known
         """Whether no run was driven since the store was opened."""
         self.recovered = False
-        """Whether its first run was there when the store was opened, and nobody was told yet that
-        it goes on."""
+        """Whether its first run was there when the store was opened, and no event said yet that it
+        resumes."""
         self.head: Run | None = None
         self.awake = False
+        """Whether the key's actor looks at the queue."""
         self.queued = False
-        """Whether it stands at the entrance."""
+        """Whether it waits at the concurrency gate."""
         self.entering = False
-        """Whether it was let in, and its first run has not begun."""
+        """Whether the gate let it in, and its first run has not begun."""
         self.paused = False
         self.pending = 0
+        """Runs and calls that were accepted and have not started."""
         self._state: bytes | None = None
-        """The key's mapping as it is stored, empty if there is none; None if it was not read."""
+        """The key's state as it is stored, empty if there is none; None if it was not read."""
         self.holder: RunningStep | None = None
+        """The step that uses the key's state."""
         self.calls: list[QueuedCall] | None = None
         """Calls of entities that have not begun, in order; they are nowhere else."""
 
+    # Places.
+
+    def place(self, place: int) -> bytes:
+        """Return the record key of a place in this queue."""
+        return self._prefix + NUMBER.pack(place)
+
+    def entity(self, encoded: bytes) -> bytes:
+        """Return the record key of the state of an entity under this key."""
+        return self._prefix + encoded
+
     def admit(self, submission: Submission) -> None:
-        """A run has its place, which is its number, durably."""
+        """Add a run whose place, which is its number, is durable."""
         self._append(submission.number, submission.number, submission)
 
     def admit_stored(self, place: int, number: int) -> None:
-        """A run that was there before has a place again, durably."""
+        """Add a run of the store that got a place again, durably."""
         self._append(place, number, None)
 
     def _append(self, place: int, number: int, submission: Submission | None) -> None:
-        self.put(place, number, submission)
+        if self._more or len(self.window) >= self._queues.window:
+            self._more = self._placed_since_read = True
+        elif place > self._last:
+            # Otherwise it was read from the store between its commit and this call.
+            self._last = place
+            self.window.append((place, number, submission))
+            if submission is not None:
+                submission.at_hand = True
         if self.head is not None and self.head.parked:
-            self.partition.eviction.overtake(self.head)
+            self.partition.services.eviction.overtake(self.head)
         self.wake()
 
+    def found(self, place: int, number: int, priority: Priority) -> None:
+        """Add a place that the index has, which is read in order at the open. A queue whose window
+        is full reads the rest itself."""
+        if (
+            len(self.window) < self._queues.window
+            and place > self._last
+            and not self._listing_ended
+        ):
+            if not self.window:
+                self._rank = priority
+            self._last = place
+            self.window.append((place, number, None))
+        else:
+            self._listing_ended = True
+
+    def listed(self) -> None:
+        """Record that the index has no more of this key than was found."""
+        self._more = self._more and (self._listing_ended or self._placed_since_read)
+
+    def wake_up(self, place: int, number: int) -> None:
+        """Put a run back that was evicted and has something to do, durably. The run that held the
+        key comes first, others where their place is."""
+        known = any(other == number for _, other, _ in self.window)
+        if self.evicted_head == number:
+            self.evicted_head = None
+            if not known:
+                self.window.insert(0, (place, number, None))
+        elif not known and not (self._more and place > self._last):
+            at = bisect(self.window, place, key=lambda item: item[0])
+            self.window.insert(at, (place, number, None))
+            self._last = max(self._last, place)
+        self.wake()
+
+    def _bring_forward(self, place: int, number: int) -> None:
+        """Let a run resume first after a restart, whatever comes before it."""
+        if place > self._last:
+            self._more = self._listing_ended = True
+            if not self.partition.recovered:
+                self._queues.backlog.meet(self, self.place(place))
+        self.window = [item for item in self.window if item[1] != number]
+        self.window.insert(0, (place, number, None))
+
+    def forget_runs(self) -> None:
+        """Drop all runs from memory. They are read from the store when their turn comes."""
+        for _, _, submission in self.window:
+            if submission is not None:
+                submission.at_hand = False
+        self.window = []
+        self._last = 0
+        self._more = self._listing_ended = True
+        self.head = self.holder = self.group = self._state = None
+
+    def first_priority(self) -> Priority:
+        """Return the priority of the first run, as far as it is in memory."""
+        submission = self.window[0][2] if self.window else None
+        return self._rank if submission is None else submission.priority
+
+    def remove(self, number: int) -> None:
+        """Remove a run that has no place here any more."""
+        self.forget_submission(number)
+        if self.evicted_head == number:
+            self.evicted_head = None
+        self.window = [item for item in self.window if item[1] != number]
+
+    def forget_submission(self, number: int) -> None:
+        """Read a run from the store when its turn comes, because it was changed."""
+        for at, (place, other, submission) in enumerate(self.window):
+            if other == number:
+                self.window[at] = (place, number, None)
+                if submission is not None:
+                    submission.at_hand = False
+
+    @property
+    def unread(self) -> bool:
+        """Return whether only the store knows which run is the first."""
+        return self._more and not self.window
+
+    async def read_window(self) -> None:
+        """Read which runs come next."""
+        partition, size = self.partition, self._queues.window
+        ledger, store = partition.ledger, partition.store
+        self._placed_since_read = False
+        self._listing_ended = True
+        if self.group is not None:
+            # The index must not show runs whose end is only staged.
+            await self.group.wait()
+        if self._queues.runs.has_unsaved(self.key):
+            # Nor evicted runs whose end or wake-up is only staged.
+            await store.durable()
+        while not self.window:
+            start = self.place(self._last + 1) if self._last else b""
+            rows = await store.scan("queue", prefix=self._prefix, start=start, limit=size)
+            self._more = self._placed_since_read or len(rows) == size
+            for key, raw in rows:
+                place = self._last = ledger.split_place(key)[1]
+                number, priority, sleep = at_place(key, raw, place)
+                if sleep is not Sleep.NO:
+                    if sleep is Sleep.HOLDS:
+                        self.evicted_head = number
+                    continue
+                if not partition.recovered and place < partition.opened_at:
+                    self._queues.backlog.meet(self, key)
+                if not self.window:
+                    self._rank = priority
+                self.window.append((place, number, None))
+            if len(rows) < size:
+                return
+
+    # The first run.
+
     def reload(self, number: int) -> None:
-        """The first run was changed in the store: drive it from there."""
+        """Drive the first run from the store, because it was changed there."""
         if self.head is not None and self.head.number == number:
-            self.partition.runs.remove(self.head)
+            self._queues.runs.remove(self.head)
             if not self.head.pending:
-                self.partition.backlog.enter(self)
+                self._queues.backlog.enter(self)
             self.head = None
         self.forget_submission(number)
         self.wake()
 
-    def rewind(self) -> None:
-        """Know nothing of the runs: they are read from the store when the line is served."""
-        self.blank()
-        self.head = self.holder = self.group = self._state = None
-
     @property
     def others(self) -> bool:
-        """Whether there is something else than the first run that could go ahead of it."""
+        """Return whether something else of the key could run while the first run waits."""
         return len(self.window) > 1 or self._more or bool(self.calls)
 
     def evict_head(self, run: Run) -> None:
-        """The first run has left memory to wait, and holds the line."""
-        self.leave(run)
-        self.sleeper = run.number
-
-    def release_memory(self) -> None:
-        """Be known by name only, while the run that holds the line sleeps. A line that another one
-        has replaced knows nothing of the key any more."""
-        partition = self.partition
-        if partition.queues.get(self.key) is not self:
-            return
-        if self.sleeper is not None and not self.awake and self.forget():
-            partition.asleep[self.key] = (self.sleeper, self.pending)
-            partition.queues.pop(self.key, None)
-
-    def wake_up(self, place: int, number: int) -> None:
-        """A run that had left memory has something to do, durably."""
-        self.put_back(place, number)
-        self.wake()
+        """Record that the first run was evicted while it waits. It still holds the key."""
+        self.remove_head(run)
+        self.evicted_head = run.number
 
     def drop(self, number: int) -> None:
-        """A run that held the line is gone."""
+        """Remove a run that held the key and is gone."""
         if self.head is not None and self.head.number == number:
             self.head = None
         self.remove(number)
         self.wake()
 
-    def wake(self) -> None:
-        """Have the line looked at by its actor, unless all ends, when its turn comes."""
-        partition = self.partition
-        if self.awake or self.queued or partition.draining:
-            return
-        if self.sleeper is not None:
-            self.release_memory()
-            return
-        if self.head is None and not (self.calls and len(self.calls) == self.pending):
-            # Calls alone need not be let in: their callers are in memory anyway.
-            concurrency_gate = partition.concurrency_gate
-            if concurrency_gate.closed and self.pending:
-                concurrency_gate.enqueue(self, self.first_priority())
-                return
-            self.entering = True
-            concurrency_gate.under_way += 1
-        self.awake = True
-        partition.actors.tell_nowait(self.key, self)
-
-    def reusable(self) -> bool:
-        """Whether it is empty as it was made, once its actor has left it. Of no weight then."""
-        if self._state and len(self._state) > LIGHT:
-            self._state = None
-        return self.head is None and self.holder is None and not self._more
-
-    def forget(self) -> bool:
-        """Drop what is in memory of a line that is not looked at, unless that would lose
-        something. Says whether it did."""
-        partition = self.partition
-        if self.head is not None or self.paused or self.calls:
-            return False
-        if not (self.group is None or self.group.durable):
-            return False
-        if partition.runs.has_unsaved(self.key):
-            return False
-        self.rewind()
-        return True
-
-    def revive(self, pending: int) -> None:
-        """It was known by name only: it stands at the entrance, and what there is to run is in the
-        store, also where the index of places is still being read."""
-        self.pending = pending
-        self.queued = True
-        self._overtaken = True
-
-    def rouse(self, sleeper: int, pending: int) -> None:
-        """It was known by name only, since this run of it sleeps."""
-        self.sleeper = sleeper
-        self.pending = pending
-        self._overtaken = True
-        # What was driven when the process was killed did not sleep.
-        self._untouched = False
-
-    def entered(self) -> None:
-        """Its first run has begun, or there is none to begin."""
-        if self.entering:
-            self.entering = False
-            self.partition.concurrency_gate.leave()
-
-    def rest(self) -> None:
-        """Its actor does not look at the line any more."""
-        self.awake = False
-        if self.entering:
-            self.entered()
-        if self.sleeper is not None:
-            self.release_memory()
-        if self.partition.draining and self.head is not None:
-            self.partition.runs.remove(self.head)
-            self.head = None
-
-    def leave(self, run: Run) -> None:
-        """The first run has ended."""
+    def remove_head(self, run: Run) -> None:
+        """Remove the first run, which has ended or was evicted."""
         self.group = run.staged
         self.head = None
         if self.window[0][1] == run.number:
             del self.window[0]
         else:
-            # Others that were there before it have been woken meanwhile.
+            # Runs with earlier places were woken since.
             self.remove(run.number)
 
     def dismiss(self, run: Run) -> None:
-        """A run that held the line has been settled from outside."""
+        """Remove the first run if it is `run`, which was settled from outside."""
         if self.head is run:
-            self.leave(run)
+            self.remove_head(run)
             self.wake()
 
-    def fresh(self) -> Run | None:
-        """The first run of the line, if it came in just now and all that is needed is at hand."""
+    def take_fresh(self) -> Run | None:
+        """Make the first run ready to be driven if everything that it needs is in memory."""
         if not self.window or self._untouched:
             return None
         partition = self.partition
@@ -224,25 +302,26 @@ class KeyQueue(Places):
             return None
         run = Run(partition, self, submission, Standing(place=place), workflow)
         run.staged = self.group
-        partition.runs.take(run)
+        self._queues.runs.take(run)
         self.head = run
         if self._state is None:
             self._state = b""
         return run
 
-    async def next(self) -> Run | None:
-        """Make the first run of the line ready to be driven, whatever that takes."""
+    async def load_next(self) -> Run | None:
+        """Make the first run ready to be driven, and read what that takes from the store."""
+        partition, queues = self.partition, self._queues
         while True:
             if self.unread:
-                await self.read_window(self)
-            if not self.window or self.sleeper is not None:
+                await self.read_window()
+            if not self.window or self.evicted_head is not None:
                 return None
             place, number, _ = self.window[0]
             try:
-                await self.partition.runs.settled(number)
-                run = await load(self.partition, self, place, number)
+                await queues.runs.settled(number)
+                run = await load(partition, self, place, number)
             except StoreCorrupt as error:
-                await set_aside(self.partition, number, error, key=self.key, place=place)
+                await queues.set_aside(number, error, key=self.key, place=place)
                 self.remove(number)
                 continue
             if run is None:
@@ -252,19 +331,20 @@ class KeyQueue(Places):
                 ahead = await in_the_middle(run, place)
                 if ahead is not None:
                     if ahead.asleep:
-                        self.sleeper = ahead.number
+                        self.evicted_head = ahead.number
                     else:
-                        self.bring_forward(ahead.place, ahead.number, self)
+                        self._bring_forward(ahead.place, ahead.number)
                     continue
             untouched = self._untouched
             woken = self._take(run)
             if untouched:
-                self.tell_recovered(run)
+                self.emit_recovered(run)
             if run.workflow is None:
                 quarantine_unregistered(run)
             if self._state is None:
-                if self.partition.has_key_state:
-                    await self._read_state()
+                if partition.has_key_state:
+                    fields = await partition.ledger.get("state", self._prefix)
+                    self._state = b"" if fields is None else fields[0]
                 else:
                     self._state = b""
             if run.standing.started_at is not None and not woken:
@@ -273,17 +353,17 @@ class KeyQueue(Places):
 
     @property
     def unloaded(self) -> bool:
-        """Whether its first run is known, and nothing keeps that from being loaded, but it was not
-        since the store was opened."""
+        """Return whether the first run is known and was not loaded since the open, although nothing
+        prevents that."""
         return self._untouched and self.head is None and bool(self.window) and not self.calls
 
-    def lead(self, stored: "Stored") -> None:
-        """Take the first run as it was read, if it still is that: the line was woken, and its actor
-        has not begun."""
+    def take_stored(self, stored: Stored) -> None:
+        """Take the first run as it was read, if it is still the first. The queue was woken, and its
+        actor has not begun."""
         place, number, _ = self.window[0]
         if stored.number != number or self.head is not None:
             return
-        if not self.partition.runs.is_settled(number):
+        if not self._queues.runs.is_settled(number):
             return
         kept = stored.state
         state = b"" if kept is None else unseal("state", self._prefix, kept)[0]
@@ -291,7 +371,7 @@ class KeyQueue(Places):
         if run is None:
             self.remove(number)
         elif run.workflow is not None and run.standing.berth is None:
-            # Else it is for its actor to quarantine, or to see whether another was in the middle.
+            # Otherwise its actor quarantines it, or looks whether another run resumes first.
             self._take(run)
             self._state = state
             if run.standing.started_at is not None:
@@ -299,16 +379,16 @@ class KeyQueue(Places):
             self.recovered = True
 
     def _take(self, run: Run) -> bool:
-        """A run that was loaded is the first. Says whether it was woken."""
+        """Make a loaded run the first one. Return whether it was woken."""
         partition = self.partition
         self.forget_submission(run.number)
-        partition.runs.take(run)
+        self._queues.runs.take(run)
         self.head = run
         run.staged = self.group
         standing = run.standing
         woken, standing.berth = standing.berth is not None, None
         if standing.state is State.WAITING:
-            # It is driven now. If it has to wait again, it says so.
+            # It is driven now. If it has to wait again, its status says so again.
             standing.state, standing.waiting_on = State.RUNNING, None
         # Only the first run can have been driven when the process was killed, if it was.
         run.careful = self._untouched and partition.unclean
@@ -319,31 +399,107 @@ class KeyQueue(Places):
             try_again(run)
         return woken
 
-    def tell_recovered(self, run: Run) -> None:
-        """The first run goes on, and whoever listens by now is told."""
+    def emit_recovered(self, run: Run) -> None:
+        """Emit that the first run resumes after a restart, if it had begun."""
         self.recovered = False
         feed, standing, journal = self.partition.feed, run.standing, run.journal
         had_begun = standing.started_at is not None or journal.memories or journal.turn
         if feed is not None and had_begun and standing.state is not State.QUARANTINED:
             emitter.run_goes_on(feed, EventKind.RUN_RECOVERED, run)
 
+    # The actor and the concurrency gate.
+
+    def wake(self) -> None:
+        """Let the key's actor look at the queue, when the concurrency gate lets it in."""
+        if self.awake or self.queued or self.partition.draining:
+            return
+        if self.evicted_head is not None:
+            self.release_memory()
+            return
+        if self.head is None and not (self.calls and len(self.calls) == self.pending):
+            # Calls alone pass the gate: their callers are in memory anyway.
+            gate = self._queues.gate
+            if gate.closed and self.pending:
+                gate.enqueue(self, self.first_priority())
+                return
+            self.entering = True
+            gate.under_way += 1
+        self.awake = True
+        self._queues.tell(self.key, self)
+
+    def entered(self) -> None:
+        """Record that the first run has begun, or that there is none."""
+        if self.entering:
+            self.entering = False
+            self._queues.gate.leave()
+
     def started(self) -> None:
-        """One run fewer waits to be started."""
-        self.partition.backlog.left(self)
+        """Record that one run fewer waits to be started."""
+        self._queues.backlog.left(self)
         if self.entering:
             self.entered()
 
+    def rest(self) -> None:
+        """Record that the actor does not look at the queue any more."""
+        self.awake = False
+        if self.entering:
+            self.entered()
+        if self.evicted_head is not None:
+            self.release_memory()
+        if self.partition.draining and self.head is not None:
+            self._queues.runs.remove(self.head)
+            self.head = None
+
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do, as far as can be told without asking the store."""
+        """Return whether there is nothing to do, as far as memory knows."""
         return not (self.window or self._more or self.calls) and self.head is None
 
-    async def _read_state(self) -> None:
-        fields = await self.partition.ledger.get("state", self._prefix)
-        self._state = b"" if fields is None else fields[0]
+    # Memory.
+
+    def release_memory(self) -> None:
+        """Keep only the name of the key while the run that holds it is evicted."""
+        if self.evicted_head is not None and not self.awake:
+            self._queues.keep_name(self, self.evicted_head)
+
+    def reusable(self) -> bool:
+        """Return whether the queue is empty and its actor has left it. Large state is dropped."""
+        if self._state and len(self._state) > SMALL_STATE:
+            self._state = None
+        return self.head is None and self.holder is None and not self._more
+
+    def unload(self) -> bool:
+        """Drop the runs of a queue from memory, unless that would lose something. Return whether
+        they were dropped."""
+        if self.head is not None or self.paused or self.calls:
+            return False
+        if not (self.group is None or self.group.durable):
+            return False
+        if self._queues.runs.has_unsaved(self.key):
+            return False
+        self.forget_runs()
+        return True
+
+    def revive(self, pending: int) -> None:
+        """Take over a key of which only the name was known, because it waits at the gate. Its runs
+        are in the store, also where the index is still being read."""
+        self.pending = pending
+        self.queued = True
+        self._listing_ended = True
+
+    def revive_evicted(self, number: int, pending: int) -> None:
+        """Take over a key of which only the name was known, because `number` was evicted and holds
+        it."""
+        self.evicted_head = number
+        self.pending = pending
+        self._listing_ended = True
+        # A run that was driven when the process was killed was not evicted.
+        self._untouched = False
+
+    # The state of the key.
 
     def borrow_state(self, borrower: RunningStep) -> Draft:
-        """The key's mapping, for one step at a time."""
+        """Lend the state of the key to one step."""
         if self.holder is not None:
             raise RuntimeError(
                 f"the step {self.holder.step!r} holds the state of the key {self.key!r}; of steps "
@@ -355,7 +511,7 @@ class KeyQueue(Places):
         return draft
 
     def keep_state(self, run: Run, borrower: RunningStep) -> None:
-        """Stage what a step that succeeded made of the mapping."""
+        """Stage the state of the key as a step that succeeded has changed it."""
         if borrower.sealed_state is not None:
             self.partition.has_key_state = True
             self._state = borrower.sealed_state

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 import trio
 
-from keyrun.runtime.events.logs import logger
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import GENERATION, Standing, Submission
@@ -42,7 +42,6 @@ LEGACY_TABLE = "outbox"
 """Entries of an older Keyrun: number and generation of a run, whose own record has the outcome."""
 PAGE = 1000
 PAGE_BYTES = 4_000_000
-CONVERTED_AT_ONCE = 100
 """Entries of an older Keyrun that are read before other tasks get their turn."""
 FIRST = 1 << 32
 """The first sequence number in a store with entries of an older Keyrun: those get lower ones, as
@@ -121,7 +120,8 @@ class OutboxStatus:
 class Outbox:
     """The outbox of one namespace. Only its owner may write to it."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, converted_at_once: int = 100) -> None:
+        self._converted_at_once = converted_at_once
         self._ledger = ledger
         self._store = ledger.store
         self._record = ledger.name(_COUNTS)
@@ -278,7 +278,7 @@ class Outbox:
     async def _convert(self) -> int:
         found: list[bytes] = []
         # Entries of an older Keyrun are small, except for runs that were redriven.
-        async for rows in self._ledger.pages(LEGACY_TABLE, size=CONVERTED_AT_ONCE):
+        async for rows in self._ledger.pages(LEGACY_TABLE, size=self._converted_at_once):
             for record, _ in rows:
                 order = await self._legacy_order(record)
                 if order is not None:
@@ -298,7 +298,7 @@ class Outbox:
                 group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
                 entries += 1
                 size += len(standing.result or b"")
-                if entries == CONVERTED_AT_ONCE or size > PAGE_BYTES:
+                if entries == self._converted_at_once or size > PAGE_BYTES:
                     await self._store.durable(group)
                     entries = size = 0
         await self._store.durable()

@@ -5,7 +5,7 @@ key that is made of it. Where the counter is damaged, the highest number that an
 to the next one, beyond those that runs which are gone may have had.
 """
 
-from keyrun.runtime.events.logs import logger
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE, rows
 from keyrun.runtime.records.tables import Ledger, number_at
 

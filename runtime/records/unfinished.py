@@ -18,7 +18,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,7 @@ from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Ledger, number_at, sealed
 
 if TYPE_CHECKING:
-    from keyrun.runtime.definitions.workflow import Registry
     from keyrun.runtime.records.submission import Submission
-    from keyrun.runtime.run.run import Run
     from keyrun.storage.group import Group
 
 UNCOUNTED = b""
@@ -141,12 +139,13 @@ class UnfinishedRuns:
         """How many of them got `False` from `ctx.patched`, by workflow and name."""
         return {patch: runs for patch, runs in self._unpatched.counts.items() if runs}
 
-    def of_other_code(self, registry: "Registry") -> dict[Version, int]:
-        """How many runs were started by other code than that of their version today."""
+    def of_other_code(
+        self, fingerprint_of: Callable[[str, int], bytes | None]
+    ) -> dict[Version, int]:
+        """Return how many runs were started by other code than that of their version today."""
         others: Counter[Version] = Counter()
         for (name, version, fingerprint), runs in self._runs.counts.items():
-            workflow = registry.find(name, version)
-            today = None if workflow is None else workflow.fingerprint
+            today = fingerprint_of(name, version)
             if None not in (today, fingerprint) and today != fingerprint:
                 others[name, version] += runs
         return dict(others)
@@ -177,14 +176,17 @@ class UnfinishedRuns:
             if patches:
                 self.patched(submission, patches, -1)
 
-    def started(self, run: "Run") -> None:
-        """The fingerprint of a run is staged with its status for the first time, or after
-        `continue_as` another one."""
-        if run.counted is not UNCOUNTED:
-            name, version = run.submission.workflow, run.submission.version
-            self._runs.add((name, version, run.counted), -1)
-            self._runs.add((name, version, run.standing.fingerprint), 1)
-            run.counted = run.standing.fingerprint
+    def started(
+        self, submission: "Submission", counted: bytes | None, fingerprint: bytes | None
+    ) -> bytes | None:
+        """Count a run with the fingerprint that its status has from now on. Return the fingerprint
+        that the run is counted with."""
+        if counted is UNCOUNTED:
+            return counted
+        name, version = submission.workflow, submission.version
+        self._runs.add((name, version, counted), -1)
+        self._runs.add((name, version, fingerprint), 1)
+        return fingerprint
 
     def patched(self, submission: "Submission", patches: Mapping[str, bool], by: int) -> None:
         """A run got these answers from `ctx.patched`, or has forgotten them if `by` is -1."""

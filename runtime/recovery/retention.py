@@ -7,13 +7,15 @@ import attrs
 import trio
 
 from keyrun.runtime.host.due_loop import NOW, DueLoop
-from keyrun.runtime.operations.redrive import erase
 from keyrun.runtime.records.submission import Standing, Submission
-from keyrun.runtime.recovery.corruption import remains
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.operations.damaged_runs import DamagedRuns
+    from keyrun.runtime.operations.redrive import Redrive
+    from keyrun.runtime.queue.outbox import Outbox
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
 
 PAGE = 200
 
@@ -35,8 +37,21 @@ class Retention:
 class Sweeper:
     """Removes ended runs when their time is over."""
 
-    def __init__(self, partition: "Partition", retention: Retention) -> None:
+    redrive: "Redrive"
+    """Removes the records of runs. The wiring sets it."""
+
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        outbox: "Outbox",
+        damaged: "DamagedRuns",
+        retention: Retention,
+    ) -> None:
         self._partition = partition
+        self._runs = runs
+        self._outbox = outbox
+        self._damaged = damaged
         self._retention = retention
         self._ended = 0
         self._loop = DueLoop(self._sweep_due)
@@ -66,7 +81,7 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep for ever."""
-        await self._partition.outbox.converted()
+        await self._outbox.converted()
         ended = await self._count()
         # Not in one line: more may have ended meanwhile.
         self._ended += ended
@@ -95,13 +110,13 @@ class Sweeper:
             late = self._ended - len(self._changing) > self._retention.count
             if ended_at + self._retention.age > now and not late:
                 break
-            if partition.runs.changing(number) is not None:
+            if self._runs.changing(number) is not None:
                 self._changing.add(key)
                 continue
             submission, standing = await self._read(number)
             kept = await partition.store.get("dead", partition.ledger.number(number)) is not None
             if submission is not None and not kept:
-                await erase(partition, number, submission, standing or Standing())
+                await self.redrive.erase(number, submission, standing or Standing())
             # A dead letter leaves the index, too, or it would be looked at again and again.
             partition.store.open_group().delete("ended", key)
             self._ended -= 1
@@ -115,7 +130,7 @@ class Sweeper:
         try:
             return await ledger.submission(number), await ledger.standing(number)
         except StoreCorrupt as error:
-            return await remains(self._partition, number, error)
+            return await self._damaged.remains(number, error)
 
     async def _count(self) -> int:
         total = 0

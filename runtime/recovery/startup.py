@@ -1,10 +1,10 @@
-"""Recovery: what happens when a store is opened that somebody has used before.
+"""Start-up: what happens when a store is opened that has unfinished runs.
 
-1. Steps that were begun and have no outcome were interrupted by a crash. That is written into the
-   journals of their runs and the marks are removed, in one commit each page: done again after a
-   crash in the middle, it finds only what is left.
-2. The index of places is read page by page, and the line of each key is woken. No run is loaded
-   before its turn comes, and of those that sleep only the names of their keys are.
+1. Steps that were begun and have no outcome were interrupted by a crash. This is written into the
+   journals of their runs, and the start markers are removed, in one commit per page. After a crash
+   in the middle, the next open finds only what is left.
+2. The index of places is read page by page, and the queue of each key is woken. No run is loaded
+   before its turn comes. Of keys that an evicted run holds, only the names are in memory.
 """
 
 import gc
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.events.logs import logger
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.tables import Sleep, at_place
 from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.run.loading import read_together
@@ -22,20 +22,11 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.tuning import Tuning
 
-PAGE = 1000
-"""Places that are read together: as many runs as share their commits when they go on."""
-
-MARKS = 5000
-"""Begun steps that are read together, and noted in one commit."""
-
-TOGETHER = 64
-"""Runs that are read together: their records are in memory twice until they are understood."""
-
-PASSES = 16
-"""Passes of the loop between two pages of the index."""
 
 _INTERRUPTED = int(Entry.INTERRUPTED)
 
@@ -54,12 +45,12 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-async def note_interruptions(partition: "Partition") -> None:
+async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> None:
     """Write down which steps a crash cut off."""
     ledger, store = partition.ledger, partition.store
     reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
     while True:
-        rows = await store.scan("begun", prefix=ledger.prefix, limit=MARKS)
+        rows = await store.scan("begun", prefix=ledger.prefix, limit=tuning.startup_markers)
         if not rows:
             return
         at = partition.wall()
@@ -88,12 +79,14 @@ async def note_interruptions(partition: "Partition") -> None:
         await store.durable()
 
 
-async def _wake(partition: "Partition", queues: "list[KeyQueue]") -> None:
+async def _wake(
+    partition: "PartitionState", queues: "KeyQueues", found: "list[KeyQueue]", together: int
+) -> None:
     """Wake lines that were found. The first runs of those that are let in are read together, which
     takes a fraction of the time in which their actors would read them one by one."""
-    for at in range(0, len(queues), TOGETHER):
-        part = queues[at : at + TOGETHER]
-        firsts = [queue for queue in part if queue.unloaded][: partition.concurrency_gate.room]
+    for at in range(0, len(found), together):
+        part = found[at : at + together]
+        firsts = [queue for queue in part if queue.unloaded][: queues.gate.room]
         heads = [(queue.key, queue.window[0][1]) for queue in firsts]
         read = await read_together(partition, heads) if heads else []
         stored = dict(zip(firsts, read, strict=False))
@@ -104,14 +97,14 @@ async def _wake(partition: "Partition", queues: "list[KeyQueue]") -> None:
             if first is not None and asleep and queue.awake:
                 # What is wrong with one of them is for its actor to find.
                 with suppress(Exception):
-                    queue.lead(first)
+                    queue.take_stored(first)
 
 
-async def wake_lines(partition: "Partition") -> None:
+async def wake_keys(partition: "PartitionState", queues: "KeyQueues", tuning: "Tuning") -> None:
     """Wake every key that has runs which have not ended."""
     ledger = partition.ledger
     queue: KeyQueue | None = None
-    places = ledger.pages("queue", size=PAGE)
+    places = ledger.pages("queue", size=tuning.startup_page)
     while True:
         with _undisturbed():
             found: dict[KeyQueue, None] = {}
@@ -125,25 +118,25 @@ async def wake_lines(partition: "Partition") -> None:
                 if place >= partition.opened_at:
                     continue
                 number, priority, sleep = at_place(key, raw, place)
-                if not partition.backlog.counts(key):
+                if not queues.backlog.counts(key):
                     continue
                 if sleep is not Sleep.NO:
                     if sleep is Sleep.HOLDS:
-                        partition.sleeps(ordering_key, number)
+                        queues.found_evicted(ordering_key, number)
                     continue
-                if ordering_key in partition.asleep:
-                    partition.enter(ordering_key)
+                if queues.is_held_by_evicted(ordering_key):
+                    queues.enter(ordering_key)
                     continue
-                if partition.concurrency_gate.find(ordering_key, priority):
+                if queues.gate.find(ordering_key, priority):
                     continue
                 if queue is not None and queue.key != ordering_key:
                     queue.listed()
                 # Not the same object as before if all that was found was driven meanwhile.
-                queue = partition.queue(ordering_key)
-                partition.backlog.enter(queue)
+                queue = queues.of(ordering_key)
+                queues.backlog.enter(queue)
                 queue.found(place, number, priority)
                 found[queue] = None
-            await _wake(partition, list(found))
+            await _wake(partition, queues, list(found), tuning.startup_heads)
         if not places.more:
             if queue is not None:
                 queue.listed()
@@ -151,5 +144,5 @@ async def wake_lines(partition: "Partition") -> None:
             partition.counted.set()
             return
         # Who was woken gets on meanwhile, and its worker serves the next.
-        for _ in range(PASSES):
+        for _ in range(tuning.startup_passes):
             await trio.lowlevel.checkpoint()

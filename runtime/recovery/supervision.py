@@ -1,9 +1,9 @@
-"""Crashes: what becomes of a key when Keyrun's own code fails while it serves it.
+"""Internal errors: restart a key whose actor crashed, and quarantine it after too many crashes.
 
-A bug that one key brings out must not end the others. The key is forgotten in memory and served
-again from what is stored, by the supervision of its actor: after a while, and not more than so
-many times. Then it is quarantined until a person releases it. That is known in memory only, so a
-restart tries again. What is wrong with the store itself ends the runtime.
+A bug that one key triggers must not end the other keys. The key is dropped from memory, and the
+supervision of its actor restarts it from the store, with a backoff and a limited number of times.
+Then the key is quarantined until an operator releases it. That is known in memory only, so a
+restart of the process tries again. A failure of the store itself ends the runtime.
 """
 
 from logging import INFO
@@ -25,9 +25,12 @@ from keyrun.runtime.values import QuarantineCause, State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.actors import ActorSystem
     from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.run import Run
+    from keyrun.runtime.runs import RunTable
 
 
 @attrs.frozen
@@ -45,11 +48,22 @@ class QuarantinedKey:
         return Standing(state=State.QUARANTINED, reason=self.reason, quarantine=cause)
 
 
-class Crashes:
-    """Answers crashes, and knows the keys that are quarantined for them."""
+class KeySupervisor:
+    """Restarts keys whose actor crashed, and knows the keys that are quarantined for it."""
 
-    def __init__(self, partition: "Partition", supervision: Supervision) -> None:
+    actors: "ActorSystem[str, KeyQueue, None]"
+    """The actors of the keys. The wiring sets them."""
+
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        queues: "KeyQueues",
+        supervision: Supervision,
+    ) -> None:
         self._partition = partition
+        self._runs = runs
+        self._queues = queues
         self._supervision = supervision
         self.quarantined: dict[str, QuarantinedKey] = {}
         self._last: tuple[str, int | None] = ("", None)
@@ -59,21 +73,21 @@ class Crashes:
     async def crashed(self, queue: "KeyQueue", error: BaseException) -> bool:
         """Serving a line raised `error`. Says whether it is to be served again."""
         partition = self._partition
-        if partition.actors.scope().cancel_called:
-            partition.actors.renew_scope()
+        if self.actors.scope().cancel_called:
+            self.actors.renew_scope()
         failure = store_failure(error)
         if failure is not None:
-            partition.fail(failure)
+            partition.services.fail(failure)
             return False
         try:
             self._log_crash(queue, error)
             # What the run was driven in may be cancelled.
             with trio.CancelScope(shield=True):
-                await _restore(queue)
+                await self._restore(queue)
                 self._last = queue.key, await partition.ledger.head(queue.key)
         except Exception as other:
             if store_failure(other) is not None:
-                partition.fail(other)
+                partition.services.fail(other)
             else:
                 said = f"the key {queue.key!r} could not be put in order"
                 log_key(queue.key, "key_crashed", said, error=other)
@@ -98,7 +112,7 @@ class Crashes:
         held = QuarantinedKey(reason, number if crashed == key else None)
         self.quarantined[key] = held
         if held.number is not None:
-            self._partition.runs.report_end(held.number, held.standing)
+            self._runs.report_end(held.number, held.standing)
         self._tell(EventKind.KEY_QUARANTINED, key, reason)
         log_key(key, "key_quarantined", reason, error=error)
 
@@ -107,50 +121,54 @@ class Crashes:
         if partition.feed is not None:
             emitter.key_changed(partition.feed, None, kind, key, reason)
 
+    def quarantined_run(self, key: str) -> tuple[bool, int | None]:
+        """Return whether a key is quarantined, and the run whose turn it was."""
+        held = self.quarantined.get(key)
+        return held is not None, None if held is None else held.number
+
     def release(self, key: str) -> bool:
         """Serve a key again. Says whether it was quarantined."""
         if self.quarantined.pop(key, None) is None:
             return False
         self._tell(EventKind.KEY_RELEASED, key)
         log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
-        return self._partition.actors.release(key)
+        return self.actors.release(key)
 
-
-async def _restore(queue: "KeyQueue") -> None:
-    """Forget what is in memory of a line: it is read again when the line is served."""
-    partition, run = queue.partition, queue.head
-    queue.rewind()
-    if run is None:
-        await partition.store.durable()
-        return
-    # Nobody drives it from here on, so that it can be cancelled like any other at rest.
-    partition.runs.move(run, Location.QUEUED)
-    for _ in range(len(run.current)):
-        # A step that was left without its slot being given back.
-        partition.slots.give()
-    run.current.clear()
-    while True:
-        await partition.store.durable()
-        standing = await _stored(run)
-        if run.staged is None or run.staged.durable:
-            break
-    if partition.runs.find(run.number) is not run:
-        return
-    if standing is not None and standing.state.terminal:
-        # Its end was staged before the crash, and those who wait were not told.
-        run.standing = standing
-        partition.run_ended(run)
-        return
-    partition.runs.remove(run)
-    if not run.pending:
-        run.pending = True
-        partition.backlog.enter(queue)
-    compensates = run.journal.undoing is not None or run.journal.undoable
-    if standing is not None and standing.cancel_requested and not compensates:
-        # The caller of `cancel` waits for the end, and nothing of the run is left to be stopped.
-        run.standing = standing
-        settle(run, State.CANCELLED)
-        partition.runs.move(run, Location.QUEUED)
+    async def _restore(self, queue: "KeyQueue") -> None:
+        """Forget what is in memory of a line: it is read again when the line is served."""
+        partition, run = queue.partition, queue.head
+        queue.forget_runs()
+        if run is None:
+            await partition.store.durable()
+            return
+        # Nobody drives it from here on, so that it can be cancelled like any other at rest.
+        self._runs.move(run, Location.QUEUED)
+        for _ in range(len(run.current)):
+            # A step that was left without its slot being given back.
+            partition.slots.give()
+        run.current.clear()
+        while True:
+            await partition.store.durable()
+            standing = await _stored(run)
+            if run.staged is None or run.staged.durable:
+                break
+        if self._runs.find(run.number) is not run:
+            return
+        if standing is not None and standing.state.terminal:
+            # Its end was staged before the crash, and those who wait were not told.
+            run.standing = standing
+            partition.services.run_ended(run)
+            return
+        self._runs.remove(run)
+        if not run.pending:
+            run.pending = True
+            self._queues.backlog.enter(queue)
+        compensates = run.journal.undoing is not None or run.journal.undoable
+        if standing is not None and standing.cancel_requested and not compensates:
+            # The caller of `cancel` waits for the end, and nothing is left to be stopped.
+            run.standing = standing
+            settle(run, State.CANCELLED)
+            self._runs.move(run, Location.QUEUED)
 
 
 async def _stored(run: "Run") -> Standing | None:

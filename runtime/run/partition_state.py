@@ -38,6 +38,8 @@ class PartitionState:
     """Calls back when the current actor first suspends."""
     seat: "Callable[[], WorkerSlot]"
     """Returns the wait slot of the current actor, with its cancel scope."""
+    renew_scope: Callable[[], None]
+    """Gives the next actor another cancel scope, because this one was cancelled."""
     actor_scope: "Callable[[], trio.CancelScope]"
     """Returns the cancel scope of the current actor."""
     start: Callable[[Callable[[], Awaitable[None]]], None]

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
     from keyrun.runtime.definitions.workflow import Workflow
     from keyrun.runtime.events.feed import Feed
-    from keyrun.runtime.graphs.frontier import Frontier
-    from keyrun.runtime.graphs.output_limit import Allowance
     from keyrun.runtime.policies.checkpoint import Cadence
+    from keyrun.runtime.run.eviction import Eviction
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.reports import Report
     from keyrun.runtime.run.running_step import RunningStep
-    from keyrun.runtime.run.services import KeyQueueOfRun
-    from keyrun.runtime.waiting.eviction import Eviction
+    from keyrun.runtime.run.services import GraphOfRun, KeyQueueOfRun, OutputAllowance
     from keyrun.storage.group import Group
 
 
@@ -53,7 +51,7 @@ class Run:
         "deadline",
         "decision",
         "eviction",
-        "frontier",
+        "graph",
         "inbox",
         "journal",
         "location",
@@ -107,10 +105,10 @@ class Run:
         """The last group that holds something of this run, or of the one before it: no further
         effect until it is durable."""
         self.current: dict[str, RunningStep] = {}
-        self.allowance: Allowance | None = None
+        self.allowance: OutputAllowance | None = None
         """How much its steps may give, if that is limited."""
-        self.frontier: Frontier | None = None
-        """Where its graph is in the present pass, if it is a run of one."""
+        self.graph: GraphOfRun | None = None
+        """The graph in the present pass, if it is a run of one."""
         self.begun_steps = 0
         self.deadline = float("inf")
         self.decision: Any = None
@@ -196,7 +194,9 @@ class Run:
         """Stage how the run stands."""
         standing = self.standing
         if standing.fingerprint != self.counted:
-            self.partition.unfinished.started(self)
+            self.counted = self.partition.unfinished.started(
+                self.submission, self.counted, standing.fingerprint
+            )
         standing.journal_next = self.journal.next
         standing.summary = summary
         self.put("status", self.record, *standing.fields())

@@ -71,6 +71,22 @@ class KeyQueueOfRun(Protocol):
         """Stage the state of the key that a step has changed."""
 
 
+class GraphOfRun(Protocol):
+    """One pass over a graph."""
+
+    def node_counts(self) -> dict[str, int]:
+        """Return the number of nodes in each state."""
+
+
+class OutputAllowance(Protocol):
+    """How many bytes the steps of a run may return."""
+
+    used: int
+
+    def take(self, size: int, step: str) -> None:
+        """Use `size` bytes for the output of a step. Raise if that is too much."""
+
+
 class EvictionOfRun(Protocol):
     """Lets waiting runs leave memory."""
 

@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from keyrun.runtime.errors import InputMismatch, InvalidSchedule, UnknownWorkflow
-from keyrun.runtime.events.logs import logger
 from keyrun.runtime.host.due_loop import NOW, DueLoop
 from keyrun.runtime.host.wall_clock import TOLERANCE, WallClock
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.records.tables import sealed

@@ -11,14 +11,16 @@ While it sleeps it still has its place. Unless its workflow yields, nobody of it
 and of the key there is nothing in memory but its name.
 """
 
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from keyrun.runtime.host.due_loop import DueLoop
 from keyrun.runtime.records.submission import Berth
 from keyrun.runtime.records.tables import Sleep, at_place, placed, sealed
+from keyrun.runtime.run.eviction import Eviction
 from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF
@@ -26,32 +28,42 @@ from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.run.services import KeyQueueOfRun
+    from keyrun.runtime.runs import RunTable
     from keyrun.storage.group import Group
 
-IN_MEMORY = 1000
-"""How many runs may wait in memory, however short a while it is."""
 
+class EvictedQueues(Protocol):
+    """The key queues that evicted runs come back to."""
 
-class Eviction(NamedTuple):
-    """How a run leaves memory: what it waits for, as the store and as the clock of Trio puts it."""
+    def get(self, key: str) -> "KeyQueueOfRun | None":
+        """Return the queue of a key if it is in memory."""
 
-    berth: Berth
-    until: float
-    waiting_on: str | None
-    sleep: Sleep
-    sent: int
-    """The last that it was sent by then."""
-    held: bool
-    """Whether it waits for nothing but to be resumed."""
+    def wake_up(self, key: str, place: int, number: int) -> None:
+        """Put an evicted run back into its queue, durably."""
 
 
 class Evictor:
     """Knows the runs that wait in memory, and sends them away."""
 
-    def __init__(self, partition: "Partition", patience: float) -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        queues: EvictedQueues,
+        *,
+        evict_after: float,
+        max_in_memory: int,
+        evicted: Callable[[float, float, int, str, int], None],
+    ) -> None:
+        """`evicted` sets the timer of a run that was evicted."""
         self._partition = partition
-        self._patience = patience
+        self._runs = runs
+        self._queues = queues
+        self._evict_after = evict_after
+        self._max_in_memory = max_in_memory
+        self._set_timer = evicted
         self._since: dict[Run, float] = {}
         """Runs that wait, those that do so for the longest time first."""
         self._loop = DueLoop(self._evict_due)
@@ -63,7 +75,7 @@ class Evictor:
         self._since.pop(run, None)
         if self._yields(run) and run.queue.others:
             self.evict(run)
-        elif self._patience < inf:
+        elif self._evict_after < inf:
             self._since[run] = trio.current_time()
             self._loop.wake()
 
@@ -80,18 +92,18 @@ class Evictor:
         """Evict the runs that have waited for long enough. Return when the next one has."""
         while self._since:
             run, since = next(iter(self._since.items()))
-            crowded = len(self._since) > IN_MEMORY
-            if not crowded and since + self._patience > trio.current_time():
-                return since + self._patience
+            crowded = len(self._since) > self._max_in_memory
+            if not crowded and since + self._evict_after > trio.current_time():
+                return since + self._evict_after
             del self._since[run]
-            if crowded or self._until(run) - trio.current_time() > self._patience:
+            if crowded or self._until(run) - trio.current_time() > self._evict_after:
                 self.evict(run)
         return inf
 
     def evict(self, run: Run) -> None:
         """Have a run leave memory, if all of it still waits."""
         partition, standing = self._partition, run.standing
-        if partition.runs.find(run.number) is not run or not run.idle or partition.draining:
+        if self._runs.find(run.number) is not run or not run.idle or partition.draining:
             return
         if run.queue.paused or partition.paused or standing.place is None or run.undoing:
             return
@@ -112,7 +124,7 @@ class Evictor:
             sent=0 if run.inbox is None else run.inbox.last(),
             held=held,
         )
-        partition.runs.move(run, Location.EVICTING)
+        self._runs.move(run, Location.EVICTING)
         run.unwind(Unwind.EVICT)
 
     def _until(self, run: Run) -> float:
@@ -130,7 +142,7 @@ class Evictor:
         """A run that was about to leave ends instead."""
         if run.eviction is not None:
             run.eviction = None
-            self._partition.runs.move(run, Location.LIVE)
+            self._runs.move(run, Location.LIVE)
 
     def left(self, run: Run) -> bool | None:
         """The workflow of a run was unwound: stage that it sleeps. Says whether its line goes on
@@ -142,7 +154,7 @@ class Evictor:
         resumed = leave.held and not standing.paused
         news = (one.channel for one in sent if one.sequence > leave.sent)
         if resumed or any(channel in leave.berth.channels for channel in news):
-            partition.runs.move(run, Location.LIVE)
+            self._runs.move(run, Location.LIVE)
             run.rewind()
             return None
         place, due = standing.place, leave.berth.due
@@ -150,10 +162,7 @@ class Evictor:
         standing.state = State.WAITING
         standing.waiting_on = leave.waiting_on
         standing.berth = leave.berth
-        # Programs whose runs never leave memory do not need it.
-        from keyrun.runtime.inspect.progress import summarize
-
-        run.store_standing(summarize(run))
+        run.store_standing(partition.services.summarize(run))
         partition.keep_time()
         run.put("queue", run.queue.place(place), *placed(run.submission, leave.sleep))
         if due is not None:
@@ -164,7 +173,7 @@ class Evictor:
         assert group is not None
         run.submission.at_hand = False
         run.begin()
-        partition.runs.move(run, Location.EVICTED)
+        self._runs.move(run, Location.EVICTED)
         group.when_durable(self._asleep, run, group, leave)
         if leave.sleep is Sleep.YIELDS:
             return True
@@ -172,14 +181,13 @@ class Evictor:
         return False
 
     def _asleep(self, run: Run, group: "Group", leave: Eviction) -> None:
-        partition = self._partition
         if run.staged is group:
-            partition.runs.remove(run)
+            self._runs.remove(run)
         if leave.until < inf:
             due, place = leave.berth.due or 0.0, run.standing.place or 0
-            partition.timers.add(leave.until, due, run.number, run.key, place)
+            self._set_timer(leave.until, due, run.number, run.key, place)
         if leave.sleep is Sleep.HOLDS:
-            queue = partition.queues.get(run.key)
+            queue = self._queues.get(run.key)
             if queue is not None and not queue.awake:
                 queue.release_memory()
 
@@ -188,7 +196,7 @@ class Evictor:
     ) -> "Group | None":
         """Stage that a run is awake; None if it was not asleep. Nothing is awaited after that."""
         partition = self._partition
-        if place is None or partition.runs.is_waking(number) or partition.runs.live(number):
+        if place is None or self._runs.is_waking(number) or self._runs.live(number):
             return None
         record = partition.ledger.place(key, place)
         raw = self._leaving_now(number, record)
@@ -199,12 +207,12 @@ class Evictor:
                 await partition.store.durable(staged)
                 staged = self._staged(number)
             raw = await partition.store.get("queue", record)
-        if raw is None or partition.runs.is_waking(number) or partition.runs.live(number):
+        if raw is None or self._runs.is_waking(number) or self._runs.live(number):
             return None
         there = at_place(record, raw, place)
         if there.number != number or there.sleep is Sleep.NO:
             return None
-        partition.runs.begin_waking(number)
+        self._runs.begin_waking(number)
         group = partition.store.open_group()
         group.put("queue", record, sealed("queue", record, number, int(there.priority)))
         if due is not None:
@@ -214,32 +222,26 @@ class Evictor:
 
     def _staged(self, number: int) -> "Group | None":
         """What was changed of a run at rest and is not durable yet."""
-        resting = self._partition.runs.at_rest(number)
+        resting = self._runs.at_rest(number)
         staged = None if resting is None else resting.staged
         return None if staged is None or staged.durable else staged
 
     def _leaving_now(self, number: int, record: bytes) -> bytes | None:
         """The place of a run that leaves memory in the group that is open: what wakes it goes into
         the same commit."""
-        resting, group = self._partition.runs.at_rest(number), self._partition.commits.group
+        resting, group = self._runs.at_rest(number), self._partition.commits.group
         if resting is None or resting.staged is not group:
             return None
         return group.tables.get("queue", {}).get(record)
 
     def _awake(self, number: int, key: str, place: int) -> None:
-        partition = self._partition
-        if partition.runs.end_waking(number):
-            queue = partition.queue(key)
-            if partition.recovered or place >= partition.opened_at:
-                partition.backlog.enter(queue)
-            else:
-                partition.backlog.woken(queue, queue.place(place))
-            queue.wake_up(place, number)
+        if self._runs.end_waking(number):
+            self._queues.wake_up(key, place, number)
 
     async def sleeps(self, number: int, key: str, place: int | None) -> bool:
         """Whether a run that is not driven sleeps, so that it does not count as one that waits to
         be started."""
-        if self._partition.runs.is_waking(number):
+        if self._runs.is_waking(number):
             return True
         if place is None:
             return False

@@ -21,7 +21,9 @@ from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+    from keyrun.runtime.waiting.eviction import EvictedQueues, Evictor
     from keyrun.storage.group import Group
 
 
@@ -37,8 +39,17 @@ class Delivery(StrEnum):
 class Signals:
     """Sends, and knows what is not durable yet."""
 
-    def __init__(self, partition: "Partition") -> None:
+    def __init__(
+        self,
+        partition: "PartitionState",
+        runs: "RunTable",
+        queues: "EvictedQueues",
+        eviction: "Evictor",
+    ) -> None:
         self._partition = partition
+        self._runs = runs
+        self._queues = queues
+        self._eviction = eviction
         self.used = False
         """Whether any run may have been sent anything."""
         self._staged: dict[int, dict[int, Signal]] = {}
@@ -102,7 +113,7 @@ class Signals:
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
         delivered = await self._wake(number, submission, channel)
         ended = (await self._standing(number)).state.terminal
-        if ended or partition.runs.changing(number) is not None:
+        if ended or self._runs.changing(number) is not None:
             # Another operation began, or the run ended, while it was being woken.
             return await self.send(
                 run_id, channel, payload, replace=replace, signal_id=signal_id, only_to=only_to
@@ -111,7 +122,7 @@ class Signals:
         sent = await self.stored(number) if replace else []
         old = [one for one in sent if one.channel == channel]
         # Nothing is awaited between here and the end of the staging.
-        run = partition.runs.live(number)
+        run = self._runs.live(number)
         group = partition.store.open_group()
         for one in old:
             self._remove(group, number, one, run)
@@ -146,7 +157,7 @@ class Signals:
 
     def _unhand(self, number: int, submission: Submission) -> None:
         """What a run was sent is in the store: it must not be driven from what is at hand."""
-        queue = self._partition.queues.get(submission.key)
+        queue = self._queues.get(submission.key)
         if queue is not None:
             queue.forget_submission(number)
 
@@ -155,11 +166,11 @@ class Signals:
         partition = self._partition
         partition.check_open()
         await partition.counted.wait()
-        number = await partition.runs.number_of(run_id)
+        number = await self._runs.number_of(run_id)
         submission = None if number is None else await partition.ledger.submission(number)
         if number is None or submission is None:
             raise _unknown(run_id)
-        known = partition.runs.find(number)
+        known = self._runs.find(number)
         if known is not None and known.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await known.gate()
@@ -174,7 +185,7 @@ class Signals:
 
     async def _standing(self, number: int) -> Standing:
         partition = self._partition
-        known = partition.runs.find(number)
+        known = self._runs.find(number)
         if known is not None:
             return known.standing
         return await partition.ledger.standing(number) or Standing(place=number)
@@ -205,13 +216,12 @@ class Signals:
         return signal_id not in left and await self._repeats(number, signal_id)
 
     async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
-        """Wake a run that sleeps and waits for this. Says whether it did."""
-        partition = self._partition
+        """Wake an evicted run that waits for this. Return whether it did."""
         standing = await self._standing(number)
         berth = standing.berth
-        if berth is None or channel not in berth.channels or partition.runs.live(number):
+        if berth is None or channel not in berth.channels or self._runs.live(number):
             return False
-        eviction = partition.eviction
+        eviction = self._eviction
         woken = await eviction.wake(number, submission.key, standing.place, berth.due)
         return woken is not None
 
@@ -298,7 +308,7 @@ class Signals:
         if await self._settled(number, channel):
             raise _not_waiting(submission, gate, "it is settled already")
         # Nothing is awaited between here and the end of the staging.
-        run = partition.runs.live(number)
+        run = self._runs.live(number)
         group = partition.store.open_group()
         signal = self.stage(group, number, channel, decision)
         if run is None:
@@ -316,7 +326,7 @@ class Signals:
     async def _journal(self, number: int) -> Journal:
         """Return the journal of a run, also if that is not in memory."""
         partition, journal = self._partition, Journal()
-        run = partition.runs.find(number)
+        run = self._runs.find(number)
         if run is not None:
             return run.journal
         with suppress(StoreCorrupt):
@@ -328,7 +338,7 @@ class Signals:
 
     async def _settled(self, number: int, channel: str) -> bool:
         """Whether something was sent on a channel that nobody has taken."""
-        run = self._partition.runs.live(number)
+        run = self._runs.live(number)
         if run is not None:
             return run.inbox is not None and run.inbox.has(channel)
         return any(one.channel == channel for one in await self.stored(number))

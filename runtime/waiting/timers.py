@@ -6,23 +6,24 @@ wall clock that is set forward is followed, so that what is due by it is due; on
 makes nothing wait longer than it was meant to.
 """
 
+from collections.abc import Awaitable, Callable
 from heapq import heapify, heappop, heappush, nsmallest
 from math import inf
 from typing import TYPE_CHECKING
 
 import trio
 
-from keyrun.runtime.events.logs import logger
 from keyrun.runtime.host.due_loop import DueLoop
+from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import trace
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+    from keyrun.storage.group import Group
 
-WINDOW = 1000
-"""How many are read at once; ten times as many may be in memory."""
 LOOK = 10.0
 """Seconds after which somebody looks whether the wall clock was set forward, at least, and a
 hundredth of the time until the next is due."""
@@ -35,8 +36,13 @@ the wall clock."""
 class Timers:
     """The index of timers, and who is woken next."""
 
-    def __init__(self, partition: "Partition") -> None:
+    wake_run: "Callable[[int, str, int | None, float | None], Awaitable[Group | None]]"
+    """Wakes an evicted run. The wiring sets it."""
+
+    def __init__(self, partition: "PartitionState", runs: "RunTable", *, window: int) -> None:
         self._partition = partition
+        self._runs = runs
+        self._window = window
         self._heap: list[Timer] = []
         self._beyond = inf
         """When those may be due, on Trio's clock, that are not in memory."""
@@ -49,8 +55,8 @@ class Timers:
         if until >= self._beyond:
             return
         heappush(self._heap, (until, number, key, place, due))
-        if len(self._heap) > 10 * WINDOW:
-            self._heap = nsmallest(5 * WINDOW, self._heap)
+        if len(self._heap) > 10 * self._window:
+            self._heap = nsmallest(5 * self._window, self._heap)
             self._beyond = self._heap[-1][0]
         if until <= self._heap[0][0]:
             self._loop.wake()
@@ -99,15 +105,15 @@ class Timers:
             if await self._later(number, due):
                 # It has been woken since, and sleeps again for longer.
                 continue
-            woken = await partition.eviction.wake(number, key, place, due)
-            if woken is None and partition.runs.live(number) is None:
+            woken = await self.wake_run(number, key, place, due)
+            if woken is None and self._runs.live(number) is None:
                 partition.store.open_group().delete("timers", partition.ledger.timed(due, number))
         partition.store.hasten()
 
     async def _later(self, number: int, due: float) -> bool:
         """Whether a run waits for a later time than the one that has come. That is due, whatever
         the clock says, which may have been set back."""
-        resting = self._partition.runs.at_rest(number)
+        resting = self._runs.at_rest(number)
         try:
             standing = (
                 resting.standing if resting else await self._partition.ledger.standing(number)
@@ -124,7 +130,9 @@ class Timers:
         """Read the first of those in the store, and know no others."""
         partition = self._partition
         await partition.store.durable()
-        rows = await partition.store.scan("timers", prefix=partition.ledger.prefix, limit=WINDOW)
+        rows = await partition.store.scan(
+            "timers", prefix=partition.ledger.prefix, limit=self._window
+        )
         found: list[tuple[int, str, int, float]] = []
         for record, raw in rows:
             due, number = partition.ledger.split_timed(record)
@@ -138,7 +146,7 @@ class Timers:
         late = trio.current_time() - partition.steady()
         self._heap = [(due + late, number, key, place, due) for number, key, place, due in found]
         heapify(self._heap)
-        self._beyond = max(self._heap)[0] if len(rows) == WINDOW else inf
+        self._beyond = max(self._heap)[0] if len(rows) == self._window else inf
 
     async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
         """Key and place of a run whose timer is damaged."""

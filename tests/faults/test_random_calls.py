@@ -46,9 +46,11 @@ KEYS = ("a", "b", "c")
 LONG = 2000.0
 
 SMALL = {
-    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
-    "keyrun.runtime.queue.pool.SPARE": (1, 3),
+    "queue_window": (1, 3),
+    "startup_page": (1, 4),
+    "pooled_queues": (1, 3),
+    "calls_per_turn": (1, 4),
+    "entity_cache_bytes": (1, 2000),
 }
 
 
@@ -437,8 +439,6 @@ def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     global world
     random = Random(seed)
     with monkeypatch.context() as patch:
-        for name, (least, most) in SMALL.items():
-            patch.setattr(name, random.randint(least, most))
         patch.setattr("trio._core._run._r", Random(seed))  # whom the scheduler lets run first
         seed_all(seed)  # how long runs wait before they try again
         world = World(seed)
@@ -451,7 +451,7 @@ def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
             "drain_timeout": random.choice((0.0, 2.0)),
             "evict_after": random.choice((0.2, 1.0, float("inf"))),
             "tuning": Tuning(
-                calls_per_turn=random.randint(1, 4), entity_cache_bytes=random.randint(1, 2000)
+                **{name: random.randint(least, most) for name, (least, most) in SMALL.items()}
             ),
         }
         trio.run(play, options, clock=MockClock(autojump_threshold=0))

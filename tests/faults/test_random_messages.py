@@ -26,6 +26,7 @@ from keyrun import (
     step,
     workflow,
 )
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import StoreClosed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.soaking import amount
@@ -35,10 +36,10 @@ IDS = ("a", "b", "c")
 LONG = 2000.0
 
 SMALL = {
-    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
-    "keyrun.runtime.queue.pool.SPARE": (1, 3),
-    "keyrun.runtime.waiting.eviction.IN_MEMORY": (1, 5),
+    "queue_window": (1, 3),
+    "startup_page": (1, 4),
+    "pooled_queues": (1, 3),
+    "waiting_in_memory": (1, 5),
 }
 
 
@@ -270,7 +271,7 @@ async def check() -> None:
     tables = {name: len(table.keys) for name, table in world.store._tables.items()}
     kept = {
         name: tables[name]
-        for name in ("signals", "sent", "queue", "runs", "timers", "ids", "journal")
+        for name in ("signals", "sent", "queue", "runs", "timer_window", "ids", "journal")
         if tables.get(name)
     }
     if kept:
@@ -281,12 +282,13 @@ def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     global world
     random = Random(seed)
     with monkeypatch.context() as patch:
-        for name, (least, most) in SMALL.items():
-            patch.setattr(name, random.randint(least, most))
         patch.setattr("trio._core._run._r", Random(seed))  # whom the scheduler lets run first
         seed_all(seed)
         world = World(seed)
         options = {
+            "tuning": Tuning(
+                **{name: random.randint(least, most) for name, (least, most) in SMALL.items()}
+            ),
             "workflows": [chat, rounds],
             "max_pending_per_key": random.choice((1, 100)),
             "backpressure_timeout": 5.0,

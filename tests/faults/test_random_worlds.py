@@ -16,6 +16,7 @@ from keyrun import Priority, State
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.run.run import Run
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from tests.faults.simulated.simulation import seeded
@@ -24,12 +25,11 @@ from tests.faults.world import World
 SEEDS = range(3000 if os.environ.get("KEYRUN_SOAK") else 32)
 
 SMALL = {
-    "keyrun.runtime.queue.concurrency_gate.SLACK": (0, 2),
-    "keyrun.runtime.queue.concurrency_gate.AT_HAND": (0, 2),
-    "keyrun.runtime.queue.queue_window.WINDOW": (1, 3),
-    "keyrun.runtime.recovery.startup.PAGE": (1, 4),
-    "keyrun.runtime.inspect.journal_follower._FIRST": (1, 4),
-    "keyrun.runtime.recovery.startup.MARKS": (1, 4),
+    "gate_slack": (0, 2),
+    "gate_window": (0, 2),
+    "queue_window": (1, 3),
+    "startup_page": (1, 4),
+    "startup_markers": (1, 4),
 }
 """What keeps little in memory, and reads little at once: as if there were very much."""
 
@@ -37,9 +37,11 @@ SMALL = {
 def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     random = Random(seed)
     with monkeypatch.context() as patch:
-        for name, (least, most) in SMALL.items():
-            patch.setattr(name, random.randint(least, most))
-        world = World(seed)
+        patch.setattr("keyrun.runtime.inspect.journal_follower._FIRST", random.randint(1, 4))
+        sizes = Tuning(
+            **{name: random.randint(least, most) for name, (least, most) in SMALL.items()}
+        )
+        world = World(seed, sizes)
         with seeded(seed):
             trio.run(world.play, clock=MockClock(autojump_threshold=0))
     return world

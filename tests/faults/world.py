@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from keyrun import RunOutcome, Runtime, State
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import StoreCrashed, StoreError
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 from tests.faults.clients import Clients
@@ -27,8 +28,9 @@ LONG = 2_000.0
 class World(Clients):
     """One of them, made up from a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sizes: Tuning) -> None:
         super().__init__(seed)
+        self._sizes = sizes
         Told.evidence = self.evidence
         self.store = CrashingMemoryStore(
             latency=self.random.choice([0, 0, 0.001, 0.05]),
@@ -60,6 +62,7 @@ class World(Clients):
             backpressure_timeout=1.0,
             drain_timeout=random.choice([0, 1, 100]),
             on_terminal=self._hook,
+            tuning=self._sizes,
         ) as runtime:
             self.since = trio.current_time()
             self.runtime = runtime
@@ -120,9 +123,9 @@ class World(Clients):
             partition = runtime._partition
             left = (
                 bool(partition.runs),
-                partition.concurrency_gate.dormant,
-                partition.concurrency_gate.queued,
-                partition.concurrency_gate.under_way,
+                partition.queues.any_named,
+                partition.queues.gate.queued,
+                partition.queues.gate.under_way,
                 partition.backlog.pending,
                 partition.slots.total - partition.slots.free,
             )

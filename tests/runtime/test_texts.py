@@ -24,7 +24,7 @@ from keyrun import (
 )
 from keyrun.groups import Member
 from keyrun.policies import Resources
-from keyrun.runtime.queue import admission
+from keyrun.runtime.records import checks
 from keyrun.schedules import Cron, Every
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
@@ -282,7 +282,7 @@ async def test_a_schedule_of_an_earlier_version_keeps_its_large_headers(
 ) -> None:
     async with open_test_runtime(workflows=[heard]) as rt:
         with monkeypatch.context() as earlier:
-            earlier.setattr(admission, "MAX_HEADERS", 10**9)
+            earlier.setattr(checks, "MAX_HEADERS", 10**9)
             await rt.schedule("s", heard, key="k", when=Every(9), headers=TOO_MUCH, tags=["t"])
         await trio.sleep(10)
         (status,) = await rt.runs()

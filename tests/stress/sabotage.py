@@ -12,8 +12,8 @@ import trio
 
 from keyrun import Runtime
 from keyrun.runtime.queue.delays import Delays
+from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.queue.queue_window import Places
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.run.journal import Entry, Journal
 from keyrun.runtime.steps import outcome
@@ -39,13 +39,13 @@ def gate() -> None:
 
 def order() -> None:
     """What a restart finds of a key is put in line backwards."""
-    found = Places.found
+    found = KeyQueue.found
 
-    def backwards(self: Places, *place: Any) -> None:
+    def backwards(self: KeyQueue, *place: Any) -> None:
         found(self, *place)
         self.window.insert(0, self.window.pop())
 
-    replace(Places, "found", backwards)
+    replace(KeyQueue, "found", backwards)
 
 
 def ceiling() -> None:

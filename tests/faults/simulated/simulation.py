@@ -30,6 +30,7 @@ from keyrun import (
     UnknownRun,
     open_runtime,
 )
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import StoreCrashed
 from keyrun.testing import EPOCH
 from tests.faults.simulated.acting import scene
@@ -45,14 +46,14 @@ ENOUGH: tuple[str, ...] = ()
 FOREVER = 20_000.0
 """Virtual seconds that no world needs."""
 SMALL = {
-    "keyrun.runtime.queue.queue_window.WINDOW": (1, 2, 3),
-    "keyrun.runtime.recovery.startup.PAGE": (1, 2, 3),
-    "keyrun.runtime.queue.concurrency_gate.SLACK": (0, 1, 64),
-    "keyrun.runtime.queue.concurrency_gate.AT_HAND": (0, 1, 10_000),
+    "queue_window": (1, 2, 3),
+    "startup_page": (1, 2, 3),
+    "gate_slack": (0, 1, 64),
+    "gate_window": (0, 1, 10_000),
     "keyrun.actors.pool.PASS": (1, 2, 256),
-    "keyrun.runtime.queue.delivery.AT_ONCE": (1, 2, 16),
-    "keyrun.runtime.queue.delivery.WINDOW": (1, 2, 256),
-    "keyrun.runtime.queue.delivery.MAX_BACKING_OFF": (0, 1, 10_000),
+    "hook_calls": (1, 2, 16),
+    "hook_window": (1, 2, 256),
+    "hook_backoffs": (0, 1, 10_000),
 }
 """Sizes that are too large to matter in a small world, and what they are there instead."""
 
@@ -85,7 +86,9 @@ class Simulation:
             for _ in range(random.choice((0, 0, 0, 1, 2)))
         ]
         self.world.steady = not self.jumps
-        self.small = {name: random.choice(sizes) for name, sizes in SMALL.items()}
+        small = {name: random.choice(sizes) for name, sizes in SMALL.items()}
+        self.constants = {n: size for n, size in small.items() if n.startswith("keyrun.")}
+        self.tuning = {n: size for n, size in small.items() if n not in self.constants}
         self.crowded = random.random() < 0.2
         self.evict_after = random.choice((0.0, 0.1, 1.0, inf))
         self.hook_fails = random.choice((0.0, 0.0, 0.3))
@@ -159,6 +162,7 @@ class Simulation:
             evict_after=self.evict_after,
             resources=POOL,
             entities=[Book],
+            tuning=Tuning(**self.tuning),
         ) as runtime:
             with trio.move_on_after(FOREVER if life is None else life.seconds):
                 await self._direct(runtime)
@@ -315,7 +319,7 @@ def played(simulation: S, seed: int) -> S:
         stack.enter_context(
             patch("keyrun.runtime.records.ids.token_hex", lambda size: "0" * 2 * size)
         )
-        for name, size in simulation.small.items():
+        for name, size in simulation.constants.items():
             stack.enter_context(patch(name, size))
         trio.run(simulation.run, clock=MockClock(autojump_threshold=0))
     return simulation

@@ -833,8 +833,8 @@ async def test_a_key_that_is_quarantined_and_released_is_told_of(
         rt.events(kinds=[EventKind.KEY_QUARANTINED, EventKind.KEY_RELEASED]) as events,
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(KeyQueue, "fresh", lambda self: None)
-            patch.setattr(KeyQueue, "next", broken)
+            patch.setattr(KeyQueue, "take_fresh", lambda self: None)
+            patch.setattr(KeyQueue, "load_next", broken)
             run = await rt.submit(job, key="k")
             told = await anext(events)
             assert isinstance(told, KeyEvent)

@@ -7,16 +7,17 @@ import pytest
 import trio
 
 from keyrun import Backpressure, Context, Runtime, Workflow, step, workflow
-from keyrun.runtime.queue.backpressure import Backlog
-from keyrun.runtime.queue.concurrency_gate import ConcurrencyGate
-from keyrun.runtime.queue.key_queue import KeyQueue
+from keyrun.runtime.host.slots import Slots
+from keyrun.runtime.queue.key_queues import KeyQueues
 from keyrun.runtime.records.tables import Ledger
+from keyrun.runtime.runs import RunTable
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 
 if TYPE_CHECKING:
-    from keyrun.runtime.partition import Partition
     from keyrun.runtime.records.submission import Submission
+    from keyrun.runtime.run.partition_state import PartitionState
 
 
 class Gate:
@@ -233,13 +234,18 @@ async def test_a_submitter_that_gives_up_submits_nothing(
 async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    lines: dict[str, KeyQueue] = {}
-    partition = SimpleNamespace(ledger=Ledger(MemoryStore().namespace("default")))
-    backlog = Backlog(
-        lines, ConcurrencyGate(cast("Partition", partition), 1), {}, 1, 1, 30.0, lambda: None
+    ledger = Ledger(MemoryStore().namespace("default"))
+    partition = SimpleNamespace(ledger=ledger, slots=Slots(1), recovered=True, feed=None)
+    queues = KeyQueues(
+        cast("PartitionState", partition),
+        RunTable(ledger),
+        Tuning(),
+        max_pending=1,
+        max_pending_per_key=1,
+        backpressure_timeout=30.0,
     )
-    line = lines["k"] = KeyQueue(cast("Partition", partition), "k", known=True)
-    backlog.enter(line)
+    backlog, queue = queues.backlog, queues.of("k")
+    backlog.enter(queue)
     let_in: list[str] = []
     scope = trio.CancelScope()
 
@@ -254,7 +260,7 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
         nursery.start_soon(wait, "next", trio.CancelScope())
         await trio.testing.wait_all_tasks_blocked()
         scope.cancel()
-        backlog.left(line)
+        backlog.left(queue)
     assert let_in == ["next"]
 
 

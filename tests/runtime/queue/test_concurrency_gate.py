@@ -1,12 +1,12 @@
 """Keys whose runs wait to be started: let in by turns, and hardly in memory until then."""
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from keyrun import Context, Priority, Workflow, current_step, step, workflow
-from keyrun.runtime.queue import concurrency_gate, queue_window
-from keyrun.runtime.recovery import startup
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 
@@ -36,11 +36,9 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hardly anything that waits is kept in memory."""
-    monkeypatch.setattr(concurrency_gate, "AT_HAND", 2)
-    monkeypatch.setattr(concurrency_gate, "SLACK", 1)
+FORGETFUL = Tuning(gate_window=2, gate_slack=1)
+"""Hardly anything that waits is kept in memory."""
+SLACK = Tuning().gate_slack
 
 
 def tasks() -> int:
@@ -57,46 +55,48 @@ async def test_keys_that_wait_for_a_slot_have_no_task(
             await rt.submit(gate.job, number, key=f"k{number}")
         await wait_all_tasks_blocked()
         assert len(gate.begun) == 4
-        assert tasks() < 4 + concurrency_gate.SLACK + 50
+        assert tasks() < 4 + SLACK + 50
         gate.open.set()
         await (await rt.submit(gate.job, 1000, key="k1000")).result()
         await trio.sleep(1)
     assert sorted(gate.begun) == sorted((f"k{n}", n) for n in range(1001))
     # Those that were let in together may begin in any order.
-    most = 4 + concurrency_gate.SLACK
+    most = 4 + SLACK
     assert all(abs(at - number) <= most for at, (_, number) in enumerate(gate.begun))
 
 
-@pytest.mark.usefixtures("forgetful")
 async def test_what_is_known_by_name_only_runs_once_each_and_in_order(
     autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with open_test_runtime(workflows=[gate.job], max_concurrent_steps=1) as rt:
+    async with open_test_runtime(
+        workflows=[gate.job], max_concurrent_steps=1, tuning=FORGETFUL
+    ) as rt:
         handles = [
             await rt.submit(gate.job, number, key=f"k{number % 20}") for number in range(100)
         ]
         await wait_all_tasks_blocked()
-        assert len(rt._partition.concurrency_gate.dormant) > 10
+        assert len(rt._partition.queues._at_gate) > 10
         assert rt.statistics().backlog.pending == 99
         gate.open.set()
         assert [await handle.result() for handle in handles] == list(range(100))
         assert rt.statistics().backlog.pending == 0
-        assert not rt._partition.concurrency_gate.dormant
-        assert not rt._partition.concurrency_gate.under_way
+        assert not rt._partition.queues._at_gate
+        assert not rt._partition.queues.gate.under_way
     for key in range(20):
         assert [n for k, n in gate.begun if k == f"k{key}"] == list(range(key, 100, 20))
 
 
-@pytest.mark.usefixtures("forgetful")
 async def test_a_backlog_that_was_left_is_known_by_name_only_and_all_of_it_runs(
     autojump_clock: MockClock, gate: Gate
 ) -> None:
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+    async with open_test_runtime(store, workflows=[gate.job], tuning=FORGETFUL) as rt:
         await rt.pause_all()
         for number in range(200):
             await rt.submit(gate.job, number, key=f"k{number % 50}")
-    async with open_test_runtime(store, workflows=[gate.job], max_concurrent_steps=2) as rt:
+    async with open_test_runtime(
+        store, workflows=[gate.job], max_concurrent_steps=2, tuning=FORGETFUL
+    ) as rt:
         await wait_all_tasks_blocked()
         assert len(rt._partition.queues) < 10
         assert rt.statistics().backlog.pending == 200
@@ -109,15 +109,16 @@ async def test_a_backlog_that_was_left_is_known_by_name_only_and_all_of_it_runs(
     assert [n for k, n in gate.begun if k == "k0"] == [0, 50, 100, 150, 200]
 
 
-@pytest.mark.usefixtures("forgetful")
 async def test_runs_of_a_key_that_is_known_by_name_only_can_be_cancelled_and_paused(
     autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with open_test_runtime(workflows=[gate.job], max_concurrent_steps=1) as rt:
+    async with open_test_runtime(
+        workflows=[gate.job], max_concurrent_steps=1, tuning=FORGETFUL
+    ) as rt:
         for number in range(40):
             await rt.submit(gate.job, number, key=f"k{number % 20}", run_id=f"r{number}")
         await wait_all_tasks_blocked()
-        assert "k15" in rt._partition.concurrency_gate.dormant
+        assert "k15" in rt._partition.queues._at_gate
         assert await rt.cancel("r15")
         assert await rt.pause("r36")
         assert rt.statistics().backlog.pending == 38
@@ -132,9 +133,9 @@ async def test_runs_of_a_key_that_is_known_by_name_only_can_be_cancelled_and_pau
 
 
 async def test_a_high_priority_does_not_wait_behind_all_who_came_before(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock,
 ) -> None:
-    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
+    sizes = Tuning(gate_slack=0)
     begun: list[str] = []
 
     @step
@@ -146,7 +147,7 @@ async def test_a_high_priority_does_not_wait_behind_all_who_came_before(
     async def job(ctx: Context) -> None:
         await ctx.step(note)
 
-    async with open_test_runtime(workflows=[job], max_concurrent_steps=1) as rt:
+    async with open_test_runtime(workflows=[job], max_concurrent_steps=1, tuning=sizes) as rt:
         for number in range(50):
             await rt.submit(job, key=f"normal-{number}")
         await rt.submit(job, key="high", priority=Priority.HIGH)
@@ -156,11 +157,11 @@ async def test_a_high_priority_does_not_wait_behind_all_who_came_before(
 
 
 async def test_keys_that_are_held_before_they_begin_keep_nobody_out(
-    autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, gate: Gate
 ) -> None:
-    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
+    sizes = Tuning(gate_slack=0)
     gate.open.set()
-    async with open_test_runtime(workflows=[gate.job], max_concurrent_steps=2) as rt:
+    async with open_test_runtime(workflows=[gate.job], max_concurrent_steps=2, tuning=sizes) as rt:
         for number in range(10):
             await rt.pause_key(f"held-{number}")
             await rt.submit(gate.job, number, key=f"held-{number}")
@@ -172,20 +173,19 @@ async def test_keys_that_are_held_before_they_begin_keep_nobody_out(
     assert len(gate.begun) == 11
 
 
-@pytest.mark.usefixtures("forgetful")
 async def test_a_key_that_is_asked_for_while_the_index_is_read_keeps_its_order(
-    autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, gate: Gate
 ) -> None:
-    monkeypatch.setattr(startup, "PAGE", 5)
+    sizes = attrs.evolve(FORGETFUL, startup_page=5)
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+    async with open_test_runtime(store, workflows=[gate.job], tuning=sizes) as rt:
         await rt.pause_all()
         for number in range(10):
             await rt.submit(gate.job, number, key=f"a{number}")
         for number in range(13):
             await rt.submit(gate.job, number, key="zzz")
     gate.open.set()
-    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+    async with open_test_runtime(store, workflows=[gate.job], tuning=sizes) as rt:
         while rt.statistics().backlog.pending < 15:
             await trio.lowlevel.checkpoint()
         await rt.resume_key("zzz")
@@ -197,9 +197,9 @@ async def test_a_key_that_is_asked_for_while_the_index_is_read_keeps_its_order(
 
 @pytest.mark.parametrize("gathered", [False, True])
 async def test_workflows_that_wait_for_runs_of_other_keys_do_not_keep_them_out(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, gathered: bool
+    autojump_clock: MockClock, gathered: bool
 ) -> None:
-    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
+    sizes = Tuning(gate_slack=0)
 
     @step
     async def one() -> int:
@@ -216,7 +216,9 @@ async def test_workflows_that_wait_for_runs_of_other_keys_do_not_keep_them_out(
 
         return (await ctx.gather(wait))[0] if gathered else await wait(ctx)
 
-    async with open_test_runtime(workflows=[child, parent], max_concurrent_steps=1) as rt:
+    async with open_test_runtime(
+        workflows=[child, parent], max_concurrent_steps=1, tuning=sizes
+    ) as rt:
         await rt.pause_all()
         handles = [await rt.submit(parent, number, key=f"p{number}") for number in range(20)]
         await rt.resume_all()
@@ -226,10 +228,9 @@ async def test_workflows_that_wait_for_runs_of_other_keys_do_not_keep_them_out(
 
 @pytest.mark.parametrize("at_hand", [2, 1000])
 async def test_a_priority_is_known_again_after_a_restart(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at_hand: int
+    autojump_clock: MockClock, at_hand: int
 ) -> None:
-    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
-    monkeypatch.setattr(concurrency_gate, "AT_HAND", at_hand)
+    sizes = Tuning(gate_slack=0, gate_window=at_hand)
     begun: list[str] = []
 
     @step
@@ -242,7 +243,7 @@ async def test_a_priority_is_known_again_after_a_restart(
         await ctx.step(note)
 
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         await rt.pause_all()
         for number in range(50):
             await rt.submit(job, key=f"low-{number}", priority=Priority.LOW)
@@ -250,7 +251,9 @@ async def test_a_priority_is_known_again_after_a_restart(
         await rt.resume_all()
         store.crash()
     begun.clear()
-    async with open_test_runtime(store, workflows=[job], max_concurrent_steps=1) as rt:
+    async with open_test_runtime(
+        store, workflows=[job], max_concurrent_steps=1, tuning=sizes
+    ) as rt:
         await rt.resume_all()
         await trio.sleep(100)
     assert len(begun) == 51
@@ -258,17 +261,16 @@ async def test_a_priority_is_known_again_after_a_restart(
 
 
 async def test_runs_that_start_before_they_are_counted_are_counted_once(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, gate: Gate
+    autojump_clock: MockClock, gate: Gate
 ) -> None:
-    monkeypatch.setattr(startup, "PAGE", 1)
-    monkeypatch.setattr(queue_window, "WINDOW", 1)
+    sizes = Tuning(startup_page=1, queue_window=1)
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[gate.job], drain_timeout=0) as rt:
+    async with open_test_runtime(store, workflows=[gate.job], drain_timeout=0, tuning=sizes) as rt:
         for number in range(50):
             await rt.submit(gate.job, number, key="a")
             await rt.submit(gate.job, number, key="z")
     gate.open.set()
-    async with open_test_runtime(store, workflows=[gate.job]) as rt:
+    async with open_test_runtime(store, workflows=[gate.job], tuning=sizes) as rt:
         counts = [0]
         # The index of places is read from "a" on, and "z" is begun before.
         await rt.resume_key("z")
@@ -287,12 +289,12 @@ async def test_a_line_that_was_forgotten_takes_no_other_with_it(
     async with open_test_runtime(workflows=[gate.job]) as rt:
         partition = rt._partition
         await (await rt.submit(gate.job, 1, key="k")).result()
-        partition.queue("k").wake()
-        former = partition.queue("k")
+        partition.queues.of("k").wake()
+        former = partition.queues.of("k")
         await wait_all_tasks_blocked()
-        assert "k" not in partition.queues
-        present = partition.queue("k")
+        assert partition.queues.get("k") is None
+        present = partition.queues.of("k")
         partition.backlog.enter(present)
         former.wake()
         await wait_all_tasks_blocked()
-        assert partition.queues["k"] is present
+        assert partition.queues.get("k") is present

@@ -11,6 +11,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from keyrun import Context, RunOutcome, Runtime, workflow
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import RecordingHook, open_test_runtime
 
@@ -21,13 +22,19 @@ async def echo(ctx: Context, value: Any) -> Any:
 
 
 @pytest.fixture(params=[(1, 0, 1), (2, 1, 1), (4, 3, 16), (256, 10_000, 16)], ids=str)
-def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+def sizes(request: pytest.FixtureRequest) -> tuple[int, int, int]:
     """Room for ready keys, room for keys in backoff, and calls at once."""
     window, backing_off, at_once = request.param
-    monkeypatch.setattr("keyrun.runtime.queue.delivery.WINDOW", window)
-    monkeypatch.setattr("keyrun.runtime.queue.delivery.MAX_BACKING_OFF", backing_off)
-    monkeypatch.setattr("keyrun.runtime.queue.delivery.AT_ONCE", at_once)
     return window, backing_off, at_once
+
+
+def tuning(sizes: tuple[int, int, int]) -> Tuning:
+    window, backing_off, at_once = sizes
+    return Tuning(
+        hook_window=window,
+        hook_backoffs=backing_off,
+        hook_calls=at_once,
+    )
 
 
 async def submit(rt: Runtime, keys: int, ends: int) -> None:
@@ -73,7 +80,9 @@ async def test_every_end_is_delivered_once_in_the_order_of_its_key(
 ) -> None:
     hook = Recorder()
     store = await left_behind(40, 5) if stored else MemoryStore()
-    async with open_test_runtime(store, workflows=[echo], on_terminal=hook) as rt:
+    async with open_test_runtime(
+        store, workflows=[echo], on_terminal=hook, tuning=tuning(sizes)
+    ) as rt:
         if not stored:
             await submit(rt, 40, 5)
         await trio.sleep(100)
@@ -88,7 +97,9 @@ async def test_keys_whose_ends_fail_hold_up_no_other_key_and_are_tried_again(
 ) -> None:
     hook = Recorder(lambda run_id: int(run_id.split("-")[0]) % 2 == 0)
     store = await left_behind(40, 3)
-    async with open_test_runtime(store, workflows=[echo], on_terminal=hook) as rt:
+    async with open_test_runtime(
+        store, workflows=[echo], on_terminal=hook, tuning=tuning(sizes)
+    ) as rt:
         await trio.sleep(100)
         assert len(hook.seen) == 60
         await trio.sleep(900)
@@ -106,7 +117,9 @@ async def test_new_ends_do_not_starve_those_that_were_left_behind(
 ) -> None:
     hook = Recorder()
     store = await left_behind(20, 2)
-    async with open_test_runtime(store, workflows=[echo], on_terminal=hook) as rt:
+    async with open_test_runtime(
+        store, workflows=[echo], on_terminal=hook, tuning=tuning(sizes)
+    ) as rt:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood, partial(rt.submit, echo, 0))
             await trio.sleep(1)
@@ -131,7 +144,7 @@ async def test_leaving_the_block_tries_all_keys_once(
 ) -> None:
     hook = Recorder(lambda run_id: True)
     store = await left_behind(30, 2)
-    async with open_test_runtime(store, workflows=[echo], on_terminal=hook):
+    async with open_test_runtime(store, workflows=[echo], on_terminal=hook, tuning=tuning(sizes)):
         began = trio.current_time()
     assert trio.current_time() - began < 1
     assert sorted(hook.calls) == sorted(f"{key}-0" for key in range(30))

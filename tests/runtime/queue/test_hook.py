@@ -11,12 +11,14 @@ import pytest
 import trio
 
 from keyrun import Context, FailureKind, PermanentError, RunOutcome, State, step, workflow
-from keyrun.runtime.queue.delivery import AT_ONCE
 from keyrun.runtime.queue.hook import Hook
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.user_errors import has
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore, FullDisk
+
+AT_ONCE = Tuning().hook_calls
 
 
 @step

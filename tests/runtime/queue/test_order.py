@@ -7,12 +7,14 @@ import pytest
 import trio
 
 from keyrun import Context, Retry, TransientError, current_step, step, workflow
-from keyrun.runtime.queue.queue_window import WINDOW
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
 from tests.runtime.fragile import FragileStore
 
 QUICK = Retry.fixed(max_attempts=5, delay=1.0)
+
+WINDOW = Tuning().queue_window
 
 
 class Trace:
@@ -205,7 +207,7 @@ async def test_a_run_that_is_read_before_the_news_of_it_is_run_once(
         assert number is not None
         submission = await ledger.submission(number)
         assert submission is not None
-        rt._partition.queues["k"].admit(submission)
+        rt._partition.queues.of("k").admit(submission)
         await rt.resume_key("k")
         await (await rt.submit(job, 2, key="k")).result()
     assert trace.of("k") == [0, 1, 2]

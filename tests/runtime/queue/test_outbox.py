@@ -24,6 +24,7 @@ from keyrun import (
 )
 from keyrun.runtime.queue.outbox import OutboxStatus
 from keyrun.runtime.records.tables import sealed
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore, StoreClosed
 from keyrun.storage.record import unseal
 from keyrun.testing import RecordingHook, open_test_runtime
@@ -367,11 +368,13 @@ async def stored(store: MemoryStore, prefix: bytes, record: bytes) -> bytes:
 
 @pytest.mark.parametrize("between", ["nothing", "an open without a hook", "a crash"])
 async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends(
-    autojump_clock: MockClock, between: str, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, between: str
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.queue.outbox.CONVERTED_AT_ONCE", 2)
+    sizes = Tuning(outbox_conversion=2)
     store, hook = FragileStore(), RecordingHook()
-    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=broken()) as rt:
+    async with open_test_runtime(
+        store, workflows=WORKFLOWS, on_terminal=broken(), tuning=sizes
+    ) as rt:
         # Its number is the lowest, and it is the last to end.
         await rt.submit(echo, 0, key="k", run_id="delayed", delay=50, headers={"h": "1"})
         for name in ("a", "b"):
@@ -389,7 +392,7 @@ async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends
     async with open_reader(store) as reader:
         assert await reader.outbox() == OutboxStatus(waiting=7, collecting=True)
     if between == "an open without a hook":
-        async with open_test_runtime(store, workflows=WORKFLOWS) as rt:
+        async with open_test_runtime(store, workflows=WORKFLOWS, tuning=sizes) as rt:
             # All of this begins before the entries are converted.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rt.forget, "a")
@@ -397,13 +400,15 @@ async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends
             await (await rt.submit(echo, "d", key="k", run_id="d")).result()
     elif between == "a crash":
         store.crash_at = store.commits + 3
-        async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
+        async with open_test_runtime(
+            store, workflows=WORKFLOWS, on_terminal=hook, tuning=sizes
+        ) as rt:
             await trio.sleep_forever()
         store.crash_at = None
         assert hook.calls == 0
         assert store.keys("outbox")
         assert store.keys("outcomes")
-    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
+    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook, tuning=sizes) as rt:
         await trio.sleep(200)
         assert rt.statistics().waiting_outcomes == 0
     expected = [("a", 1), ("b", 1), ("r", 1), ("r", 2), ("r", 3), ("c", 1), ("delayed", 1)]
@@ -416,11 +421,13 @@ async def test_entries_of_an_older_keyrun_are_delivered_in_the_order_of_the_ends
 
 @pytest.mark.parametrize("hook", [True, False])
 async def test_a_store_of_an_older_keyrun_runs_steps_while_its_entries_are_converted(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, hook: bool
+    autojump_clock: MockClock, hook: bool
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.queue.outbox.CONVERTED_AT_ONCE", 1)
+    sizes = Tuning(outbox_conversion=1)
     store, names = FragileStore(latency=1), [f"r{n}" for n in range(50)]
-    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=broken()) as rt:
+    async with open_test_runtime(
+        store, workflows=WORKFLOWS, on_terminal=broken(), tuning=sizes
+    ) as rt:
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(partial(rt.submit, echo, name, key="k", run_id=name))
@@ -429,7 +436,7 @@ async def test_a_store_of_an_older_keyrun_runs_steps_while_its_entries_are_conve
     await as_an_older_keyrun(store)
     seen = RecordingHook()
     async with open_test_runtime(
-        store, workflows=WORKFLOWS, on_terminal=seen if hook else None
+        store, workflows=WORKFLOWS, on_terminal=seen if hook else None, tuning=sizes
     ) as rt:
         await (await rt.submit(echo, 1, key="k", run_id="new")).result()
         assert store.keys("outbox")
@@ -445,9 +452,9 @@ async def test_a_store_of_an_older_keyrun_runs_steps_while_its_entries_are_conve
 
 
 async def test_a_drain_cuts_off_the_conversion_and_the_next_open_finishes_it(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock,
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.queue.outbox.CONVERTED_AT_ONCE", 1)
+    sizes = Tuning(outbox_conversion=1)
     store, names = FragileStore(), [f"r{n}" for n in range(20)]
     await end_runs(store, names, on_terminal=broken())
     await as_an_older_keyrun(store)
@@ -463,7 +470,7 @@ async def test_a_drain_cuts_off_the_conversion_and_the_next_open_finishes_it(
     async with trio.open_nursery() as nursery:
         began = trio.current_time()
         async with open_test_runtime(
-            slow, workflows=WORKFLOWS, on_terminal=RecordingHook(), drain_timeout=5
+            slow, workflows=WORKFLOWS, on_terminal=RecordingHook(), drain_timeout=5, tuning=sizes
         ) as rt:
             nursery.start_soon(forget, rt)
             await trio.sleep(3)

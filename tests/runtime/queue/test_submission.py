@@ -25,6 +25,7 @@ from keyrun import (
     step,
     workflow,
 )
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore, StoreCrashed
 from keyrun.testing import RecordingHook, open_test_runtime
 
@@ -257,15 +258,15 @@ async def test_a_duplicate_of_a_submit_that_is_being_committed_waits_for_that_co
 
 
 async def test_duplicates_that_come_while_a_long_backlog_is_read_are_one_run(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock,
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.recovery.startup.PAGE", 1)
+    sizes = Tuning(startup_page=1)
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=WORKFLOWS) as runtime:
+    async with open_test_runtime(store, workflows=WORKFLOWS, tuning=sizes) as runtime:
         await runtime.pause_all()
         for number in range(5):
             await runtime.submit(echo, number, key=f"k{number}")
-    async with open_test_runtime(store, workflows=WORKFLOWS) as runtime:
+    async with open_test_runtime(store, workflows=WORKFLOWS, tuning=sizes) as runtime:
         assert not runtime._partition.recovered
         new: list[bool] = []
 

@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., str]]] = {
     "load": (key_queue, "load", lambda _, queue, *rest: queue.key),
     "half settled": (settlement, "sealed", lambda table, *_: "bad" if table == "ended" else ""),
     "conclude": (driver_module, "_conclude", of_run),
-    "leave": (key_queue.KeyQueue, "leave", lambda line, *_: line.key),
+    "leave": (key_queue.KeyQueue, "remove_head", lambda line, *_: line.key),
     "window": (key_queue.KeyQueue, "read_window", lambda line, *_: line.key),
 }
 

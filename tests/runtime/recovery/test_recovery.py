@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from keyrun import Context, State, Workflow, current_step, step, workflow
-from keyrun.runtime.queue import concurrency_gate
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.run.loading import assemble
+from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore, StoreCrashed, StoreLocked
 from keyrun.storage.batch import Tables
 from keyrun.testing import RecordingHook, open_test_runtime
@@ -62,13 +62,11 @@ async def test_a_finished_step_is_not_run_again(
 
 @pytest.mark.parametrize("signals", [False, True])
 async def test_runs_of_many_keys_go_on_with_all_that_they_had(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, signals: bool
+    autojump_clock: trio.testing.MockClock, signals: bool
 ) -> None:
     """Journals, memos and the mappings of keys, where they are read together and where not; those
     that are not let in at once are read later."""
-    monkeypatch.setattr(startup, "PAGE", 7)
-    monkeypatch.setattr(startup, "TOGETHER", 3)
-    monkeypatch.setattr(concurrency_gate, "SLACK", 0)
+    sizes = Tuning(startup_page=7, startup_heads=3, gate_slack=0)
     killed = False
 
     @step
@@ -90,7 +88,7 @@ async def test_runs_of_many_keys_go_on_with_all_that_they_had(
         return [counted, found, await ctx.step(count)]
 
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         for n in range(20):
             await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
         if signals:
@@ -98,7 +96,9 @@ async def test_runs_of_many_keys_go_on_with_all_that_they_had(
         await trio.sleep(5)
         store.crash()
     killed = True
-    async with open_test_runtime(store, workflows=[job], max_concurrent_steps=4) as rt:
+    async with open_test_runtime(
+        store, workflows=[job], max_concurrent_steps=4, tuning=sizes
+    ) as rt:
         for n in range(20):
             run = await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
             assert await run.result() == [1, f"k{n}", 2]
@@ -108,16 +108,14 @@ async def test_runs_of_many_keys_go_on_with_all_that_they_had(
 @pytest.mark.parametrize("second", range(1, 6))
 async def test_recovery_can_itself_be_interrupted_at_every_commit(
     autojump_clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
     log: Log,
     first: int,
     second: int,
 ) -> None:
     """Each interruption is written down once, however often recovery begins anew."""
-    monkeypatch.setattr(startup, "PAGE", 3)
-    monkeypatch.setattr(startup, "MARKS", 3)
+    sizes = Tuning(startup_page=3, startup_markers=3)
     store = FragileStore()
-    async with open_test_runtime(store, workflows=[log.job]) as rt:
+    async with open_test_runtime(store, workflows=[log.job], tuning=sizes) as rt:
         for n in range(10):
             await rt.submit(log.job, key=f"k{n % 8}", run_id=f"r{n}")
         await trio.sleep(5)
@@ -126,10 +124,10 @@ async def test_recovery_can_itself_be_interrupted_at_every_commit(
     for crash_after in (first, second):
         store.crash_at = store.commits + crash_after
         with suppress(StoreCrashed):
-            async with open_test_runtime(store, workflows=[log.job]):
+            async with open_test_runtime(store, workflows=[log.job], tuning=sizes):
                 store.crash()
     store.crash_at = None
-    async with open_test_runtime(store, workflows=[log.job]) as rt:
+    async with open_test_runtime(store, workflows=[log.job], tuning=sizes) as rt:
         for n in range(10):
             run = await rt.submit(log.job, key=f"k{n % 8}", run_id=f"r{n}")
             assert await run.result() == f"r{n}"
@@ -178,11 +176,11 @@ async def test_thousands_of_pending_runs_go_on_in_order(
 
 
 async def test_delayed_runs_that_are_due_while_the_others_are_counted_are_counted_once(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, log: Log
+    autojump_clock: trio.testing.MockClock, log: Log
 ) -> None:
-    monkeypatch.setattr(startup, "PAGE", 1)
+    sizes = Tuning(startup_page=1)
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[log.job]) as rt:
+    async with open_test_runtime(store, workflows=[log.job], tuning=sizes) as rt:
         await rt.pause_all()
         for n in range(30):
             await rt.submit(log.job, key=f"k{n:02}")
@@ -190,7 +188,7 @@ async def test_delayed_runs_that_are_due_while_the_others_are_counted_are_counte
             await rt.submit(log.job, key=f"late-{n}", delay=10)
         store.crash()
     await trio.sleep(100)
-    async with open_test_runtime(store, workflows=[log.job]) as rt:
+    async with open_test_runtime(store, workflows=[log.job], tuning=sizes) as rt:
         await trio.sleep(1)
         assert rt.statistics().backlog.pending == 35
         await rt.resume_all()
@@ -384,9 +382,9 @@ async def test_numbers_are_never_used_twice_over_crashes(
 
 
 async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
-    monkeypatch.setattr(startup, "PAGE", 3)
+    sizes = Tuning(startup_page=3)
     done: list[int] = []
 
     @step
@@ -398,11 +396,11 @@ async def test_a_key_with_more_runs_than_a_page_of_the_index_keeps_its_order(
         await ctx.step(note, number)
 
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         await rt.pause_all()
         for number in range(100):
             await rt.submit(job, number, key="k")
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         await rt.resume_all()
         await (await rt.submit(job, 100, key="k")).result()
     assert done == list(range(101))
@@ -438,16 +436,16 @@ async def test_the_garbage_collector_rests_while_runs_are_loaded_and_at_no_other
     async def job(ctx: Context) -> None:
         await ctx.step(work)
 
+    sizes = Tuning(startup_page=3)
     monkeypatch.setattr("keyrun.runtime.queue.key_queue.assemble", look)
-    monkeypatch.setattr(startup, "PAGE", 3)
     (gc.enable if enabled else gc.disable)()
     store = MemoryStore()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         for n in range(5):
             await rt.submit(job, key=f"k{n}", run_id=f"r{n}")
         await trio.sleep(0.5)
         store.crash()
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], tuning=sizes) as rt:
         for n in range(5):
             await (await rt.submit(job, key=f"k{n}", run_id=f"r{n}")).result()
             assert gc.isenabled() is enabled
@@ -499,10 +497,9 @@ class BusyStore(MemoryStore):
 
 
 async def test_a_run_that_ends_while_the_index_is_read_is_not_found_there_again(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
-    monkeypatch.setattr(startup, "PAGE", 1)
-    monkeypatch.setattr(startup, "PASSES", 1000)
+    sizes = Tuning(startup_page=1, startup_passes=1000)
     ran: list[str] = []
 
     @step
@@ -516,11 +513,11 @@ async def test_a_run_that_ends_while_the_index_is_read_is_not_found_there_again(
         await ctx.step(note, what)
 
     store = BusyStore()
-    async with open_test_runtime(store, workflows=[noted]) as runtime:
+    async with open_test_runtime(store, workflows=[noted], tuning=sizes) as runtime:
         await runtime.pause_all()
         for key in ("k", "l", "m", "n"):
             await runtime.submit(noted, key, key=key)
-    async with open_test_runtime(store, workflows=[noted]) as runtime:
+    async with open_test_runtime(store, workflows=[noted], tuning=sizes) as runtime:
         for _ in range(1500):
             await trio.lowlevel.checkpoint()  # that of k is found, and those of m are not
         await runtime.resume_all()

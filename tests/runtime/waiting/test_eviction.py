@@ -23,7 +23,7 @@ from keyrun import (
     step,
     workflow,
 )
-from keyrun.runtime.waiting import eviction, timers
+from keyrun.runtime.tuning import Tuning
 from keyrun.testing import EPOCH, crash_points, open_test_runtime
 from tests.runtime.fragile import FragileStore
 
@@ -78,11 +78,9 @@ async def test_a_run_that_is_due_soon_stays(autojump_clock: MockClock) -> None:
         assert await run.result() == pytest.approx(1.5, abs=0.1)
 
 
-async def test_too_many_that_wait_leave_before_their_time(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eviction, "IN_MEMORY", 10)
-    async with open_test_runtime(workflows=[napping], evict_after=1000) as rt:
+async def test_too_many_that_wait_leave_before_their_time(autojump_clock: MockClock) -> None:
+    sizes = Tuning(waiting_in_memory=10)
+    async with open_test_runtime(workflows=[napping], evict_after=1000, tuning=sizes) as rt:
         runs = [await rt.submit(napping, 100, key=f"k{n}") for n in range(30)]
         await trio.sleep(5)
         assert rt.statistics().live == 10
@@ -312,16 +310,14 @@ async def test_a_thousand_that_are_due_at_once_start_fairly(autojump_clock: Mock
         assert ran.count("sleeper") == 1000
 
 
-async def test_more_timers_than_are_kept_in_memory_fire_in_time(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "WINDOW", 4)
+async def test_more_timers_than_are_kept_in_memory_fire_in_time(autojump_clock: MockClock) -> None:
+    sizes = Tuning(timer_window=4)
     store = FragileStore()
-    async with open_test_runtime(store, workflows=[napping]) as rt:
+    async with open_test_runtime(store, workflows=[napping], tuning=sizes) as rt:
         for n in range(100):
             await rt.submit(napping, 100 + (n * 37) % 100, key=f"k{n}", run_id=f"r{n}")
         await trio.sleep(20)
-    async with open_test_runtime(store, workflows=[napping]) as rt:
+    async with open_test_runtime(store, workflows=[napping], tuning=sizes) as rt:
         for n in range(100):
             run = await rt.submit(napping, 100 + (n * 37) % 100, key=f"k{n}", run_id=f"r{n}")
             assert await run.result() == pytest.approx(100 + (n * 37) % 100, abs=0.3)
@@ -402,10 +398,9 @@ async def test_those_who_yielded_come_back_in_the_order_of_admission_before_thos
 @pytest.mark.parametrize("page", [1, 1000])
 @pytest.mark.parametrize("asleep", [True, False])
 async def test_who_yielded_does_not_overtake_who_holds_the_key_after_a_restart(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, asleep: bool, page: int, window: int
+    autojump_clock: MockClock, asleep: bool, page: int, window: int
 ) -> None:
-    monkeypatch.setattr("keyrun.runtime.recovery.startup.PAGE", page)
-    monkeypatch.setattr("keyrun.runtime.queue.queue_window.WINDOW", window)
+    sizes = Tuning(startup_page=page, queue_window=window)
 
     @step
     async def slow() -> None:
@@ -418,7 +413,7 @@ async def test_who_yielded_does_not_overtake_who_holds_the_key_after_a_restart(
 
     store = FragileStore()
     workflows: list[Workflow[Any, Any]] = [polite, holding, napping]
-    async with open_test_runtime(store, workflows=workflows) as rt:
+    async with open_test_runtime(store, workflows=workflows, tuning=sizes) as rt:
         for run_id in ("a", "b"):
             await rt.submit(polite, 10, key="k", run_id=run_id)
         await rt.submit(holding, key="k", run_id="c")
@@ -426,7 +421,7 @@ async def test_who_yielded_does_not_overtake_who_holds_the_key_after_a_restart(
         await trio.sleep(50)  # a and b are due, and wait until c has ended
         store.crash()
     assert ran == ["a begins", "b begins"]
-    async with open_test_runtime(store, workflows=workflows) as rt:
+    async with open_test_runtime(store, workflows=workflows, tuning=sizes) as rt:
         last = await rt.submit(napping, 1, key="k", run_id="d")
         await last.result()
         assert rt.statistics().backlog.pending == 0
@@ -701,9 +696,9 @@ async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(
         await trio.sleep(10)
         second = await rt.submit(napping, 1, key="k", run_id="second")
         partition = rt._partition
-        ((sleeper, pending),) = partition.asleep.values()
+        ((evicted, pending),) = partition.queues._evicted.values()
         assert pending == 1
-        partition.sleeps("k", sleeper)
+        partition.queues.found_evicted("k", evicted)
         await second.result()
         assert (rt.statistics().backlog.pending, rt.statistics().keys) == (0, 0)
 

@@ -14,9 +14,7 @@ from keyrun.actors.pool import Suspension
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NonDeterminism
-from keyrun.runtime.inspect.exported import Records
-from keyrun.runtime.inspect.history import History
-from keyrun.runtime.partition import Partition
+from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.run.journal import Entry, Journal
@@ -28,7 +26,8 @@ from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
-    from keyrun.runtime.queue.key_queue import KeyQueue
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.run.services import KeyQueueOfRun
 
 
 class Stage:
@@ -97,9 +96,13 @@ class Rehearsal(Run):
         codec: PayloadCodec,
         given: Mapping[str, Any],
     ) -> None:
-        stage = Stage(codec, History(records)[-1].at)
+        stage = Stage(codec, records.last_at)
         super().__init__(
-            cast(Partition, stage), cast("KeyQueue", None), records.submission, Standing(), workflow
+            cast("PartitionState", stage),
+            cast("KeyQueueOfRun", None),
+            records.submission,
+            Standing(),
+            workflow,
         )
         if records.standing is not None and records.standing.patches is not None:
             self.standing.patches = dict(records.standing.patches)

@@ -26,6 +26,13 @@ class Records:
     entries: tuple[tuple[int, list[Any]], ...]
     """Sequence number and fields, in order."""
 
+    @property
+    def last_at(self) -> float:
+        """Return the time of the last record."""
+        ended = None if self.standing is None else self.standing.ended_at
+        journaled: list[float] = [fields[2] for _, fields in self.entries[-1:]]
+        return max([self.submission.submitted_at, *journaled, ended or 0.0])
+
 
 def render(records: Records) -> str:
     """The records as JSON, one entry of the journal per line."""

@@ -1,0 +1,174 @@
+"""Damaged runs: quarantine a run whose records fail their check, and readmit it after a repair.
+
+A damaged run releases its place, so that its key continues, and stays visible as quarantined until
+an operator acts on it. A submission that cannot be read is kept undecoded, as the input of a
+stand-in. A run that has ended is left as it is: it can only be forgotten.
+"""
+
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from keyrun.runtime.events import emitter
+from keyrun.runtime.events.logs import log_key, title
+from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.records.damage import Trace, stand_in, trace
+from keyrun.runtime.records.submission import DAMAGED, SALVAGED, Standing, Submission
+from keyrun.runtime.records.tables import sealed
+from keyrun.runtime.run.journal import Entry
+from keyrun.runtime.values import State
+from keyrun.storage import StoreCorrupt
+
+if TYPE_CHECKING:
+    from keyrun.runtime.queue.key_queues import KeyQueues
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
+
+
+class DamagedRuns:
+    """Sets damaged runs aside, and readmits runs that can be read again."""
+
+    def __init__(self, partition: "PartitionState", runs: "RunTable", queues: "KeyQueues") -> None:
+        self._partition = partition
+        self._runs = runs
+        self._queues = queues
+        self.lock = trio.Lock()
+        """Held while a damaged run is set aside or readmitted."""
+
+    async def set_aside(
+        self,
+        number: int,
+        error: StoreCorrupt,
+        *,
+        key: str | None = None,
+        place: int | None = None,
+    ) -> None:
+        """Quarantine a run because of `error`, and take it out of the line, unless it has ended or
+        that was done before. Key and place are looked for if they are not given."""
+        if error.key is None:
+            # It is not this run that is damaged.
+            raise error
+        async with self.lock:
+            ledger, record = self._partition.ledger, self._partition.ledger.number(number)
+            raw = await self._partition.store.get("runs", record)
+            standing = await self._standing(number)
+            if raw is None or (standing is not None and _is_done(standing)):
+                return
+            submission = await self._submission(number)
+            known = Trace(key=key, place=place)
+            if submission is None or place is None:
+                known = await trace(ledger, number)
+            elif key is not None:
+                known.indexed.append(("queue", ledger.place(key, place)))
+            if known.ended_at is not None or self._runs.live(number):
+                return
+            delayed = self._runs.end_delay(number)
+            known.key = known.key or key or (None if delayed is None else delayed.key)
+            group = self._partition.store.open_group()
+            if submission is None or standing is None:
+                self._partition.unfinished.doubt()
+            else:
+                self._partition.unfinished.leave(submission, standing)
+            if submission is None:
+                submission = stand_in(number, known, raw)
+                group.put("runs", record, sealed("runs", record, *submission.fields()))
+                name = ledger.run_id(submission.run_id)
+                group.put("ids", name, sealed("ids", name, number))
+            aside = attrs.evolve(
+                standing or Standing(),
+                state=State.QUARANTINED,
+                reason=str(error),
+                quarantine=DAMAGED,
+                place=None,
+                cancel_requested=False,
+                paused=False,
+            )
+            group.put("status", record, sealed("status", record, *aside.fields()))
+            group.when_durable(self._runs.report_end, number, aside)
+            for table, indexed in known.indexed:
+                group.delete(table, indexed)
+            if known.place is not None or delayed is not None:
+                queue = self._queues.of(submission.key)
+                queue.remove(number)
+                queue.started()
+            if self._partition.feed is not None:
+                kind = EventKind.RUN_QUARANTINED
+                emitter.run_changed(
+                    self._partition.feed, group, kind, submission, aside, str(error)
+                )
+            run_id, key, workflow = submission.about
+            said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
+            log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
+            await self._partition.store.durable(group)
+
+    async def _submission(self, number: int) -> Submission | None:
+        try:
+            return await self._partition.ledger.submission(number)
+        except StoreCorrupt:
+            return None
+
+    async def _standing(self, number: int) -> Standing | None:
+        try:
+            return await self._partition.ledger.standing(number)
+        except StoreCorrupt:
+            return None
+
+    async def remains(self, number: int, error: StoreCorrupt) -> tuple[Submission, Standing]:
+        """What there is of a run that cannot be read because of `error`: it is set aside. One that
+        has ended has no place to give free, and is told by the time of its end."""
+        await self._partition.counted.wait()
+        await self.set_aside(number, error)
+        submission = await self._submission(number)
+        standing = await self._standing(number)
+        if submission is None or standing is None:
+            known = await trace(self._partition.ledger, number)
+            if submission is None:
+                submission = stand_in(number, known, b"")
+            lost = Standing(
+                state=State.QUARANTINED,
+                reason=str(error),
+                quarantine=DAMAGED,
+                place=known.place,
+                ended_at=known.ended_at,
+            )
+            standing = standing or lost
+        return submission, standing
+
+    async def readmit(self, submission: Submission, standing: Standing) -> Standing:
+        """How a run that was set aside goes on, if all that it remembers can be read again: it gets
+        a place at the end of its key's line."""
+        ledger, number = self._partition.ledger, submission.number
+        generation = standing.generation
+        if standing.ended_at is not None:
+            raise _beyond_repair(submission, "it has ended, and how is lost")
+        try:
+            for _, fields in await ledger.scan("journal", ledger.number(number)):
+                if fields[0] == Entry.REDRIVEN:
+                    generation = max(generation, fields[3])
+            await ledger.scan("memo", ledger.number(number))
+        except StoreCorrupt as error:
+            if error.key is None:
+                raise
+            raise _beyond_repair(submission, str(error)) from error
+        fresh = attrs.evolve(standing, generation=generation, place=self._partition.take_number())
+        fresh.lift_quarantine()
+        return fresh
+
+
+def _is_done(standing: Standing) -> bool:
+    aside = standing.state is State.QUARANTINED and standing.place is None
+    return aside or standing.state.terminal
+
+
+def check_submitted(submission: Submission) -> None:
+    """Raise if it is not known what was submitted."""
+    if submission.origin == SALVAGED:
+        raise _beyond_repair(submission, "what was submitted is lost")
+
+
+def _beyond_repair(submission: Submission, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the run {submission.run_id!r} cannot be driven, since it is damaged: {why}; restore the "
+        f"store from a backup, or forget({submission.run_id!r}) and submit it again"
+    )
