@@ -159,8 +159,8 @@ class Compiler:
             predicate, argument = PREDICATES[name], given[0]
             return lambda frame, value: predicate(frame, value, argument(frame))
         known = name in METHODS or name in PREDICATES or name in (*syntax.MACROS, "matches")
-        said = f"{name}() does not take {len(given)} arguments" if known else "unknown method"
-        self._fault(at, said if known else f"{said} {name!r}")
+        wrong_count = f"wrong number of arguments for {name}(): {len(given)}"
+        self._fault(at, wrong_count if known else f"unknown method {name!r}")
         return lambda frame, value: value
 
     def _matches(self, node: syntax.Node, argument: Evaluate, at: int) -> _Step:

@@ -52,7 +52,7 @@ def _size(frame: Frame, value: Any) -> int:
 
 def _short(value: str, kind: str) -> str:
     if len(value) > _LONGEST_NUMBER:
-        raise Unanswerable(f"a string of {len(value):,} characters is not a {kind}")
+        raise Unanswerable(f"a string of {len(value):,} characters cannot be converted to {kind}")
     return value
 
 
@@ -68,7 +68,7 @@ def _whole(value: Any, kind: type[int], low: int, high: int) -> int:
     name = "int" if kind is int else "uint"
     if type(value) is str:
         if _INTEGER.fullmatch(_short(value, name)) is None or (low == 0 and value[0] == "-"):
-            raise Unanswerable(f"{value!r} is not an {name}")
+            raise Unanswerable(f"{value!r} cannot be converted to {name}")
         number = int(value)
     elif type(value) in (int, Uint):
         number = int(value)
@@ -76,19 +76,19 @@ def _whole(value: Any, kind: type[int], low: int, high: int) -> int:
         # The limits are those of a double: both ends of the range of an int are excluded.
         inside = low < value < float(high) if low else 0 <= value < float(high)
         if math.isnan(value) or not inside:
-            raise Unanswerable(f"{value} is out of the range of an {name}")
+            raise Unanswerable(f"{value} is out of the range of {name}")
         number = int(value)
     else:
         raise undefined(name, value)
     if not low <= number <= high:
-        raise Unanswerable(f"{number} is out of the range of an {name}")
+        raise Unanswerable(f"{number} is out of the range of {name}")
     return kind(number)
 
 
 def _double(frame: Frame, value: Any) -> float:
     if type(value) is str:
         if _DOUBLE.fullmatch(_short(value, "double")) is None:
-            raise Unanswerable(f"{value!r} is not a double")
+            raise Unanswerable(f"{value!r} cannot be converted to double")
     elif type(value) not in (int, Uint, float):
         raise undefined("double", value)
     return float(value)

@@ -203,8 +203,10 @@ def parse(source: str) -> Node:
         raise InvalidExpression([Fault(reason)])
     surrogate = _SURROGATE.search(source)
     if surrogate is not None:
-        # A store and CEL write text as UTF-8, which cannot encode it.
-        raise InvalidExpression([fault_at(source, surrogate.start(), "a lone surrogate")])
+        # Expressions are stored as UTF-8, which cannot encode a surrogate.
+        raise InvalidExpression(
+            [fault_at(source, surrogate.start(), "a lone surrogate is not text")]
+        )
     return _Parser(source).whole()
 
 

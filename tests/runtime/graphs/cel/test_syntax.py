@@ -28,7 +28,7 @@ from keyrun.runtime.graphs.condition import Condition
         ("1e999 > 1.0", "1e999 is too large for a double"),
         ("has(output)", "line 1, column 5: has() requires a field, as in has(output.status)"),
         ("output.all(x.y, true)", "line 1, column 12: all() requires a variable name first"),
-        ("output.all(x)", "all() does not take 1 arguments"),
+        ("output.all(x)", "wrong number of arguments for all(): 1"),
         ("lower(output.a)", "line 1, column 1: unknown function 'lower'"),
         ("output.lower()", "line 1, column 8: unknown method 'lower'"),
         ("size(1, 2)", "size() takes 1 argument, got 2"),
