@@ -198,7 +198,7 @@ class Pool:
                     callback, suspension.callback = suspension.callback, None
                     try:
                         callback()
-                    except Exception as error:
+                    except BaseException as error:
                         trap = context.run(coroutine.throw, error)
                 self.seeking -= 1
                 if self.ready and not self.seeking:

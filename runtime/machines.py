@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction, StepOptions
 from keyrun.runtime.definitions.workflow import WhileWaiting, Workflow
 from keyrun.runtime.events import emitter
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.run.contradiction import halt
@@ -169,7 +171,11 @@ def machine(
         step.complete = _turned
 
         async def loop(context: "Context", input_: Any) -> Any:
-            return await _run(context.branch, step, input_)
+            try:
+                return await _run(context.branch, step, input_)
+            except BaseException as error:
+                context.branch.run.guard(error)
+                raise
 
         loop.__doc__ = function.__doc__
         return Workflow(
@@ -280,8 +286,11 @@ def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None
 def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
     """Stage what a turn decided: the next turn takes its place, and its failures are forgotten."""
     if not isinstance(value, Continue | Succeed | Fail | Cancel):
-        raise TypeError(
-            f"a machine returns Continue, Succeed, Fail or Cancel, and this turn returned {value!r}"
+        raise from_user(
+            TypeError(
+                "a machine returns Continue, Succeed, Fail or Cancel, and this turn returned "
+                f"{shown(value)}"
+            )
         )
     journal, partition = run.journal, run.partition
     held = run.queue.holder is current

@@ -16,6 +16,7 @@ from keyrun.runtime.entities.requests import AnswerStore
 from keyrun.runtime.events.feed import Feed
 from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
 from keyrun.runtime.operations.damaged_runs import DamagedRuns
@@ -30,7 +31,6 @@ from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.key_queues import KeyQueues
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.records.submission import Summary
-from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.recovery.retention import Retention, Sweeper
 from keyrun.runtime.recovery.supervision import KeySupervisor
 from keyrun.runtime.run.partition_state import PartitionState

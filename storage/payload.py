@@ -26,6 +26,8 @@ __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError"
 
 T = TypeVar("T")
 
+UNFIT = (PayloadError, PayloadTypeError)
+"""What the codec raises, also for an exception of a user's class or transform."""
 
 _NONE = type(None)
 _SCALARS = frozenset({_NONE, bool, int, float})

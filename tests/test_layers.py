@@ -14,7 +14,9 @@ RUNTIME = "keyrun.runtime."
 LISTED = Path(__file__).parent / "layer_violations.txt"
 
 ROWS: dict[str, str] = {
-    "values": "errors values limits tuning verdicts texts unwinding user_errors logger",
+    "values": (
+        "errors values limits tuning verdicts texts unwinding user_errors internal_errors logger"
+    ),
     "records": "records",
     "events": "events",
     "policies": "policies",

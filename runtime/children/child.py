@@ -6,6 +6,7 @@ Its admission is in one commit with the entry of the parent that says so, and it
 parent is sent of it.
 """
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -19,9 +20,9 @@ from keyrun.runtime.errors import (
     StepFailed,
     TooDeep,
 )
+from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.records.journal_entry import CHILD, Call
 from keyrun.runtime.records.submission import read_failure
-from keyrun.runtime.recovery.bugs import is_bug
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
 from keyrun.runtime.run.expected import INSIDE
@@ -34,6 +35,7 @@ from keyrun.runtime.values import UNSET, Failure, FailureKind, State
 from keyrun.runtime.verdicts import workflow_error
 from keyrun.runtime.waiting.receive import receive
 from keyrun.storage import StoreError
+from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -74,49 +76,50 @@ async def inside(
     call: "Callable[[Branch, Workflow[Any, Any], Any], Coroutine[Any, Any, Any]]",
 ) -> Any:
     """Drive a child as a part of its parent's run."""
-    branch.check()
-    depth = _check_depth(branch)
     if workflow.kind != "function":
-        raise TypeError(
-            f"{workflow.name!r} is a {workflow.kind}, with a journal of its own: give it a key "
-            "of its own, ctx.child(..., key=...)"
+        raise from_user(
+            TypeError(
+                f"{workflow.name!r} is a {workflow.kind}, with a journal of its own: give it a key "
+                "of its own, ctx.child(..., key=...)"
+            )
         )
-    run, codec = branch.run, branch.run.partition.codec
-    ident = branch.name("child()")
-    prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
-    branch.pass_by(ident[len(branch.prefix) :] + INSIDE)
-    # It sees what a run of its own would see.
-    given = codec.decode(codec.encode(input_, workflow.input_type), workflow.input_type)
-    child = branch.part(prefix)
-    child.depth = depth - (0 if run.submission.parent is None else run.submission.parent.depth)
-    limit = workflow.limits.run_timeout
-    limited: FailAfter | None = None
-    try:
-        if limit is UNSET or limit is None:
-            result = await call(child, workflow, given)
-        else:
-            with FailAfter(child, float(limit)) as limited:
+    run = branch.run
+    with run.guarded():
+        branch.check()
+        depth = _check_depth(branch)
+        codec = run.partition.codec
+        ident = branch.name("child()")
+        prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
+        branch.pass_by(ident[len(branch.prefix) :] + INSIDE)
+        # It sees what a run of its own would see.
+        given = codec.decode(codec.encode(input_, workflow.input_type), workflow.input_type)
+        child = branch.part(prefix)
+        child.depth = depth - (0 if run.submission.parent is None else run.submission.parent.depth)
+        limit = workflow.limits.run_timeout
+        limited = None if limit is UNSET or limit is None else FailAfter(child, float(limit))
+        try:
+            with limited or nullcontext():
                 result = await call(child, workflow, given)
-        encoded = codec.encode(result, workflow.result_type)
-        return codec.decode(encoded, workflow.result_type)
-    except Verdict as verdict:
-        kind = State.CANCELLED if verdict.cancelled else State.FAILED
-        own = Failure(kind=FailureKind.VERDICT, reason=verdict.reason)
-        raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
-    except (StepFailed, ChildFailed, ChildCancelled) as error:
-        raise _error(run, ident, workflow.name, State.FAILED, None, error.failure) from error
-    except BaseException as error:
-        if has(error, Halt) or not is_user_error(error):
-            raise
-        if is_bug(error) or (isinstance(error, StoreError) and run.partition.failure is not None):
-            raise
-        own = workflow_error(error)
-        if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
-            said = f"the child took longer than its run_timeout of {limit:g} s"
-            own = Failure(kind=FailureKind.RUN_TIMEOUT, reason=said, step=own.step)
-        raise _error(run, ident, workflow.name, State.FAILED, None, own) from error
-    finally:
-        branch.leave(child)
+            encoded = codec.encode(result, workflow.result_type)
+            return codec.decode(encoded, workflow.result_type)
+        except Verdict as verdict:
+            kind = State.CANCELLED if verdict.cancelled else State.FAILED
+            own = Failure(kind=FailureKind.VERDICT, reason=verdict.reason)
+            raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
+        except (StepFailed, ChildFailed, ChildCancelled) as error:
+            raise _error(run, ident, workflow.name, State.FAILED, None, error.failure) from error
+        except BaseException as error:
+            if has(error, Halt) or not is_user_error(error) or is_internal(error):
+                raise
+            if issubclass(type(error), StoreError) and run.partition.failure is not None:
+                raise
+            own = workflow_error(error)
+            if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
+                said = f"the child took longer than its run_timeout of {limit:g} s"
+                own = Failure(kind=FailureKind.RUN_TIMEOUT, reason=said, step=own.step)
+            raise _error(run, ident, workflow.name, State.FAILED, None, own) from error
+        finally:
+            branch.leave(child)
 
 
 async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: str) -> Any:
@@ -169,7 +172,7 @@ def _mark(run: "Run", workflow: Workflow[Any, Any], input_: Any, key: str) -> in
     """A number that tells other children, or None if their input cannot be told."""
     try:
         given = run.partition.codec.canonical(input_, workflow.input_type)
-    except (TypeError, ValueError):
+    except UNFIT:
         return None
     return crc32(f"{workflow.name}\0{key}\0".encode() + given)
 

@@ -23,11 +23,13 @@ from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.entities.state_cache import CachedState, StateCache
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
+from keyrun.runtime.internal_errors import GUARD, InternalError
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.storage import PayloadError, PayloadTypeError, StoreClosed, StoreCorrupt, StoreError
+from keyrun.storage import StoreClosed, StoreCorrupt, StoreError
+from keyrun.storage.payload import UNFIT
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ current_call: "ContextVar[EntityCall | None]" = ContextVar("keyrun.call", defaul
 
 _NOT_STORED = (TransientError, CallTimeout, StoreClosed)
 """Errors that are not kept as an answer: the same request may be made again."""
-_UNFIT = (PayloadError, PayloadTypeError)
 
 
 class CallServices:
@@ -171,13 +172,14 @@ class EntityCall:
     def begin_wait(self) -> None:
         """Take a slot and start the timeout, because the method suspends. A slot is free, because
         no other task has run since the method began."""
-        services = self.services
-        if not self.has_slot:
-            self.has_slot = True
-            services.slots.free -= 1
-        services.running[self] = None
-        self.scope = services.actors.scope(kept=True)
-        self.until = self.scope.deadline = trio.current_time() + self.timeout
+        with GUARD:
+            services = self.services
+            if not self.has_slot:
+                self.has_slot = True
+                services.slots.free -= 1
+            services.running[self] = None
+            self.scope = services.actors.scope(kept=True)
+            self.until = self.scope.deadline = trio.current_time() + self.timeout
 
     def answer(self, value: Any) -> None:
         """Return an answer at once, because nothing has to be stored for it."""
@@ -193,6 +195,14 @@ class EntityCall:
             self.services.settled(self)
         if task is not None:
             trio.lowlevel.reschedule(task, Error(error))
+
+    def crash(self, error: BaseException) -> None:
+        """Refuse the call because its execution raised `error`, which ends the actor."""
+        if not self.begun:
+            self.begun = True
+            assert self.queue is not None
+            self.queue.started()
+        self.refuse(error if isinstance(error, Exception) else runtime_left(self))
 
     def withdraw(self) -> None:
         """Remove a call that has not begun from the queue of its key."""
@@ -238,7 +248,7 @@ class EntityCall:
         queue.started()
         try:
             draft = Draft(services.codec, stored, None, known)
-        except _UNFIT as error:
+        except UNFIT as error:
             if self.has_slot:
                 services.slots.give()
             self.refuse(error)
@@ -266,17 +276,13 @@ class EntityCall:
         self.over = True
         if self.has_slot:
             services.slots.give()
-        try:
-            if self.scope is not None:
-                raised = self._end_wait(self.scope, raised)
-            if raised is None or self._is_answer(raised):
-                try:
-                    self._settle(record, stored, draft, value, raised)
-                except _UNFIT as error:
-                    self._settle(record, stored, draft, None, error)
-        except BaseException as error:
-            self.refuse(error if isinstance(error, Exception) else runtime_left(self))
-            raise
+        if self.scope is not None:
+            raised = self._end_wait(self.scope, raised)
+        if raised is None or self._is_answer(raised):
+            try:
+                self._settle(record, stored, draft, value, raised)
+            except UNFIT as error:
+                self._settle(record, stored, draft, None, error)
         return self.scope is None or not self.scope.cancel_called
 
     async def _read_state(self, queue: "KeyQueue", record: bytes) -> CachedState | None:
@@ -286,13 +292,13 @@ class EntityCall:
         try:
             fields = await services.partition.ledger.get("entities", record)
         except StoreError as error:
-            self.begun = True
-            queue.started()
-            self.refuse(error)
             if self.has_slot:
                 services.slots.give()
             if not isinstance(error, StoreCorrupt):
                 raise
+            self.begun = True
+            queue.started()
+            self.refuse(error)
             return None
         return services.cache.keep(record, b"" if fields is None else fields[0], None)
 
@@ -326,6 +332,8 @@ class EntityCall:
     def _is_answer(self, raised: BaseException) -> bool:
         """Return whether an error of the method is its answer. If not, the caller has received the
         error already."""
+        if isinstance(raised, InternalError):
+            raise raised.error
         if not is_user_error(raised):
             raise raised
         if not issubclass(type(raised), Exception):

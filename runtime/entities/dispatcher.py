@@ -223,8 +223,12 @@ class Dispatcher:
                     continue
                 call.has_slot = True
             del queue.calls[0]
-            if not await call.execute():
-                return None
+            try:
+                if not await call.execute():
+                    return None
+            except BaseException as error:
+                call.crash(error)
+                raise
         return True
 
     def look_again(self) -> None:

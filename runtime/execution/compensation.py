@@ -35,8 +35,8 @@ from keyrun.runtime.run.settlement import settle
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.texts import unreadable_outcome
 from keyrun.runtime.unwinding import Halt, Unwind
-from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, QuarantineCause, State
+from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
     from keyrun.runtime.records.journal_entry import Memory
@@ -111,9 +111,7 @@ async def undo(run: Run) -> bool:
     run.standing.compensation, run.standing.failure = journal.compensation(), failure
     try:
         run_input = partition.codec.decode(input_of(run), run.workflow.input_type)
-    except BaseException as error:  # classes of the user may raise anything
-        if is_fatal(error):
-            raise
+    except UNFIT as error:
         quarantine_input(run, error)
         return False
     scope = run.scope = partition.actor_scope()
@@ -136,9 +134,7 @@ async def undo(run: Run) -> bool:
                 return False
             try:
                 output = _output(run, step, journal.memories.get(ident))
-            except BaseException as error:  # classes of the user may raise anything
-                if is_fatal(error):
-                    raise
+            except UNFIT as error:
                 quarantine(run, QuarantineCause.OUTCOME, unreadable_outcome(ident, error))
                 return False
             given = Compensation(
@@ -163,6 +159,7 @@ async def undo(run: Run) -> bool:
         run.scope = NOT_DRIVEN
         run.spent = scope.cancel_called
         scope.deadline = inf
+    run.raise_internal()
     if run.unwinding is Unwind.LEAVE:
         return False
     _end(run, state, reason, failure, dead, left)

@@ -12,21 +12,29 @@ from keyrun.runtime.children import child
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.gather import gather
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import identity, what_keeps
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import Call, Entry
-from keyrun.runtime.run.patches import patched
+from keyrun.runtime.run.patches import check_patch, patched
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.scope import FailAfter, MoveOnAfter, watched
 from keyrun.runtime.steps.execution import perform
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.verdicts import CancelVerdict, Continuation
-from keyrun.runtime.waiting.receive import Approval, wait_approval, wait_signal
-from keyrun.runtime.waiting.sleep import sleep
+from keyrun.runtime.waiting.receive import (
+    Approval,
+    check_channel,
+    check_gate,
+    check_timeout,
+    wait_approval,
+    wait_signal,
+)
+from keyrun.runtime.waiting.sleep import check_seconds, sleep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,17 +90,30 @@ class ChildCall(DurableCall[R]):
 
     def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
         """The same call in another branch."""
-        if self._key is None or self._key == branch.run.key:
-            return child.inside(branch, self._workflow, self._input, _call)
-        call = child.apart(branch, self._workflow, self._input, self._key)
-        return watched(branch, call) if branch.bound else call
+        with branch.run.guarded():
+            if self._key is None or self._key == branch.run.key:
+                return child.inside(branch, self._workflow, self._input, _call)
+            return watched(branch, child.apart(branch, self._workflow, self._input, self._key))
 
 
 async def _call(branch: Branch, workflow: Workflow[Any, Any], input_: Any) -> Any:
     context = Context(branch, input_)
-    if workflow.takes_input:
-        return await workflow.function(context, input_)
-    return await workflow.function(context)
+    try:
+        if workflow.takes_input:
+            return await workflow.function(context, input_)
+        return await workflow.function(context)
+    except BaseException as error:
+        from_user(error)
+        raise
+
+
+async def _call_part(function: Callable[["Context"], Awaitable[Any]], context: "Context") -> Any:
+    """Call an async function that was given to `gather`."""
+    try:
+        return await function(context)
+    except BaseException as error:
+        from_user(error)
+        raise
 
 
 Part = DurableCall[A] | Callable[["Context"], Awaitable[A]]
@@ -145,7 +166,11 @@ class Context:
         when this run is driven again. Raises `StepFailed` when it failed for good."""
         if type(function) is not StepFunction:
             function = as_step(function)
-        return DurableCall(self.branch, function, args, kwargs)
+        try:
+            return DurableCall(self.branch, function, args, kwargs)
+        except BaseException as error:
+            self._run.guard(error)
+            raise
 
     @overload
     async def gather(self, a: Part[A], b: Part[B], /) -> tuple[A, B]: ...
@@ -169,10 +194,10 @@ class Context:
         def start(part: Any, branch: Branch) -> Awaitable[Any]:
             if isinstance(part, DurableCall):
                 return part.on(branch)
-            started: Awaitable[Any] = part(Context(branch, self.input))
-            return started
+            return _call_part(part, Context(branch, self.input))
 
-        return await gather(self.branch, parts, start)
+        with self._run.guarded():
+            return await gather(self.branch, parts, start)
 
     def child(
         self,
@@ -188,43 +213,54 @@ class Context:
             raise TypeError(f"ctx.child takes a workflow, got {workflow!r}")
         if key is not None:
             check_key(key)
-        return ChildCall(self.branch, workflow, input, key)
+        with self._run.guarded():
+            return ChildCall(self.branch, workflow, input, key)
 
     async def sleep(self, seconds: float) -> None:
         """Wait. The time is counted from the first time that this is reached, crashes or not."""
+        check_seconds(seconds)
         await watched(self.branch, sleep(self.branch, seconds))
 
     async def wait_signal(self, name: str, timeout: float | None = None) -> Any:
         """Wait until somebody calls `runtime.signal(run_id, name, payload)`, now or before this was
         reached; the payload. Raises `SignalTimeout` after `timeout` seconds."""
+        check_channel(name)
+        check_timeout(timeout)
         return await watched(self.branch, wait_signal(self.branch, name, timeout))
 
     async def approval(self, gate: str, timeout: float | None = None) -> Approval:
         """Wait until a person calls `runtime.approve(run_id, gate, by=...)`. Raises
         `ApprovalRejected` if they reject, and `SignalTimeout` after `timeout` seconds. The second
         time, the gate is called `gate#2`."""
+        check_gate(gate)
+        check_timeout(timeout)
         return await watched(self.branch, wait_approval(self.branch, gate, timeout))
 
     def move_on_after(self, seconds: float) -> MoveOnAfter:
         """A block that is cut off `seconds` after it was first entered, crashes or not:
         `with ctx.move_on_after(5) as scope: ...`, and then `scope.expired`. What was not done by
         then is cancelled and never started again."""
-        return MoveOnAfter(self.branch, seconds)
+        check_seconds(seconds)
+        with self._run.guarded():
+            return MoveOnAfter(self.branch, seconds)
 
     def fail_after(self, seconds: float) -> FailAfter:
         """The same, but a block that is cut off raises `ScopeTimeout`."""
-        return FailAfter(self.branch, seconds)
+        check_seconds(seconds)
+        with self._run.guarded():
+            return FailAfter(self.branch, seconds)
 
     async def checkpoint(self) -> None:
         """Return when all that this run has done is durable. Only workflows with a `checkpoint` of
         their own need it: others wait before every step."""
-        self.branch.check()
         run = self._run
-        if run.rehearsed:
-            return
-        if run.cadence is not None:
-            run.cadence.reset()
-        await run.partition.store.durable()
+        with run.guarded():
+            self.branch.check()
+            if run.rehearsed:
+                return
+            if run.cadence is not None:
+                run.cadence.reset()
+            await run.partition.store.durable()
 
     def patched(self, name: str) -> bool:
         """Whether a run takes a change of the code: `if ctx.patched("name"):` in front of it.
@@ -234,56 +270,41 @@ class Context:
         stored, and holds for this name in the whole run, in every branch, also after a redrive.
         `continue_as` asks anew. Remove the `if` when `keyrun stats` counts no run that got False.
         """
-        self.branch.check()
-        return patched(self.branch, name)
+        check_patch(name)
+        with self._run.guarded():
+            self.branch.check()
+            return patched(self.branch, name)
 
     def now(self) -> datetime:
         """The time at which this was first reached."""
-        branch, run = self.branch, self._run
-        branch.check()
-        ident = branch.name("now()")
-        branch.ask_at_once(ident)
-        memory = run.journal.memory(ident)
-        if memory.outcome is None and branch.bound and branch.cut_off_next:
-            return datetime.fromtimestamp(run.partition.wall(), UTC)
-        if memory.outcome is None:
-            memory.call = Call.NOW
-            memory.payload = run.partition.wall()
-            run.write(Entry.DONE, ident, int(Call.NOW), None, 1, None, memory.payload)
-            run.journal.settled(ident, memory, Entry.DONE)
-        else:
-            run.journal.deliver(memory)
-        return datetime.fromtimestamp(memory.payload, UTC)
+        with self._run.guarded():
+            return datetime.fromtimestamp(_now(self.branch), UTC)
 
     def random(self) -> float:
         """A number in [0, 1), the same whenever this run is driven again."""
-        return Random(self._seed("random()")).random()
+        with self._run.guarded():
+            return Random(self._seed("random()")).random()
 
     def uuid4(self) -> UUID:
         """A random UUID, the same whenever this run is driven again."""
-        return UUID(bytes=self._seed("uuid4()")[:16], version=4)
+        with self._run.guarded():
+            return UUID(bytes=self._seed("uuid4()")[:16], version=4)
 
     def report(self, percent: float, message: str = "") -> None:
         """Say how far the run is, for those who watch. The last word counts, and is with the next
         commit. Nothing else may depend on it: it is not in the journal."""
-        self.branch.check()
-        reports.of_run(self._run, percent, message)
+        reports.check(percent, message)
+        with self._run.guarded():
+            self.branch.check()
+            reports.of_run(self._run, percent, message)
 
     def fail(self, reason: str) -> NoReturn:
         """End the run as failed, by the workflow's own judgement: no dead letter."""
-        self.branch.check()
-        if self.branch.depth:
-            raise child.Verdict(a_reason(reason), cancelled=False)
-        self.branch.check_asked("ctx.fail()")
-        raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=a_reason(reason)))
+        self._end("ctx.fail()", a_reason(reason), cancelled=False)
 
     def cancel(self, reason: str) -> NoReturn:
         """End the run as cancelled, for a reason of the workflow's own."""
-        self.branch.check()
-        if self.branch.depth:
-            raise child.Verdict(a_reason(reason), cancelled=True)
-        self.branch.check_asked("ctx.cancel()")
-        raise halt(self._run, CancelVerdict(a_reason(reason)))
+        self._end("ctx.cancel()", a_reason(reason), cancelled=True)
 
     def continue_as(self, input: Any = None) -> NoReturn:  # noqa: A002
         """Go on as the same run with another input and an empty journal: for loops without end,
@@ -291,19 +312,52 @@ class Context:
         are cancelled. Limits of steps and retries count anew, the deadline of the run stays.
 
         Raises `RuntimeError` if a step was done that has a compensation."""
-        self.branch.check()
         run = self._run
+        with run.guarded():
+            self.branch.check()
+            kept = what_keeps(run)
         if self.branch.depth:
             raise RuntimeError(
                 "a child that is a part of its parent's run cannot go on with an empty journal; "
                 "give it a key of its own: ctx.child(..., key=...)"
             )
-        kept = what_keeps(run)
         if kept is not None:
             raise RuntimeError(kept)
-        self.branch.check_asked("ctx.continue_as()")
-        raise halt(run, Continuation(run.partition.codec.encode(input, run.workflow.input_type)))
+        with run.guarded():
+            self.branch.check_asked("ctx.continue_as()")
+            encoded = run.partition.codec.encode(input, run.workflow.input_type)
+            raise halt(run, Continuation(encoded))
+
+    def _end(self, asked: str, reason: str, *, cancelled: bool) -> NoReturn:
+        """End the run as its workflow decided; in a child that is a part of the run, the child."""
+        with self._run.guarded():
+            self.branch.check()
+            if self.branch.depth:
+                raise from_user(child.Verdict(reason, cancelled=cancelled))
+            self.branch.check_asked(asked)
+            if cancelled:
+                raise halt(self._run, CancelVerdict(reason))
+            raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=reason))
 
     def _seed(self, base: str) -> bytes:
         self.branch.check()
         return sha256(identity(self._run, self.branch.name(base))).digest()
+
+
+def _now(branch: Branch) -> float:
+    """Return the time at which the next call of `now` was first reached."""
+    run = branch.run
+    branch.check()
+    ident = branch.name("now()")
+    branch.ask_at_once(ident)
+    memory = run.journal.memory(ident)
+    if memory.outcome is None and branch.bound and branch.cut_off_next:
+        return run.partition.wall()
+    if memory.outcome is None:
+        memory.call = Call.NOW
+        memory.payload = run.partition.wall()
+        run.write(Entry.DONE, ident, int(Call.NOW), None, 1, None, memory.payload)
+        run.journal.settled(ident, memory, Entry.DONE)
+    else:
+        run.journal.deliver(memory)
+    return float(memory.payload)

@@ -16,7 +16,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.compensation import decide, undo
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
+from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.run.branch import Branch, contradicted
 from keyrun.runtime.run.continue_as import go_on, input_of, what_keeps
 from keyrun.runtime.run.quarantine import quarantine, quarantine_input
@@ -27,6 +27,7 @@ from keyrun.runtime.user_errors import is_cancellation, is_fatal, is_user_error,
 from keyrun.runtime.values import Failure, FailureKind, QuarantineCause, State
 from keyrun.runtime.verdicts import CancelVerdict, Continuation, workflow_error
 from keyrun.storage.errors import StoreError
+from keyrun.storage.payload import UNFIT
 
 Conclude = Callable[[Run, Any, Failure | None], bool | None]
 
@@ -43,9 +44,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
         return undo(run)
     try:
         input_ = run.partition.codec.decode(input_of(run), run.workflow.input_type)
-    except BaseException as error:  # classes of the user may raise anything
-        if is_fatal(error):
-            raise
+    except UNFIT as error:
         return _hold_for_input(run, error)
     instances = run.partition.services.instances
     if instances is not None and not instances.enter(run):
@@ -94,13 +93,13 @@ async def one_pass(
             run.timed = True
         if run.unwinding is not None or run.timed:
             await trio.lowlevel.checkpoint_if_cancelled()
+        workflow = run.workflow
+        if run.journal.continued is not None:
+            # What it was before is gone for good first; and a loop that does nothing but go on
+            # lets others have their turn.
+            await run.gate()
+        context = Context(branch, input_)
         try:
-            workflow = run.workflow
-            if run.journal.continued is not None:
-                # What it was before is gone for good first; and a loop that does nothing but go on
-                # lets others have their turn.
-                await run.gate()
-            context = Context(branch, input_)
             if workflow.takes_input:
                 result = await workflow.function(context, input_)
             else:
@@ -112,11 +111,11 @@ async def one_pass(
                 raise
         except Exception as error:
             # If not of this store, a StoreError is of one that the workflow uses itself.
-            failed = isinstance(error, StoreError) and run.partition.failure is not None
-            if failed or is_bug(error) or is_store_failure(error):
+            if issubclass(type(error), StoreError) and run.partition.failure is not None:
                 raise
             failure = workflow_error(error)
         except BaseException as error:
+            from_user(error)
             if scope.cancel_called or not is_user_error(error):
                 raise
             failure = _failure_in(run, error, cancelled=False)
@@ -137,6 +136,8 @@ async def one_pass(
         if run.timed or run.unwinding is not None:
             run.spent = scope.cancel_called
             scope.deadline = inf
+    if run.decision is not None:
+        run.raise_internal()
     return (conclude or _conclude)(run, result, failure)
 
 
@@ -144,7 +145,7 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
     """Return the failure that an error outside of `Exception` is, without the parts that only end
     the pass: a nursery of the workflow wraps them. Raise the error if it is not the workflow's.
     `cancelled` says whether the scope of the pass was cancelled."""
-    if is_fatal(error) or is_bug(error) or is_store_failure(error):
+    if is_fatal(error) or is_internal(error):
         raise error
     if not cancelled and is_cancellation(error):
         # All of the runtime ends.
@@ -247,9 +248,7 @@ def _continue(run: Run, decision: Continuation) -> bool | None:
 def _succeed(run: Run, result: Any) -> bool | None:
     try:
         payload = run.partition.codec.encode(result, run.workflow.result_type)
-    except BaseException as error:
-        if is_fatal(error):
-            raise
+    except UNFIT as error:
         return _end(run, State.FAILED, failure=workflow_error(error), dead=True)
     settle(run, _SUCCEEDED, result=payload)
     return True

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from keyrun.runtime.errors import NonDeterminism
-from keyrun.runtime.recovery.bugs import is_bug, is_store_failure
+from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END, INSIDE
@@ -59,6 +59,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
         except BaseException as error:
             if is_fatal(error) or (not failed and is_cancellation(error)):
                 raise
+            if is_internal(error):
+                error = run.crash(error)
             while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
                 await child.rest()
             if not failed:
@@ -66,11 +68,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 # First, so that losers that rest are not taken for all that is left.
                 for sibling in branch.forks:
                     sibling.close()
-                if isinstance(error, Exception) and is_store_failure(error):
-                    # Else the siblings would be taken for cancelled by the workflow.
-                    run.partition.services.fail(error)
-                ended = branch.closed or isinstance(error, Halt) or run.partition.failure
-                if not (ended or is_bug(error)):
+                if not (branch.closed or isinstance(error, Halt) or run.partition.failure):
                     _decide(branch, ident, index)
                 # What losers were given after the decision is asked for by nobody.
                 journal.abandon(f"{scope}.", halted=isinstance(error, Halt))

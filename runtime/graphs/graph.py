@@ -73,7 +73,8 @@ class Graph(Workflow[Any, Any]):
             raise ValueError(f"schedule must be 'eager' or 'waves', got {schedule!r}")
 
         async def execute(context: Context, input_: Any) -> Any:
-            return await self._execute(context, input_)
+            with context.branch.run.guarded():
+                return await self._execute(context, input_)
 
         super().__init__(
             execute,

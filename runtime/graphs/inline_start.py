@@ -15,6 +15,7 @@ import trio
 from keyrun.runtime.events import emitter
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.host.step_gates import Pass
+from keyrun.runtime.internal_errors import as_internal
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.deadline import start_clock
 from keyrun.runtime.steps.invocation import Overrun, Raised, Returned
@@ -89,9 +90,9 @@ def attended(call: Coroutine[Any, Any, R], seat: Seat) -> Generator[Any, Any, R]
         trap = call.send(None)
         try:
             seat.waits()
-        except Exception as error:
-            # The store has failed: what has begun ends by that, and is not left in the middle.
-            trap = call.throw(error)
+        except BaseException as error:
+            # What has begun ends by that, and is not left in the middle.
+            trap = call.throw(as_internal(error))
     except StopIteration as stop:
         value: R = stop.value
         return value

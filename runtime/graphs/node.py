@@ -10,6 +10,7 @@ from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.node_input import NodeInput, Told, copied
+from keyrun.runtime.internal_errors import check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.values import Failure, Priority
 
@@ -117,11 +118,20 @@ def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], An
     function, render = base.function, rendering(node.args)
 
     async def call(given: Told) -> Any:
-        if render is None:
-            value = await function(_own(given))
-        else:
-            value = await function(**copied(render(given)))
-        return stored(node, value)
+        try:
+            own = _own(given)
+            try:
+                if render is None:
+                    value = await function(own)
+                else:
+                    value = await function(**copied(render(given)))
+            except BaseException as error:
+                from_user(error)
+                raise
+            return stored(node, value)
+        except BaseException as error:
+            check_internal(error)
+            raise
 
     return _named_after(call, base)
 
@@ -130,8 +140,17 @@ def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any
     function, render = base.function, rendering(node.args)
 
     def call(given: Told) -> Any:
-        value = function(_own(given)) if render is None else function(**copied(render(given)))
-        return stored(node, value)
+        try:
+            own = _own(given)
+            try:
+                value = function(own) if render is None else function(**copied(render(given)))
+            except BaseException as error:
+                from_user(error)
+                raise
+            return stored(node, value)
+        except BaseException as error:
+            check_internal(error)
+            raise
 
     return _named_after(call, base)
 
@@ -153,9 +172,11 @@ def stored(node: Node, value: Any) -> Any:
         return [None, value] if node.ports else value
     if value.name not in node.ports:
         known = ", ".join(map(repr, node.ports)) or "none"
-        raise PermanentError(
-            f"node {node.id!r} returned the port {value.name!r}, and it declares {known}; name it "
-            "in ports=(...)"
+        raise from_user(
+            PermanentError(
+                f"node {node.id!r} returned the port {value.name!r}, and it declares {known}; name "
+                "it in ports=(...)"
+            )
         )
     return [value.name, value.output]
 

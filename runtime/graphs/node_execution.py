@@ -12,6 +12,7 @@ from keyrun.runtime.graphs.inline_start import Seat, Spent, sprint
 from keyrun.runtime.graphs.node import FailurePort, read, stored
 from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_input import NodeInput
+from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import Memory
 from keyrun.runtime.steps.attempts import attempts
@@ -72,8 +73,9 @@ class Performer:
         passed = None
         if (
             not step.light
-            or not run.partition.slots.free
+            # First, because a dry run, which is always careful, has no slots.
             or (run.careful or run.stopped or (memory is not None and memory.known))
+            or not run.partition.slots.free
             or (station.crowded and not self._places.reserve(activation))
         ):
             await self._aside(self._attempts(activation), seat)
@@ -132,11 +134,17 @@ class Performer:
                     self._places.reserve(activation)
                 else:
                     await self._places.wait(activation)
-            end = self._left(activation, await node.target(context, NodeInput.of(activation.given)))
+            given = NodeInput.of(activation.given)
+            try:
+                value = await node.target(context, given)
+            except BaseException as error:
+                from_user(error)
+                raise
+            end = self._left(activation, value)
         except StepFailed as error:
             self._fail(activation, error.failure, error)
         except BaseException as error:
-            if has(error, Halt) or not is_user_error(error):
+            if has(error, Halt) or not is_user_error(error) or is_internal(error):
                 raise
             self._fail(activation, _failure(activation, error), error)
         else:

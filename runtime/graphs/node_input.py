@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from keyrun.runtime.internal_errors import GUARD, from_user
 from keyrun.runtime.values import Failure
 
 _FIXED = frozenset({type(None), bool, int, float, str, bytes})
@@ -87,10 +88,11 @@ class NodeInput:
         return self.told.iteration
 
     def _kept(self, name: str, value: Any) -> Any:
-        own = self._own = {} if self._own is None else self._own
-        if name not in own:
-            own[name] = copied(value)
-        return own[name]
+        with GUARD:
+            own = self._own = {} if self._own is None else self._own
+            if name not in own:
+                own[name] = copied(value)
+            return own[name]
 
     def __repr__(self) -> str:
         return f"NodeInput{self.told!r:.500}".replace("Told", "", 1)
@@ -107,4 +109,8 @@ def copied(value: Any) -> Any:
         }
     if kind is list:
         return [each if type(each) in _FIXED else copied(each) for each in value]
-    return deepcopy(value)
+    try:
+        return deepcopy(value)
+    except BaseException as error:
+        from_user(error)
+        raise

@@ -24,6 +24,7 @@ from keyrun.runtime.graphs.inline_start import Seat, Spent, attended
 from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_execution import Performer
 from keyrun.runtime.graphs.output_limit import Allowance
+from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.records.submission import write_failure
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import Expected
@@ -116,7 +117,7 @@ class Execution:
                 if not self._stopped:
                     raise
             elif self._raised is None:
-                self._raised = error
+                self._raised = self._run.crash(error) if is_internal(error) else error
                 self._stop()
         finally:
             self._tasks -= 1

@@ -8,6 +8,7 @@ from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.node import durable
 from keyrun.runtime.graphs.node_input import NodeInput, copied
+from keyrun.runtime.internal_errors import GUARD
 
 
 def subworkflow(
@@ -22,10 +23,11 @@ def subworkflow(
 
     @durable
     async def child(ctx: Context, given: NodeInput) -> Any:
-        told = given.told
-        input_ = told.run_input if told.output is None else told.output
+        with GUARD:
+            told = given.told
+            input_ = told.run_input if told.output is None else told.output
+            key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
         input_ = copied(input_ if render is None else render(told))
-        key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
         return await ctx.child(workflow, input_, key=key)
 
     child.__name__ = workflow.name

@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.logger import logger
 
 
@@ -41,7 +42,11 @@ class AsyncioLoop:
         await self._opened.wait()
         import trio_asyncio
 
-        return await trio_asyncio.aio_as_trio(function, loop=self._loop)(*args, **kwargs)
+        try:
+            return await trio_asyncio.aio_as_trio(function, loop=self._loop)(*args, **kwargs)
+        except BaseException as error:
+            from_user(error)
+            raise
 
     def _guard(self, loop: Any) -> None:
         """Let the loop survive `sys.exit()` and `KeyboardInterrupt` in a task or a callback. Both

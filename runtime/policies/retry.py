@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import attrs
 
 from keyrun.runtime.errors import PermanentError
+from keyrun.runtime.internal_errors import from_user
 
 Shape = Literal["none", "fixed", "linear", "exponential"]
 _AGES = 1e300
@@ -103,12 +104,12 @@ class Retry:
     # refuse to tell its `__class__`.
 
     def _is_final(self, error: BaseException) -> bool:
-        if issubclass(type(error), (PermanentError, *self.never_retry_on)):
+        if _is_one_of(error, (PermanentError, *self.never_retry_on)):
             return True
         return any(map(self._is_final, _inside(error)))
 
     def _is_listed(self, error: BaseException) -> bool:
-        if issubclass(type(error), self.retry_on):
+        if _is_one_of(error, self.retry_on):
             return True
         inside = _inside(error)
         return bool(inside) and all(map(self._is_listed, inside))
@@ -129,6 +130,14 @@ class Retry:
                     delay = _AGES if self.base else 0.0
         spread = Random(f"{run_id}\0{step}\0{attempt}").uniform(-self.jitter, self.jitter)
         return min(delay * (1 + spread), self.max_delay)
+
+
+def _is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:
+    try:
+        return issubclass(type(error), types)
+    except BaseException as other:  # the metaclass of a type is user code
+        from_user(other)
+        raise
 
 
 def _inside(error: BaseException) -> tuple[BaseException, ...]:

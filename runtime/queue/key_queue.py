@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.queue.resume_order import in_the_middle
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.records.tables import NUMBER, Sleep, at_place
@@ -501,9 +502,11 @@ class KeyQueue:
     def borrow_state(self, borrower: RunningStep) -> Draft:
         """Lend the state of the key to one step."""
         if self.holder is not None:
-            raise RuntimeError(
-                f"the step {self.holder.step!r} holds the state of the key {self.key!r}; of steps "
-                "that run side by side only one can use it until it has its outcome"
+            raise from_user(
+                RuntimeError(
+                    f"the step {self.holder.step!r} holds the state of the key {self.key!r}; of "
+                    "steps that run side by side only one can use it until it has its outcome"
+                )
             )
         assert self._state is not None
         draft = Draft(self.partition.codec, self._state)

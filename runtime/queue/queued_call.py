@@ -24,5 +24,8 @@ class QueuedCall(Protocol):
     async def execute(self) -> bool:
         """Run the method. Return whether the actor can continue in its cancel scope."""
 
+    def crash(self, error: BaseException) -> None:
+        """Refuse the call because its execution raised `error`, which ends the actor."""
+
     def abandon(self) -> None:
         """Withdraw the call and let it fail, because the runtime is left."""

@@ -16,8 +16,8 @@ from keyrun.actors import Supervision
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log_key
 from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.records.submission import Quarantine, Standing
-from keyrun.runtime.recovery.bugs import store_failure
 from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.settlement import settle
 from keyrun.runtime.texts import named
@@ -150,7 +150,8 @@ class KeySupervisor:
         while True:
             await partition.store.durable()
             standing = await _stored(run)
-            if run.staged is None or run.staged.durable:
+            # Nothing may be in the group: the crash can have been right before.
+            if run.staged is None or run.staged.durable or not run.staged.tables:
                 break
         if self._runs.find(run.number) is not run:
             return

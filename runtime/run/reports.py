@@ -21,19 +21,23 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.running_step import RunningStep
 
 
+def check(percent: float, message: str) -> None:
+    """Raise unless a report can say this."""
+    if isinstance(percent, bool) or not isinstance(percent, int | float):
+        raise TypeError(f"percent must be a number between 0 and 100, got {percent!r}")
+    if not 0 <= percent <= 100:
+        raise ValueError(f"percent must be between 0 and 100, got {percent!r}")
+    if not isinstance(message, str):
+        raise TypeError(f"message must be a string, got {message!r}")
+    check_text(message, "message")
+
+
 class Report:
     """What was said last, and where that waits to be told."""
 
     __slots__ = ("at", "message", "percent", "told")
 
     def __init__(self, percent: float, message: str, before: "Report | None") -> None:
-        if isinstance(percent, bool) or not isinstance(percent, int | float):
-            raise TypeError(f"percent must be a number between 0 and 100, got {percent!r}")
-        if not 0 <= percent <= 100:
-            raise ValueError(f"percent must be between 0 and 100, got {percent!r}")
-        if not isinstance(message, str):
-            raise TypeError(f"message must be a string, got {message!r}")
-        check_text(message, "message")
         self.percent = float(percent)
         self.message = message
         self.at = 0.0

@@ -1,6 +1,7 @@
 """A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
 
 from math import inf
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -8,6 +9,7 @@ import trio
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
+from keyrun.runtime.internal_errors import InternalError, as_internal, is_internal
 from keyrun.runtime.records.submission import Standing, Submission, Summary
 from keyrun.runtime.records.tables import SEQUENCE
 from keyrun.runtime.run.inbox import Inbox
@@ -34,6 +36,26 @@ if TYPE_CHECKING:
 
 NOT_DRIVEN = trio.CancelScope()
 """Stands in for the scope of a run that nobody drives."""
+
+
+class RunGuard:
+    """A block of Keyrun's own code that user code calls, for one run."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._run.guard(error)
 
 
 class Run:
@@ -301,6 +323,28 @@ class Run:
             for wait in self.waits:
                 wait.event.set()
             self.resume()
+
+    def guard(self, error: BaseException) -> None:
+        """Look at an exception that leaves Keyrun's own code for user code. An internal error ends
+        the pass, and the driver raises it: whatever user code makes of it says nothing."""
+        if is_internal(error):
+            raise self.crash(error)
+
+    def crash(self, error: BaseException) -> InternalError:
+        """End the pass because of an internal error, as a drain would: nothing that is cut off by
+        it counts as cancelled. Return what to raise."""
+        self.decision = internal = as_internal(error)
+        self.unwind(Unwind.LEAVE)
+        return internal
+
+    def guarded(self) -> "RunGuard":
+        """Return a block whose exceptions are guarded: `with run.guarded(): ...`."""
+        return RunGuard(self)
+
+    def raise_internal(self) -> None:
+        """Raise the internal error that ended the pass, if one did."""
+        if type(self.decision) is InternalError:
+            raise self.decision.error
 
     @property
     def going(self) -> bool:

@@ -42,10 +42,6 @@ class Scope:
     name = ""
 
     def __init__(self, branch: "Branch", seconds: float) -> None:
-        if not isinstance(seconds, int | float):
-            raise TypeError(f"seconds must be a number, got {seconds!r}")
-        if not seconds >= 0:
-            raise ValueError(f"seconds must be at least 0, got {seconds!r}")
         self._branch = branch
         self._seconds = float(seconds)
         self._ident = ""
@@ -134,11 +130,18 @@ class Scope:
             run.journal.expect_no_more(self.prefix)
 
     def __enter__(self) -> Self:
+        entered = bool(self._ident)
+        with self._branch.run.guarded():
+            self._branch.check()
+            if not entered:
+                self._enter()
+        if entered:
+            raise RuntimeError(f"a scope is entered once; ask for another: ctx.{self.name}(...)")
+        return self
+
+    def _enter(self) -> None:
         branch = self._branch
         run, journal = branch.run, branch.run.journal
-        branch.check()
-        if self._ident:
-            raise RuntimeError(f"a scope is entered once; ask for another: ctx.{self.name}(...)")
         ident = self._ident = branch.name(f"{self.name}()")
         branch.ask_at_once(ident)
         memory = self.memory = journal.memory(ident)
@@ -150,12 +153,12 @@ class Scope:
                 run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
         journal.scopes[ident] = self
-        self._limit.__enter__()
         if journal.caught_up():
             self.start_clock(exactly=True)
         else:
             journal.advance()
-        return self
+        # Last: if any of this raised, the block would not be left.
+        self._limit.__enter__()
 
     def _leave(
         self,
@@ -165,13 +168,15 @@ class Scope:
     ) -> bool:
         branch, journal = self._branch, self._branch.run.journal
         try:
+            # Raises what is left of the group of errors that user code raised in the block.
             return self._limit.__exit__(kind, error, trace)
         finally:
-            journal.scopes.pop(self._ident, None)
-            branch.bound = self._was_bound
-            if branch.run.going and not branch.closed:
-                self._end(error)
-                journal.advance()
+            with branch.run.guarded():
+                journal.scopes.pop(self._ident, None)
+                branch.bound = self._was_bound
+                if branch.run.going and not branch.closed:
+                    self._end(error)
+                    journal.advance()
 
     def _end(self, error: BaseException | None) -> None:
         """The block has been left, for whatever reason."""
@@ -243,26 +248,28 @@ class FailAfter(Scope):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        caught = self._leave(kind, error, trace)
-        if self.fired and (caught or error is None):
-            run = self._branch.run
-            raise ScopeTimeout(
-                f"the block {self._ident!r} took longer than its {self._timer[1]:g} s",
-                run_id=run.run_id,
-                key=run.key,
-                step=self._ident,
-            ) from None
+        caught, run = self._leave(kind, error, trace), self._branch.run
+        with run.guarded():
+            if self.fired and (caught or error is None):
+                raise ScopeTimeout(
+                    f"the block {self._ident!r} took longer than its {self._timer[1]:g} s",
+                    run_id=run.run_id,
+                    key=run.key,
+                    step=self._ident,
+                ) from None
 
 
 async def watched(branch: "Branch", call: Coroutine[Any, Any, R]) -> R:
-    """Await a durable call in a block: if a time limit cuts it off, that is written down before
-    anything else can happen. While the run is paused, its code does not learn of it."""
-    try:
-        return await call
-    except trio.Cancelled:
-        run = branch.run
-        if branch.notice() and run.held:
-            with trio.CancelScope(shield=True, deadline=run.deadline):
-                while run.held:
-                    await run.hold()
-        raise
+    """Await a durable call, guarded, and look out for the time limits of the blocks around it: that
+    a time limit cut the call off is written down before anything else can happen. While the run is
+    paused, its code does not learn of it."""
+    run = branch.run
+    with run.guarded():
+        try:
+            return await call
+        except trio.Cancelled:
+            if branch.notice() and run.held:
+                with trio.CancelScope(shield=True, deadline=run.deadline):
+                    while run.held:
+                        await run.hold()
+            raise

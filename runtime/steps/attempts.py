@@ -10,7 +10,7 @@ import trio
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.events import emitter
-from keyrun.runtime.recovery.bugs import is_bug_in_step
+from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.run.journal import Memory
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF, Wait
@@ -194,7 +194,7 @@ async def _attempt(
         else:
             step.complete(run, memory, current, value)
     except BaseException as error:
-        if is_fatal(error):
+        if is_fatal(error) or is_internal(error):
             raise
         # No scope around a shielded step reaches it, and its own timeout raises `Overrun`.
         if not current.shielded and (branch.closed or is_cancellation(error)):
@@ -204,8 +204,6 @@ async def _attempt(
             current.store_memo()
             emitter.step_cancelled(run, current)
             raise Halt from error
-        if is_bug_in_step(error):
-            raise
         if branch.bound and not current.shielded:
             await branch.yield_to_scope(current)
         final = failed(run, step, memory, current, error)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.events import emitter
+from keyrun.runtime.internal_errors import GUARD
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.continue_as import identity
 from keyrun.runtime.run.draft import Draft
@@ -74,10 +75,11 @@ class CurrentStep:
     def wait_begins(self) -> None:
         """What was started with no more ado than a call has to wait: it takes the slot that nobody
         can have taken meanwhile."""
-        run = self._run
-        run.partition.slots.free -= 1
-        run.current[self.step] = self
-        self.start()
+        with GUARD:
+            run = self._run
+            run.partition.slots.free -= 1
+            run.current[self.step] = self
+            self.start()
 
     def start(self) -> None:
         """An attempt on the main line begins to wait: from here on a crash can interrupt it, and
@@ -164,10 +166,15 @@ class CurrentStep:
         when the step has succeeded."""
         if self._memo is None:
             self._check()
-            run = self._run
-            keep = None if self.in_thread else self.store_memo
-            self._memo = Draft(run.partition.codec, run.memos.get(self.step, b""), keep)
+            with GUARD:
+                run = self._run
+                keep = None if self.in_thread else self._keep_memo
+                self._memo = Draft(run.partition.codec, run.memos.get(self.step, b""), keep)
         return self._memo
+
+    def _keep_memo(self) -> None:
+        with GUARD:
+            self.store_memo()
 
     def store_memo(self) -> None:
         """Stage the memo as it is, if it was changed."""
@@ -191,7 +198,8 @@ class CurrentStep:
         step, in one commit, and dropped if the attempt fails."""
         if self._state is None:
             self._check()
-            self._state = self._run.queue.borrow_state(self)
+            with GUARD:
+                self._state = self._run.queue.borrow_state(self)
         return self._state
 
     def seal_state(self) -> None:
@@ -204,7 +212,9 @@ class CurrentStep:
     def report(self, percent: float, message: str = "") -> None:
         """Say how far this attempt is, for those who watch, from whatever thread. The last word
         counts: it is with the next commit, within 50 ms, and gone when the attempt is over."""
-        reports.of_step(self._run, self, percent, message)
+        reports.check(percent, message)
+        with GUARD:
+            reports.of_step(self._run, self, percent, message)
 
 
 def current_step() -> CurrentStep:

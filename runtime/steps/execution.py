@@ -17,6 +17,7 @@ import trio
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
 from keyrun.runtime.run.journal import Call, Entry, Memory
 from keyrun.runtime.run.run import Run
@@ -27,8 +28,8 @@ from keyrun.runtime.steps.invocation import Raised, Returned
 from keyrun.runtime.steps.outcome import stage_value, step_failed
 from keyrun.runtime.texts import unreadable_outcome
 from keyrun.runtime.unwinding import Halt
-from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
+from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
@@ -47,96 +48,104 @@ async def perform(
     gone on with as any other attempt.
     """
     run, partition = branch.run, branch.run.partition
-    # What `check` looks at, as far as it costs next to nothing.
-    if (
-        run.unwinding is not None
-        or run.deadline < _FOREVER
-        or branch.closed
-        or running.get() is not None
-        or current_task() is not branch.task
-    ):
-        branch.check()
-    if run.pending:
-        # From here on it waits for a slot, which is what the entrance counts.
-        partition.suspension.callback = None
-    ident = branch.name(step.set.name)
-    mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
-    run.begun_steps += 1
-    journal = run.journal
-    is_new = journal.expected is not None and branch.ask(ident)
-    memory = journal.memories.get(ident)
-    if memory is not None:
-        _check_against(run, ident, memory, mark)
-        if memory.outcome is not None:
-            return await replayed(run, step, ident, memory)
-        branch.check_place(ident, memory)
-    if branch.bound:
-        if step.set.compensate is not None:
-            # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
-            run.compensated_by(ident, step)
-        await branch.admit()
-    if is_new:
-        await branch.start_new(ident)
-    limits = run.submission.limits
-    most = limits.max_iterations
-    if most is not None and run.begun_steps > most:
-        reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
-        raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-    sprints = step.sprints and not branch.apart and (memory is None or memory.unsuspected)
-    if run.careful and run.rehearsed:
-        sprints = False
-    if sprints and run.staged is not None and not run.staged.durable:
-        await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
-    standing = run.standing
-    if (
-        not sprints
-        or not partition.slots.free
-        # What `run.stopped` says.
-        or standing.paused
-        or standing.cancel_requested
-        or run.queue.paused
-        or partition.stopped
-    ):
-        memory = journal.remember(ident, mark)
-        return await attempts(branch, step, ident, memory, args, kwargs)
-    # What `step.timeout_in` says.
-    timeout = limits.attempt_timeout if step.patience is None else step.patience
-    current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
-    if run.careful and not await announce(run, current):
-        memory = journal.remember(ident, mark)
-        return await attempts(branch, step, ident, memory, args, kwargs)
-    if run.pending:
-        run.begin()
-    suspension = partition.suspension
-    done: Raised | Returned
-    token = enter(current)
-    suspension.callback = current.wait_begins
     try:
-        value = await (step.function(*args, **kwargs) if kwargs else step.function(*args))
-        if current.until is None:
+        # What `check` looks at, as far as it costs next to nothing.
+        if (
+            run.unwinding is not None
+            or run.deadline < _FOREVER
+            or branch.closed
+            or running.get() is not None
+            or current_task() is not branch.task
+        ):
+            branch.check()
+        if run.pending:
+            # From here on it waits for a slot, which is what the entrance counts.
+            partition.suspension.callback = None
+        ident = branch.name(step.set.name)
+        mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
+        run.begun_steps += 1
+        journal = run.journal
+        is_new = journal.expected is not None and branch.ask(ident)
+        memory = journal.memories.get(ident)
+        if memory is not None:
+            _check_against(run, ident, memory, mark)
+            if memory.outcome is not None:
+                return await replayed(run, step, ident, memory)
+            branch.check_place(ident, memory)
+        if branch.bound:
+            if step.set.compensate is not None:
+                # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
+                run.compensated_by(ident, step)
+            await branch.admit()
+        if is_new:
+            await branch.start_new(ident)
+        limits = run.submission.limits
+        most = limits.max_iterations
+        if most is not None and run.begun_steps > most:
+            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
+            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+        sprints = step.sprints and not branch.apart and (memory is None or memory.unsuspected)
+        if run.careful and run.rehearsed:
+            sprints = False
+        if sprints and run.staged is not None and not run.staged.durable:
+            await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
+        standing = run.standing
+        if (
+            not sprints
+            or not partition.slots.free
+            # What `run.stopped` says.
+            or standing.paused
+            or standing.cancel_requested
+            or run.queue.paused
+            or partition.stopped
+        ):
+            memory = journal.remember(ident, mark)
+            return await attempts(branch, step, ident, memory, args, kwargs)
+        # What `step.timeout_in` says.
+        timeout = limits.attempt_timeout if step.patience is None else step.patience
+        current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
+        if run.careful and not await announce(run, current):
+            memory = journal.remember(ident, mark)
+            return await attempts(branch, step, ident, memory, args, kwargs)
+        if run.pending:
+            run.begin()
+        suspension = partition.suspension
+        done: Raised | Returned
+        token = enter(current)
+        suspension.callback = current.wait_begins
+        try:
+            try:
+                value = await (step.function(*args, **kwargs) if kwargs else step.function(*args))
+            except BaseException as error:
+                from_user(error)
+                raise
+            if current.until is None:
+                suspension.callback = None
+                payload = stage_value(run, step, mark, current, value)
+                journal.fresh[ident] = payload
+                if mark != 0:
+                    journal.marks[ident] = mark
+                if current.marked:
+                    current.unmark()
+                leave(token)
+                return value
+            done = Returned(value)
+        except BaseException as error:
             suspension.callback = None
-            payload = stage_value(run, step, mark, current, value)
-            journal.fresh[ident] = payload
-            if mark != 0:
-                journal.marks[ident] = mark
-            if current.marked:
-                current.unmark()
-            leave(token)
-            return value
-        done = Returned(value)
+            done = Raised(error)
+        leave(token)
+        memory = journal.remember(ident, mark)
+        return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
     except BaseException as error:
-        suspension.callback = None
-        done = Raised(error)
-    leave(token)
-    memory = journal.remember(ident, mark)
-    return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
+        run.guard(error)
+        raise
 
 
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """A number that tells other arguments, or None if they cannot be told."""
     try:
         return crc32(run.partition.codec.canonical([list(args), kwargs]))
-    except (TypeError, ValueError):
+    except UNFIT:
         return None
 
 
@@ -192,9 +201,7 @@ def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> A
     """The journaled outcome of a call; halt if its type does not read it."""
     try:
         return run.partition.codec.decode(payload, declared)
-    except BaseException as error:  # classes of the user may raise anything
-        if is_fatal(error):
-            raise
+    except UNFIT as error:
         unreadable = NonDeterminism(
             unreadable_outcome(ident, error),
             run_id=run.run_id,

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
+from keyrun._errors import KeyrunError
 from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.events import emitter
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.deadline import start_clock
 
@@ -34,14 +36,14 @@ class Returned(NamedTuple):
     value: Any
 
 
-class Exited(RuntimeError):
+class Exited(KeyrunError, RuntimeError):
     """The attempt called `sys.exit()`. That would end the process, and again after each restart."""
 
     def __init__(self, code: object) -> None:
         super().__init__(f"the step called sys.exit({shown(code)}); return or raise instead")
 
 
-class Overrun(Exception):
+class Overrun(KeyrunError):
     """The attempt ran out of time."""
 
 
@@ -105,7 +107,11 @@ async def _call(
     if step.is_async:
         if step.set.asyncio:
             return await run.partition.host.asyncio.call(step.function, args, kwargs)
-        return await step.function(*args, **kwargs)
+        try:
+            return await step.function(*args, **kwargs)
+        except BaseException as error:
+            from_user(error)
+            raise
     current.in_thread = True
     watched = None if step.set.abandon else run.partition.host.overruns.watch(run, current)
 
@@ -118,6 +124,9 @@ async def _call(
         return await trio.to_thread.run_sync(
             in_thread, abandon_on_cancel=step.set.abandon, limiter=run.partition.host.threads
         )
+    except BaseException as error:
+        from_user(error)
+        raise
     finally:
         if watched is not None:
             run.partition.host.overruns.returned(watched)

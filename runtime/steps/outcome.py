@@ -15,7 +15,7 @@ from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.runtime.steps.invocation import Overrun
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.storage.payload import PayloadError, PayloadTypeError
+from keyrun.storage.payload import UNFIT
 
 # To look a member up in its enum, and to pack it, takes as long as the rest of the record.
 _DONE, _STEP = int(Entry.DONE), int(Call.STEP)
@@ -94,7 +94,7 @@ def failed(
     memory.interruptions = memory.interruptions_alone = 0
     try:
         current.store_memo()
-    except Exception as unfit:
+    except UNFIT as unfit:
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
     policy = step.set.retry or run.workflow.retry or DEFAULT_RETRY
     failure, again = _judge(run, step, current, error, policy)
@@ -196,7 +196,7 @@ def _judge(
         what = f"took longer than its timeout of {current.timeout:g} s"
         error = TimeoutError(what)
     # A value that cannot be stored, or a bug like that, will not be any better the next time.
-    hopeless = (PayloadError, PayloadTypeError, WrongTask)
+    hopeless = (*UNFIT, WrongTask)
     again = policy.retries(error) and not issubclass(type(error), hopeless)
     if not again:
         kind = FailureKind.PERMANENT_ERROR

@@ -62,10 +62,9 @@ def check_timeout(timeout: float | None) -> float | None:
 
 async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any:
     """The payload of the next signal of this name, or `SignalTimeout`."""
-    channel = check_channel(name)
     label = f"signal {name}"
     ident = branch.name("wait_signal()")
-    payload = await receive(branch, ident, Call.SIGNAL, channel, label, check_timeout(timeout))
+    payload = await receive(branch, ident, Call.SIGNAL, name, label, timeout)
     if payload is None:
         raise _timed_out(branch.run, ident, f"no signal {name!r} came", timeout)
     return read_outcome(branch.run, ident, payload[0])
@@ -76,12 +75,11 @@ async def wait_approval(
 ) -> Approval:
     """That somebody approved, or `ApprovalRejected`, or `SignalTimeout`. `named` is what the gate
     is called outside, where that is not what tells it apart inside of the workflow."""
-    ident = branch.name(f"approval:{check_gate(gate)}()")
+    ident = branch.name(f"approval:{gate}()")
     if named is None:
         named = ident.replace("approval:", "", 1).replace("()", "", 1)
     label = f"approval {named}"
-    limit = check_timeout(timeout)
-    payload = await receive(branch, ident, Call.APPROVAL, GATE + named, label, limit)
+    payload = await receive(branch, ident, Call.APPROVAL, GATE + named, label, timeout)
     if payload is None:
         raise _timed_out(branch.run, ident, f"nobody decided at the gate {named!r}", timeout)
     (approved, by, comment), at, _ = payload
@@ -137,7 +135,7 @@ async def receive(
         if is_new:
             await branch.start_new(ident)
         if not memory.rank:
-            timer = None if timeout is None else (run.partition.steady() + timeout, timeout)
+            timer = None if timeout is None else (run.partition.steady() + timeout, float(timeout))
             memory.call, memory.channel, memory.fingerprint = call, channel, mark
             memory.retry = timer
             run.write(Entry.WAIT, ident, int(call), channel, timer)

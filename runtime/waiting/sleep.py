@@ -7,13 +7,17 @@ from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back
 
 
-async def sleep(branch: Branch, seconds: float) -> None:
-    """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
-    back does not make the wait longer than it was meant to be."""
+def check_seconds(seconds: float) -> None:
+    """Raise unless a wait can be so long."""
     if not isinstance(seconds, int | float):
         raise TypeError(f"seconds must be a number, got {seconds!r}")
     if not seconds >= 0:
         raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+
+
+async def sleep(branch: Branch, seconds: float) -> None:
+    """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
+    back does not make the wait longer than it was meant to be."""
     run = branch.run
     branch.check()
     ident = branch.name("sleep()")

@@ -22,6 +22,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.graphs.cel.errors import MissingKey, OverBudget, Unanswerable
+from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.values import Failure
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -137,11 +138,15 @@ def _converted(value: Any) -> Any:
         }
     if attrs.has(type(value)):
         names = [field.name for field in attrs.fields(type(value))]
-    elif hasattr(value, "__dataclass_fields__"):
-        names = list(value.__dataclass_fields__)
+    elif hasattr(type(value), "__dataclass_fields__"):
+        names = list(type(value).__dataclass_fields__)
     else:
         raise Unanswerable(f"a value of type {type(value).__name__} cannot be used in a condition")
-    return {name: getattr(value, name) for name in names}
+    try:
+        return {name: getattr(value, name) for name in names}
+    except BaseException as error:  # a class of the user can do anything here
+        from_user(error)
+        raise
 
 
 def undefined(sign: str, *operands: object) -> Unanswerable:
