@@ -1,12 +1,12 @@
-"""Machines: workflows written as one function that is called turn after turn.
+"""Machines: workflows that are written as one function, which Keyrun calls once per turn.
 
-A turn is a step. It returns what comes next, and only the latest turn is kept, so a machine may
-turn for years at a constant cost on the disk.
+A turn is a step. It returns what the next turn is. The store keeps only the latest turn, so a
+machine may run for years at a constant cost on disk.
 """
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from keyrun.runtime.execution.context import Context
     from keyrun.runtime.run.branch import Branch
 
-T = TypeVar("T")
-
 
 @attrs.frozen
 class Continue:
-    """Turn again with `payload`, at once, or `after` so many seconds, or when the run is sent the
-    signal `on_signal`, or `timeout` seconds after that began: then the turn has no signal."""
+    """Start the next turn with `payload`: at once, `after` a number of seconds, or when the run
+    receives the signal `on_signal`. If the signal does not arrive within `timeout` seconds, the
+    turn starts without a signal."""
 
     payload: Any = None
     after: float = attrs.field(default=0.0, kw_only=True)
@@ -57,55 +56,58 @@ class Continue:
         check_timeout(self.timeout)
         if self.on_signal is None:
             if self.timeout is not None:
-                raise ValueError("timeout is for on_signal; use after to wait for a while")
+                raise ValueError("timeout requires on_signal; to wait for a time, give after")
             return
         check_channel(self.on_signal, "on_signal")
         if self.after:
-            raise ValueError("a turn waits for a time or for a signal: after, or on_signal")
+            raise ValueError(
+                "a turn waits for a time or a signal: give after or on_signal, not both"
+            )
 
     def timer(self, now: float) -> tuple[float, float] | None:
-        """When the next turn is due, and how long a wait that is."""
+        """Return when the next turn is due and the length of that wait, or None if it has no
+        limit."""
         length = self.timeout if self.on_signal is not None else self.after or None
         return None if length is None else (now + length, float(length))
 
 
 @attrs.frozen
 class Succeed:
-    """The run has succeeded with `result`."""
+    """End the run as succeeded, with `result`."""
 
     result: Any = None
 
 
 @attrs.frozen
 class Fail:
-    """The run has failed, by the machine's own judgement: no dead letter."""
+    """End the run as failed, because the machine decided so. The run is not a dead letter."""
 
     reason: str = attrs.field(converter=a_reason)
 
 
 @attrs.frozen
 class Cancel:
-    """The run is cancelled, for a reason of the machine's own."""
+    """End the run as cancelled, because the machine decided so."""
 
     reason: str = attrs.field(converter=a_reason)
 
 
 Verdict = Continue | Succeed | Fail | Cancel
 _LAST = {"succeed": Succeed, "fail": Fail, "cancel": Cancel}
-"""What ends a machine, as it is stored."""
+"""The verdicts that end a machine, by their stored name."""
 
 
 @attrs.frozen
 class TurnSignal:
-    """What a turn waited for and was sent."""
+    """The signal that a turn waited for."""
 
     name: str
     payload: Any
 
 
 class Turn:
-    """What a machine knows when it is called: the number of the turn from 0, its payload, and the
-    signal that it waited for, or None if it waited for none, or in vain."""
+    """The argument of a machine: the number of the turn from 0, its payload, and the signal that
+    the turn waited for. `signal` is None if the turn waited for none, or the wait timed out."""
 
     __slots__ = ("number", "payload", "signal")
 
@@ -116,37 +118,37 @@ class Turn:
 
     @property
     def run_id(self) -> str:
-        """The id of the run."""
+        """Return the id of the run."""
         return current_step().run_id
 
     @property
     def key(self) -> str:
-        """The ordering key."""
+        """Return the ordering key."""
         return current_step().key
 
     @property
     def headers(self) -> dict[str, str]:
-        """What was given to `submit`."""
+        """Return the headers that `submit` received."""
         return current_step().headers
 
     @property
     def attempt(self) -> int:
-        """Which attempt of this turn this is, from 1."""
+        """Return the number of this attempt of the turn, from 1."""
         return current_step().attempt
 
     @property
     def state(self) -> Draft:
-        """The durable mapping of the key; see `current_step().state`."""
+        """Return the durable mapping of the key; see `current_step().state`."""
         return current_step().state
 
     @property
     def memo(self) -> Draft:
-        """A mapping that survives the attempts of this turn."""
+        """Return a mapping that survives the attempts of this turn."""
         return current_step().memo
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for the run to be cancelled."""
+        """Return whether a cancellation of the run was requested."""
         return current_step().cancel_requested
 
 
@@ -159,12 +161,12 @@ def machine(
     shield: bool = False,
     while_waiting: WhileWaiting = "hold",
 ) -> Callable[[Callable[[Turn], Coroutine[Any, Any, Verdict]]], Workflow[Any, Any]]:
-    """Make a workflow of `async def turn(t: Turn)` that returns `Continue`, `Succeed`, `Fail` or
-    `Cancel`. `max_iterations` limits its turns."""
+    """Make a workflow of `async def turn(t: Turn)`, which returns `Continue`, `Succeed`, `Fail` or
+    `Cancel`. `max_iterations` limits the number of turns."""
 
     def decorate(function: Callable[[Turn], Coroutine[Any, Any, Verdict]]) -> Workflow[Any, Any]:
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"a machine is an async function, and {function!r} is none")
+            raise TypeError(f"@machine requires an async function, got {function!r}")
         step: StepFunction[..., Any] = StepFunction(
             function, StepOptions(name="turn", shield=shield), Any
         )
@@ -222,8 +224,8 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
 
 
 async def _wait(run: Run, turn: NextTurn) -> NextTurn:
-    """Wait for what the next turn waits for. What it was sent goes into its entry, in one commit
-    with being taken."""
+    """Wait until the next turn is due or its signal arrives. One commit takes the signal and stores
+    it with the turn."""
     if turn.signal is not None:
         return turn
     label = TIMER if turn.channel is None else f"signal {turn.channel}"
@@ -251,7 +253,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
 
 
 def _keep_next(run: Run, turn: NextTurn) -> None:
-    """Stage what is known of the next turn, in the place of the one before."""
+    """Stage the next turn, which replaces the one before."""
     partition = run.partition
     run.journal.turn = turn
     key = partition.ledger.entry(run.number, 0)
@@ -276,15 +278,16 @@ async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> V
 
 
 def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None:
-    """Stage what the last turn decided. As a rule that is in the commit that ends the run; but not
-    if the run is held, or left, before it has ended."""
+    """Stage the verdict of the last turn. Usually the commit that ends the run has it, but not if
+    the run is held, or its coroutine is cancelled, before it ends."""
     value = last.result if isinstance(last, Succeed) else last.reason
     payload = [type(last).__name__.lower(), run.partition.codec.encode(value)]
     run.write(Entry.DONE, current.step, int(Call.STEP), 0, current.attempt, current.begun, payload)
 
 
 def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
-    """Stage what a turn decided: the next turn takes its place, and its failures are forgotten."""
+    """Stage the verdict of a turn. The next turn replaces it, and its failed attempts are
+    deleted."""
     if not isinstance(value, Continue | Succeed | Fail | Cancel):
         raise from_user(
             TypeError(

@@ -178,7 +178,7 @@ async def test_a_shielded_turn_may_answer_a_cancel_with_a_reason(
 
 
 def test_a_machine_is_an_async_function() -> None:
-    with pytest.raises(TypeError, match="a machine is an async function"):
+    with pytest.raises(TypeError, match="@machine requires an async function"):
 
         @machine()  # type: ignore[arg-type]
         def wrong(t: Turn) -> Verdict:

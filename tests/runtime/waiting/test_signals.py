@@ -444,8 +444,8 @@ async def test_a_machine_on_signals_survives_a_crash_at_every_commit(
     ("make", "said"),
     [
         (lambda: Continue(on_signal=""), "on_signal must be a non-empty"),
-        (lambda: Continue(timeout=1), "timeout is for on_signal"),
-        (lambda: Continue(on_signal="a", after=1), "after, or on_signal"),
+        (lambda: Continue(timeout=1), "timeout requires on_signal"),
+        (lambda: Continue(on_signal="a", after=1), "give after or on_signal"),
         (lambda: Continue(on_signal="a", timeout=-1), "timeout must be at least 0"),
     ],
 )
