@@ -85,7 +85,7 @@ class Groups:
         self._members = GroupMembers(partition, runs, statuses)
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         """Held while the members of a group are being accepted."""
-        self._leaving: set[bytes] = set()
+        self._removing: set[bytes] = set()
         """Members whose run is forgotten, in a commit that is not durable yet."""
 
     async def submit(self, group_id: str, members: Sequence[Member[Any, T]]) -> GroupHandle[T]:
@@ -234,7 +234,7 @@ class Groups:
             return True
         return standing is not None and standing.state in _REPEATED
 
-    async def leaving(
+    async def prepare_removal(
         self, number: int, submission: Submission, standing: Standing
     ) -> "Callable[[Group], None] | None":
         """Return a function that stages the removal of a member, or None if the run is not a
@@ -263,17 +263,17 @@ class Groups:
             return None
         gone = standing.state if standing.state.terminal else State.CANCELLED
         last = attrs.evolve(member, gone=gone).fields()
-        leaving = {key, *self._leaving}
-        rows = await partition.store.scan("members", prefix=prefix, limit=len(leaving) + 1)
-        if group_id in self._locks or not all(row in leaving for row, _ in rows):
+        removing = {key, *self._removing}
+        rows = await partition.store.scan("members", prefix=prefix, limit=len(removing) + 1)
+        if group_id in self._locks or not all(row in removing for row, _ in rows):
             former = None
         else:
             former = [row for row, _ in await partition.store.scan("former", prefix=prefix)]
-            former += [row for row in leaving if row.startswith(prefix)]
+            former += [row for row in removing if row.startswith(prefix)]
 
-        def leave(group: "Group") -> None:
-            self._leaving.add(key)
-            group.when_durable(self._leaving.discard, key)
+        def remove(group: "Group") -> None:
+            self._removing.add(key)
+            group.when_durable(self._removing.discard, key)
             group.delete("members", key)
             if former is None:
                 group.put("former", key, sealed("former", key, *last))
@@ -282,7 +282,7 @@ class Groups:
             for row in former:
                 group.delete("former", row)
 
-        return leave
+        return remove
 
 
 def _member(position: int, member_id: str, submission: Submission) -> MemberRecord:

@@ -52,13 +52,14 @@ class RetentionCount(Protocol):
         """Count one run fewer."""
 
 
-class GroupMembers(Protocol):
-    """The groups of runs."""
+class MemberRemoval(Protocol):
+    """The groups, which keep the end of a member whose run is forgotten."""
 
-    async def leaving(
+    async def prepare_removal(
         self, number: int, submission: Submission, standing: Standing
     ) -> "Callable[[Group], None] | None":
-        """Return what stages that a member leaves its group."""
+        """Return a function that stages the removal of a member, or None if the run is not a
+        member."""
 
 
 class Redrive:
@@ -78,7 +79,7 @@ class Redrive:
         instances: "Instances | None",
         supervisor: KeySupervisor,
         retention: RetentionCount,
-        groups: "Callable[[], GroupMembers]",
+        groups: "Callable[[], MemberRemoval]",
         status: "Callable[[int], Awaitable[RunStatus | None]]",
     ) -> None:
         self._partition = partition
@@ -390,7 +391,7 @@ class Redrive:
             gone.append(("queue", ledger.place(submission.key, standing.place)))
         leave: Callable[[Group], None] | None = None
         if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
-            leave = await self._groups().leaving(number, submission, standing)
+            leave = await self._groups().prepare_removal(number, submission, standing)
         group = store.open_group()
         for table, key in gone:
             group.delete(table, key)
