@@ -110,8 +110,8 @@ class Cron:
             CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as error:
             raise InvalidSchedule(
-                f"{value!r} is no cron expression ({error}); it has five fields: minute, hour, "
-                "day of month, month, day of week, as in '30 3 * * MON-FRI'"
+                f"expression must be a cron expression, got {value!r} ({error}); give five fields: "
+                "minute, hour, day of month, month, day of week, as in '30 3 * * MON-FRI'"
             ) from None
 
     @timezone.validator
@@ -187,5 +187,6 @@ def _zone(name: Any) -> tzinfo:
         return ZoneInfo(name)
     except (LookupError, ValueError, TypeError, OSError):
         raise InvalidSchedule(
-            f"{name!r} is no time zone that this machine knows; name one as in 'Europe/Berlin'"
+            f"timezone must be a time zone that this machine knows, as in 'Europe/Berlin', got "
+            f"{name!r}"
         ) from None
