@@ -56,7 +56,7 @@ async def reopen(path: str) -> None:
             await trio.sleep(0.001)
         first = perf_counter() - started
         most = anonymous()
-        while runtime.statistics().waiting_for_slot == 0 or not runtime._partition.recovered:
+        while runtime.statistics().waiting_for_slot == 0 or not runtime._partition.state.recovered:
             await trio.sleep(0.01)
             most = max(most, anonymous())
         print(first, max(most, anonymous()) - before, flush=True)

@@ -102,7 +102,7 @@ def nobody_listens(turns: int) -> float:
                 empty = perf_counter() - started
                 started = perf_counter()
                 for _ in range(turns):
-                    if partition.feed is not None:
+                    if partition.state.feed is not None:
                         raise AssertionError("somebody listens")
                 return (perf_counter() - started - empty) / turns * CHECKS * 1e6
 

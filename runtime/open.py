@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 OnUnregistered = Literal["hold", "refuse"]
+Background = Iterable[Callable[[], Awaitable[None]]]
+"""Tasks that run as long as a partition is open."""
 
 CUT_OFF = 5.0
 """Seconds in which everything has to end that is cancelled at the end of a drain."""
@@ -115,52 +117,76 @@ async def open_runtime(
             evict_after=evict_after,
             tuning=tuning,
         )
-        store.when_failed(partition.fail)
-        partition.commits.on_commit.append(partition.unfinished.stage)
-        partition.commits.on_commit.append(host.transitions.look_at_level)
         try:
-            await _begin(partition, on_unregistered)
-        except BaseException:
-            partition.commits.on_commit.remove(partition.unfinished.stage)
-            partition.commits.on_commit.remove(host.transitions.look_at_level)
-            raise
-        left: BaseException | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                try:
-                    await nursery.start(_run_work, partition)
-                    with partition.block:
-                        yield Runtime(partition)
-                except trio.Cancelled:
-                    raise
-                except BaseException as error:
-                    # Raised outside of the nursery, so that it is itself and not in a group.
-                    left = error
-                finally:
-                    with trio.CancelScope(shield=True) as partition.block, suppress(StoreError):
-                        if partition.failure is None:
-                            await _drain(partition, drain_timeout)
-                    partition.scope.cancel()
-                    partition.close()
-                    host.subscribers.close()
-                    nursery.start_soon(_report_user_code, partition)
+            async with serve(
+                partition,
+                drain_timeout=drain_timeout,
+                on_unregistered=on_unregistered,
+                background=host.background,
+            ):
+                yield Runtime(partition)
         finally:
-            if partition.failure is None:
-                mark = partition.ledger.name("open")
-                partition.store.open_group().delete("counter", mark)
-                partition.keep_time()
-                partition.unfinished.stage(partition.store.open_group())
-            partition.commits.on_commit.remove(partition.unfinished.stage)
-            partition.commits.on_commit.remove(host.transitions.look_at_level)
-        if partition.failure is not None:
-            raise partition.failure
-        if left is not None:
-            raise left
+            host.subscribers.close()
 
 
-async def _run_work(partition: Partition, task_status: "trio.TaskStatus[None]") -> None:
+@asynccontextmanager
+async def serve(
+    partition: Partition,
+    *,
+    drain_timeout: float,
+    on_unregistered: OnUnregistered,
+    background: Background = (),
+) -> AsyncIterator[None]:
+    """Recover a partition, let its runs resume, and drain it when the block is left. `background`
+    has further tasks that run as long as the partition is open."""
+    state, host = partition.state, partition.state.host
+    state.store.when_failed(partition.fail)
+    state.commits.on_commit.append(state.unfinished.stage)
+    state.commits.on_commit.append(host.transitions.look_at_level)
     try:
-        await _work(partition, task_status)
+        await _begin(partition, on_unregistered)
+    except BaseException:
+        state.commits.on_commit.remove(state.unfinished.stage)
+        state.commits.on_commit.remove(host.transitions.look_at_level)
+        raise
+    left: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(_run_work, partition, background)
+                with partition.block:
+                    yield
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                # Raised outside of the nursery, so that it is itself and not in a group.
+                left = error
+            finally:
+                with trio.CancelScope(shield=True) as partition.block, suppress(StoreError):
+                    if state.failure is None:
+                        await _drain(partition, drain_timeout)
+                partition.scope.cancel()
+                partition.close()
+                nursery.start_soon(_report_user_code, partition)
+    finally:
+        if state.failure is None:
+            mark = state.ledger.name("open")
+            state.store.open_group().delete("counter", mark)
+            state.keep_time()
+            state.unfinished.stage(state.store.open_group())
+        state.commits.on_commit.remove(state.unfinished.stage)
+        state.commits.on_commit.remove(host.transitions.look_at_level)
+    if state.failure is not None:
+        raise state.failure
+    if left is not None:
+        raise left
+
+
+async def _run_work(
+    partition: Partition, background: Background, task_status: "trio.TaskStatus[None]"
+) -> None:
+    try:
+        await _work(partition, background, task_status)
     except* StoreError as group:
         # A nursery of a workflow wraps the failure of the store together with what it cancelled.
         partition.fail(group)
@@ -168,8 +194,10 @@ async def _run_work(partition: Partition, task_status: "trio.TaskStatus[None]") 
         partition.finished.set()
 
 
-async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> None:
-    """All that goes on by itself, until the engine's scope is cancelled."""
+async def _work(
+    partition: Partition, background: Background, task_status: "trio.TaskStatus[None]"
+) -> None:
+    """Run the actors and the background tasks of a partition until its scope is cancelled."""
 
     async def guard(task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -184,8 +212,8 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
                 if not partition.scope.cancel_called:
                     nursery.start_soon(guard, task)
 
-            partition.start = start
-            start(lambda: startup.wake_keys(partition, partition.queues, partition.tuning))
+            partition.state.start = start
+            start(lambda: startup.wake_keys(partition.state, partition.queues, partition.tuning))
             start(partition.delays.run)
             start(partition.timers.run)
             start(partition.eviction.run)
@@ -193,9 +221,11 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
             start(partition.sweeper.run)
             start(partition.dispatcher.answers.run)
             start(partition.queues.gate.run)
-            start(partition.host.asyncio.run)
-            start(partition.host.overruns.run)
-            if await partition.store.scan("firings", prefix=partition.ledger.prefix, limit=1):
+            for task in background:
+                start(task)
+            if await partition.state.store.scan(
+                "firings", prefix=partition.state.ledger.prefix, limit=1
+            ):
                 partition.schedules.begin()
             if partition.outbox.converting:
                 start(lambda: _convert_outbox(partition))
@@ -205,45 +235,47 @@ async def _work(partition: Partition, task_status: "trio.TaskStatus[None]") -> N
 
 
 async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
-    ledger = partition.ledger
-    await partition.read_counter()
-    await partition.unfinished.recover()
+    ledger = partition.state.ledger
+    await partition.state.read_counter()
+    await partition.state.unfinished.recover()
     _check_registered(partition, on_unregistered)
     _warn_of_changes(partition)
     mark = ledger.name("open")
-    partition.unclean = await partition.store.get("counter", mark) is not None
-    partition.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
-    for key, _ in await partition.store.scan("held", prefix=ledger.prefix):
+    partition.state.unclean = await partition.state.store.get("counter", mark) is not None
+    partition.state.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
+    for key, _ in await partition.state.store.scan("held", prefix=ledger.prefix):
         name = key[len(ledger.prefix) :].decode()
         if name:
             partition.queues.of(name).paused = True
         else:
-            partition.paused = partition.stopped = True
-    partition.has_key_state = bool(
-        await partition.store.scan("state", prefix=ledger.prefix, limit=1)
+            partition.state.paused = partition.state.stopped = True
+    partition.state.has_key_state = bool(
+        await partition.state.store.scan("state", prefix=ledger.prefix, limit=1)
     )
-    partition.has_memos = bool(await partition.store.scan("memo", prefix=ledger.prefix, limit=1))
-    if any(each.kind == "graph" for each in partition.registry):
+    partition.state.has_memos = bool(
+        await partition.state.store.scan("memo", prefix=ledger.prefix, limit=1)
+    )
+    if any(each.kind == "graph" for each in partition.state.registry):
         from keyrun.runtime.inspect.execution_graphs import keep_plans
 
-        await keep_plans(partition.ledger, partition.registry)
+        await keep_plans(partition.state.ledger, partition.state.registry)
     if partition.instances is not None:
         await partition.instances.recover()
-    await startup.note_interruptions(partition, partition.tuning)
+    await startup.note_interruptions(partition.state, partition.tuning)
     await partition.delays.recover()
     partition.timers.recover()
     await partition.signals.recover()
     await partition.children.recover()
     await _open_outbox(partition)
-    await partition.store.durable()
+    await partition.state.store.durable()
 
 
 def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> None:
     """Raise, or log once, which unfinished runs have a workflow that the runtime does not have."""
     missing = {
         version: runs
-        for version, runs in sorted(partition.unfinished.by_version.items())
-        if partition.registry.find(*version) is None
+        for version, runs in sorted(partition.state.unfinished.by_version.items())
+        if partition.state.registry.find(*version) is None
     }
     if not missing:
         return
@@ -267,7 +299,7 @@ def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> 
 
 def _warn_of_changes(partition: Partition) -> None:
     """Log which unfinished runs were started by other code."""
-    changed = partition.unfinished.of_other_code(partition.registry.fingerprint)
+    changed = partition.state.unfinished.of_other_code(partition.state.registry.fingerprint)
     for (name, version), runs in changed.items():
         were = "run was" if runs == 1 else "runs were"
         logger.warning(
@@ -310,7 +342,7 @@ def _warn_of_waiting_outcomes(partition: Partition) -> None:
 
 async def _drain(partition: Partition, timeout: float) -> None:
     """Start nothing more, let running steps finish, then cancel what still runs."""
-    partition.draining = partition.stopped = True
+    partition.state.draining = partition.state.stopped = True
     partition.actors.hasten()
     partition.dispatcher.drain()
     for run in partition.runs.all_live():
@@ -323,7 +355,7 @@ async def _drain(partition: Partition, timeout: float) -> None:
         run.unwind(Unwind.LEAVE)
     partition.dispatcher.cut_off()
     await _wait_for_user_code(partition)
-    await partition.store.durable()
+    await partition.state.store.durable()
     if partition.delivery is not None:
         with trio.move_on_at(patience):
             await partition.delivery.tried()

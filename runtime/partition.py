@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.schedules.service import Schedules
 
 
-class Partition(PartitionState):
+class Partition:
     """The services of a partition."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Partition(PartitionState):
         backpressure_timeout: float,
         evict_after: float,
     ) -> None:
-        super().__init__(
+        state = self.state = PartitionState(
             store,
             host=host,
             namespace=namespace,
@@ -82,9 +82,9 @@ class Partition(PartitionState):
         )
         self.tuning = tuning
         self.retention = retention
-        self.runs = RunTable(self.ledger)
+        self.runs = RunTable(state.ledger)
         self.queues = KeyQueues(
-            self,
+            state,
             self.runs,
             tuning,
             max_pending=max_pending,
@@ -92,19 +92,19 @@ class Partition(PartitionState):
             backpressure_timeout=backpressure_timeout,
         )
         self.backlog = self.queues.backlog
-        self.damaged = DamagedRuns(self, self.runs, self.queues)
+        self.damaged = DamagedRuns(state, self.runs, self.queues)
         self.queues.set_aside = self.damaged.set_aside
-        self.supervisor = KeySupervisor(self, self.runs, self.queues, supervision)
+        self.supervisor = KeySupervisor(state, self.runs, self.queues, supervision)
         self.reading = Reading(
-            self.ledger,
+            state.ledger,
             codec,
             registry,
             live=self.runs.live,
             quarantined=self.supervisor.quarantined,
         )
-        self.outbox = Outbox(self.ledger, converted_at_once=tuning.outbox_conversion)
-        self.sweeper = Sweeper(self, self.runs, self.outbox, self.damaged, retention)
-        self.events = Feed(host.subscribers, self.commits, host.wall, self._listen)
+        self.outbox = Outbox(state.ledger, converted_at_once=tuning.outbox_conversion)
+        self.sweeper = Sweeper(state, self.runs, self.outbox, self.damaged, retention)
+        self.events = Feed(host.subscribers, state.commits, host.wall, self._listen)
         host.subscribers.attach(self.events)
         self.delivery: Delivery | None = None
         """Calls the terminal hook, if there is one."""
@@ -112,18 +112,18 @@ class Partition(PartitionState):
             self.delivery = Delivery(
                 self.outbox,
                 TerminalHook(hook, hook_timeout, tuning.hook_calls),
-                namespace=self.ledger.prefix,
+                namespace=state.ledger.prefix,
                 decode_result=self.reading.decode_result,
                 fail=self.fail,
                 tuning=tuning,
             )
-        self.delays = Delays(self, self.runs, self.queues)
+        self.delays = Delays(state, self.runs, self.queues)
         limited = [each for each in registry if each.instances is not None]
-        self.instances = Instances(self, limited) if limited else None
-        self.admission = Admission(self, self.queues, self.delays, self.instances)
-        self.timers = Timers(self, self.runs, window=tuning.timer_window)
+        self.instances = Instances(state, limited) if limited else None
+        self.admission = Admission(state, self.queues, self.delays, self.instances)
+        self.timers = Timers(state, self.runs, window=tuning.timer_window)
         self.eviction = Evictor(
-            self,
+            state,
             self.runs,
             self.queues,
             evict_after=evict_after,
@@ -131,10 +131,10 @@ class Partition(PartitionState):
             evicted=self.timers.add,
         )
         self.timers.wake_run = self.eviction.wake
-        self.signals = Signals(self, self.runs, self.queues, self.eviction)
-        self.cycles = Cycles(self, self.runs)
+        self.signals = Signals(state, self.runs, self.queues, self.eviction)
+        self.cycles = Cycles(state, self.runs)
         self.children = Children(
-            self, self.runs, signals=self.signals, eviction=self.eviction, cycles=self.cycles
+            state, self.runs, signals=self.signals, eviction=self.eviction, cycles=self.cycles
         )
         self.actors: ActorSystem[str, KeyQueue, None] = ActorSystem(
             lambda key: KeyActor(self.queues, self.dispatcher, self.supervisor),
@@ -145,18 +145,18 @@ class Partition(PartitionState):
             on_dead_letter=lambda letter: None,
         )
         self.dispatcher = Dispatcher(
-            self,
+            state,
             entities,
             actors=self.actors,
             queues=self.queues,
             eviction=self.eviction,
-            waits=CallWaits(self.slots, self.cycles.chain),
-            answers=AnswerStore(self, keep_seconds=retention.age, keep_count=retention.count),
+            waits=CallWaits(state.slots, self.cycles.chain),
+            answers=AnswerStore(state, keep_seconds=retention.age, keep_count=retention.count),
             tuning=tuning,
         )
         self.cycles.called_by = self.dispatcher.waits.keys
         self.control = Control(
-            self,
+            state,
             self.runs,
             self.queues,
             self.eviction,
@@ -165,7 +165,7 @@ class Partition(PartitionState):
         self.children.admission = self.admission
         self.children.control = self.control
         self.redrive = Redrive(
-            self,
+            state,
             self.runs,
             self.queues,
             control=self.control,
@@ -182,10 +182,10 @@ class Partition(PartitionState):
         self.sweeper.redrive = self.redrive
         self.queues.tell = self.actors.tell_nowait
         self.supervisor.actors = self.actors
-        self.suspension = self.actors.suspension
-        self.seat = self.actors.seat
-        self.actor_scope = self.actors.scope
-        self.renew_scope = self.actors.renew_scope
+        state.suspension = self.actors.suspension
+        state.seat = self.actors.seat
+        state.actor_scope = self.actors.scope
+        state.renew_scope = self.actors.renew_scope
         self.scope = trio.CancelScope(shield=True)
         """Around everything that works for the runs. The partition cancels it itself, also when the
         block is cancelled: a cancelled block drains like any other."""
@@ -193,7 +193,7 @@ class Partition(PartitionState):
         """Around the user's block, and then around the drain."""
         self.finished = trio.Event()
         """Set when nothing works for the runs any more."""
-        self.services = RunServices(
+        state.services = RunServices(
             eviction=self.eviction,
             signals=self.signals,
             children=self.children,
@@ -213,7 +213,7 @@ class Partition(PartitionState):
         from keyrun.runtime.groups.service import Groups
 
         return Groups(
-            self,
+            self.state,
             runs=self.runs,
             admission=self.admission,
             backlog=self.backlog,
@@ -229,7 +229,7 @@ class Partition(PartitionState):
         from keyrun.runtime.schedules.service import Schedules
 
         return Schedules(
-            self,
+            self.state,
             runs=self.runs,
             admission=self.admission,
             state_of=self.reading.state,
@@ -237,12 +237,12 @@ class Partition(PartitionState):
         )
 
     def _listen(self, feed: Feed | None) -> None:
-        self.feed = feed
+        self.state.feed = feed
 
     def close(self) -> None:
         """Report to everything that waits that no more runs will end."""
-        self.closed = True
-        self.host.subscribers.detach(self.events)
+        self.state.closed = True
+        self.state.host.subscribers.detach(self.events)
         self.runs.close()
         self.dispatcher.close()
 
@@ -257,9 +257,9 @@ class Partition(PartitionState):
 
     def fail(self, error: Exception) -> None:
         """Stop everything: the store failed, or Keyrun has a bug. The first error counts."""
-        if self.failure is None:
-            self.failure = store_failure(error) or error
-            self.stopped = True
+        if self.state.failure is None:
+            self.state.failure = store_failure(error) or error
+            self.state.stopped = True
             self.scope.cancel()
             self.block.cancel()
             for run in self.runs.all_live():

@@ -48,7 +48,7 @@ class Runtime(Reader):
     A runtime has all methods of a `Reader`. The methods of a `Reader` only read."""
 
     def __init__(self, partition: Partition) -> None:
-        super().__init__(partition.ledger, partition.reading, partition.wall)
+        super().__init__(partition.state.ledger, partition.reading, partition.state.wall)
         self._partition = partition
         self._admission = partition.admission
         self._control = partition.control
@@ -105,13 +105,13 @@ class Runtime(Reader):
         """Return whether a run without a given id may have to wait before it is admitted."""
         partition = self._partition
         full = partition.backlog.full(key) or partition.instances is not None
-        return full or not partition.recovered
+        return full or not partition.state.recovered
 
     async def _admit(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Admit a run when the queue has room, or return the run that has its id."""
         partition, admission, key = self._partition, self._admission, described.key
-        if not partition.recovered:
-            await partition.counted.wait()
+        if not partition.state.recovered:
+            await partition.state.counted.wait()
         # Nothing may be awaited between this and the admission that yields to another submit.
         known = await admission.known(described)
         while known is None and partition.backlog.full(key):
@@ -133,7 +133,7 @@ class Runtime(Reader):
 
         With `result=False` the result is not decoded."""
         partition = self._partition
-        number = await partition.ledger.find(run_id)
+        number = await partition.state.ledger.find(run_id)
         run = None if number is None else partition.runs.live(number)
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
@@ -154,10 +154,10 @@ class Runtime(Reader):
         live = partition.runs.live(number)
         if live is None:
             try:
-                standing = await partition.ledger.standing(number)
+                standing = await partition.state.ledger.standing(number)
                 if standing is not None and standing.state.terminal:
                     return standing
-                submission = await partition.ledger.submission(number)
+                submission = await partition.state.ledger.submission(number)
             except DAMAGE as error:
                 return Standing.damaged(error)
             if submission is None:
@@ -166,7 +166,7 @@ class Runtime(Reader):
             if held is not None and held.number == number:
                 return held.standing
             if standing is not None and standing.quarantine is not None:
-                workflow = partition.registry.find(submission.workflow, submission.version)
+                workflow = partition.state.registry.find(submission.workflow, submission.version)
                 if stays(standing.quarantine, workflow):
                     return standing
         elif live.standing.quarantine is not None:
@@ -228,7 +228,7 @@ class Runtime(Reader):
         If the runtime has no hook, the store also stops collecting outcomes until it is opened
         with a hook again."""
         partition = self._partition
-        partition.check_open()
+        partition.state.check_open()
         return await partition.outbox.discard(collecting=partition.delivery is not None)
 
     async def signal(
@@ -247,7 +247,7 @@ class Runtime(Reader):
         not received yet. A repeat with the same `signal_id` changes nothing, also after the run
         has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
         _check_signal(name, signal_id)
-        encoded = self._partition.codec.encode(payload)
+        encoded = self._partition.state.codec.encode(payload)
         return await self._partition.signals.send(
             run_id, name, encoded, replace=replace, signal_id=signal_id
         )
@@ -276,13 +276,13 @@ class Runtime(Reader):
         _check_signal(name, signal_id)
         check_run_id(run_id)
         partition = self._partition
-        admission, encoded = partition.admission, partition.codec.encode(payload)
+        admission, encoded = partition.admission, partition.state.codec.encode(payload)
         described = admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, 0
         )
         described.origin = BY_SIGNAL
-        if not partition.recovered:
-            await partition.counted.wait()
+        if not partition.state.recovered:
+            await partition.state.counted.wait()
         while True:
             # Nothing may be awaited between this and the admission that yields to another submit.
             known = await admission.known(described, any_input=True)
@@ -492,12 +492,12 @@ class Runtime(Reader):
         events are dropped and counted in `events.dropped`."""
         partition = self._partition
         return Events(
-            partition.host.subscribers,
-            partition.wall,
+            partition.state.host.subscribers,
+            partition.state.wall,
             run_id=None if run_id is None else check_run_id(run_id),
             kinds=check_kinds(kinds),
             buffer=buffer,
-            check_open=partition.check_open,
+            check_open=partition.state.check_open,
         )
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
@@ -509,19 +509,32 @@ class Runtime(Reader):
         from keyrun.runtime.inspect.watch import Changes, Watch
 
         partition = self._partition
-        changes = Changes(check_run_id(run_id), partition.host.subscribers, partition.runs)
-        partition.check_open()
+        changes = Changes(check_run_id(run_id), partition.state.host.subscribers, partition.runs)
+        partition.state.check_open()
         return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)
 
     def statistics(self) -> "RuntimeStatistics":
         """Return a frozen snapshot of queue depths, slots, commits and other counters."""
-        from keyrun.runtime.inspect.statistics import statistics_of
+        from keyrun.runtime.inspect.statistics import RuntimeStatistics
 
-        return statistics_of(self._partition)
+        partition = self._partition
+        host, slots = partition.state.host, partition.state.slots
+        return RuntimeStatistics(
+            live=len(partition.runs.all_live()),
+            keys=len(partition.queues),
+            quarantined_keys=len(partition.supervisor.quarantined),
+            running_steps=slots.total - slots.free,
+            waiting_for_slot=slots.waiting,
+            backlog=partition.backlog.statistics(),
+            commits=partition.state.store.statistics(),
+            circuits=host.gates.circuits(),
+            gates=host.gates.statuses(),
+            waiting_outcomes=partition.outbox.waiting,
+        )
 
     def _queues(self) -> dict[str, int]:
         """Return the number of waiting calls by step."""
-        return {each.step: each.waiting for each in self._partition.host.gates.statuses()}
+        return {each.step: each.waiting for each in self._partition.state.host.gates.statuses()}
 
 
 def _check_signal(name: str, signal_id: str | None) -> None:

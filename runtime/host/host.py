@@ -1,6 +1,6 @@
 """The host: everything that a process has once, shared by all partitions in it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,11 @@ class Host:
         """The listeners to events of all partitions."""
         self.transitions = TransitionLog(self.subscribers)
         self._resources = resources
+
+    @property
+    def background(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that have to run while a partition uses the host."""
+        return self.asyncio.run, self.overruns.run
 
     @cached_property
     def gates(self) -> "StepGates":

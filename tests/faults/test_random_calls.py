@@ -131,7 +131,7 @@ class Methods(Entity):
     async def _gated(self, name: str) -> None:
         """What has effects begins when the runs before it have ended durably."""
         assert world.rt is not None
-        ledger = world.rt._partition.ledger
+        ledger = world.rt._partition.state.ledger
         for run in world.before.get(name, ()):
             number = await ledger.find(run)
             standing = None if number is None else await ledger.standing(number)

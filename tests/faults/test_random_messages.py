@@ -166,7 +166,7 @@ async def quietly(call: Any) -> None:
 
 async def remember(rt: Runtime, run_id: str) -> None:
     """Keep what a run has taken, before it is forgotten."""
-    number = await rt._partition.ledger.find(run_id)
+    number = await rt._partition.state.ledger.find(run_id)
     status = None if number is None else await rt.status(run_id)
     if status is not None and number is not None and status.state is State.SUCCEEDED:
         world.results[number] = status.result

@@ -127,7 +127,7 @@ class World(Clients):
                 partition.queues.gate.queued,
                 partition.queues.gate.under_way,
                 partition.backlog.pending,
-                partition.slots.total - partition.slots.free,
+                partition.state.slots.total - partition.state.slots.free,
             )
             if any(left):
                 evidence.complain(f"something is left over: {left}")

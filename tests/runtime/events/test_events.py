@@ -78,7 +78,7 @@ async def listening(runtime: Runtime, **options: Any) -> AsyncIterator[Ear]:
     async with runtime.events(**options) as events, trio.open_nursery() as nursery:
         nursery.start_soon(listen, events)
         yield ear
-        await runtime._partition.store.durable()
+        await runtime._partition.state.store.durable()
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
 
@@ -483,7 +483,7 @@ async def test_backpressure_is_told_when_it_begins_and_with_its_duration_when_it
 
 async def test_keys_can_be_told_of(autojump_clock: MockClock) -> None:
     async with open_test_runtime() as runtime, listening(runtime) as ear:
-        feed = runtime._partition.feed
+        feed = runtime._partition.state.feed
         assert feed is not None
         emitter.key_changed(feed, None, EventKind.KEY_QUARANTINED, "k", "it crashed 5 times")
         emitter.key_changed(feed, None, EventKind.KEY_RELEASED, "k")
@@ -671,7 +671,7 @@ async def test_a_hundred_subscribers_hear_the_same(autojump_clock: MockClock) ->
             await wait_all_tasks_blocked()
             for number in range(3):
                 await runtime.submit(plain, number, key="k", run_id=f"r{number}")
-        assert runtime._partition.feed is None
+        assert runtime._partition.state.feed is None
     by_run: dict[str | None, list[list[Event]]] = {}
     for run_id, heard in ears:
         by_run.setdefault(run_id, []).append(heard)
@@ -709,9 +709,9 @@ async def test_a_subscription_ends_with_its_block_and_leaves_nothing_behind(
         partition = runtime._partition
         with pytest.raises(LookupError):
             async with runtime.events(), runtime.events(run_id="r"):
-                assert partition.feed is partition.events
+                assert partition.state.feed is partition.events
                 raise LookupError
-        assert partition.feed is None
+        assert partition.state.feed is None
         subscription = runtime.events()
         async with subscription:
             await ends(runtime, plain, 1)

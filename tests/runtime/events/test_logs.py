@@ -130,7 +130,7 @@ async def test_without_info_nothing_is_built(
     caplog.set_level(logging.WARNING)
     async with open_test_runtime(workflows=[checkout]) as runtime:
         await (await runtime.submit(checkout, key="k", run_id="r")).result()
-        assert runtime._partition.feed is None
+        assert runtime._partition.state.feed is None
     assert caplog.records == []
 
 
@@ -143,7 +143,7 @@ async def test_a_level_that_is_changed_while_the_runtime_is_open_counts(
         await (await runtime.submit(checkout, key="k", run_id="told")).result()
         caplog.set_level(logging.WARNING)
         await (await runtime.submit(checkout, key="k", run_id="silent-again")).result()
-        assert runtime._partition.feed is None
+        assert runtime._partition.state.feed is None
     said = transitions(caplog)
     assert said[0] == "checkout run told (key k): started"
     assert {getattr(each, "run", None) for each in of_runs(caplog)} == {"told"}

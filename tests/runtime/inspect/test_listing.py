@@ -163,7 +163,7 @@ async def test_states_that_are_not_stored_as_such_are_found(autojump_clock: Mock
         await runtime.submit(count, 1, key="later", run_id="later", delay=1000)
         await runtime.pause("r101")
         await runtime.pause("behind")
-        await runtime._partition.store.durable()
+        await runtime._partition.state.store.durable()
         async with open_reader(store) as reader:
 
             async def ids(*states: State) -> list[str]:

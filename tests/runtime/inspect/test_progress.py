@@ -96,7 +96,7 @@ async def observe(store: Observed, flow: Any, **options: Any) -> list[Progress]:
         async with open_reader(store, wall=virtual_wall) as store.reader:
             with suppress(RunFailed):
                 await (await runtime.submit(flow, key="k", run_id="r")).result()
-            await runtime._partition.store.durable()
+            await runtime._partition.state.store.durable()
         store.reader = None
     return store.seen
 
@@ -309,9 +309,9 @@ async def test_a_report_of_long_ago_is_not_said_again_by_a_replay(
     async with open_test_runtime(workflows=[flow]) as runtime:
         async with runtime.events(kinds=["run_progress"]) as events:
             await (await runtime.submit(flow, key="k", run_id="r")).result()
-            await runtime._partition.store.durable()
+            await runtime._partition.state.store.durable()
             await wait_all_tasks_blocked()
-            runtime._partition.host.subscribers.close()
+            runtime._partition.state.host.subscribers.close()
             told = [getattr(event, "percent", None) async for event in events]
     assert told == [50.0, 80.0]  # the first two are of one commit: only the last word is told
 
@@ -475,7 +475,7 @@ async def test_a_watch_tells_of_changes_and_ends_with_the_run(autojump_clock: Mo
             await wait_all_tasks_blocked()
             assert len(seen) == 1
             await runtime.resume_all()
-        assert runtime._partition.feed is None
+        assert runtime._partition.state.feed is None
         again = [each async for each in runtime.watch("r")]
     assert outline(seen)[0][0] in ("pending", "paused")
     assert outline(seen)[-1] == ("succeeded", 6, 0, 0, 0, 1)
@@ -548,10 +548,10 @@ async def test_a_watch_that_nobody_has_any_more_leaves_nothing_behind(
     async with open_test_runtime(workflows=[known]) as runtime:
         await runtime.submit(known, key="k", run_id="r")
         async for _ in runtime.watch("r"):
-            assert runtime._partition.feed is not None
+            assert runtime._partition.state.feed is not None
             break
         gc.collect()
-        assert runtime._partition.feed is None
+        assert runtime._partition.state.feed is None
         assert not [each for each in gc.get_objects() if isinstance(each, Events)]
 
 

@@ -176,7 +176,7 @@ async def test_another_process_reads_a_live_store(tmp_path: Path) -> None:
         waiting = await runtime.submit(sum_up, 1000, key="b", run_id="waiting")
         while (status := await waiting.status()) and status.state is not State.WAITING:
             await trio.sleep(0.01)
-        await runtime._partition.store.durable()
+        await runtime._partition.state.store.durable()
         child = await trio.to_thread.run_sync(run_python, READER, tmp_path)
     assert child.stdout.splitlines() == [
         "waiting timer",

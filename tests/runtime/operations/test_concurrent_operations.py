@@ -201,7 +201,7 @@ async def test_forget_removes_a_signal_that_is_being_committed(
             await trio.sleep(LATENCY / 2)
             nursery.start_soon(rt.forget, "r")
         for table in ("signals", "sent", "journal", "status", "runs", "queue"):
-            assert await rt._partition.store.scan(table) == [], table
+            assert await rt._partition.state.store.scan(table) == [], table
 
 
 async def test_a_redrive_that_its_caller_gave_up_happens(autojump_clock: MockClock) -> None:

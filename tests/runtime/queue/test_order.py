@@ -202,7 +202,7 @@ async def test_a_run_that_is_read_before_the_news_of_it_is_run_once(
             await rt.submit(job, run, key="k", run_id=f"r{run}")
     async with open_test_runtime(store, workflows=[job]) as rt:
         await trio.testing.wait_all_tasks_blocked()
-        ledger = rt._partition.ledger
+        ledger = rt._partition.state.ledger
         number = await ledger.find("r1")
         assert number is not None
         submission = await ledger.submission(number)

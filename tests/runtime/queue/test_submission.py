@@ -267,7 +267,7 @@ async def test_duplicates_that_come_while_a_long_backlog_is_read_are_one_run(
         for number in range(5):
             await runtime.submit(echo, number, key=f"k{number}")
     async with open_test_runtime(store, workflows=WORKFLOWS, tuning=sizes) as runtime:
-        assert not runtime._partition.recovered
+        assert not runtime._partition.state.recovered
         new: list[bool] = []
 
         async def submit() -> None:

@@ -479,7 +479,7 @@ async def test_a_damaged_key_of_the_index_keeps_nobody_else_from_going_on(
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         await rt.pause_all()
         await rt.submit(log.job, key="k", run_id="sound")
-        store.open_group().put("queue", rt._partition.ledger.prefix + b"\xff?", b"?")
+        store.open_group().put("queue", rt._partition.state.ledger.prefix + b"\xff?", b"?")
         await store.durable()
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         await rt.resume_all()

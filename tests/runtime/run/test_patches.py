@@ -200,10 +200,10 @@ async def test_the_first_answer_holds_in_every_branch_and_after_a_redrive(
     async with open_test_runtime(store, workflows=[flow(code(asks=True))]) as runtime:
         await trio.sleep(1000)
         assert answers[:2] == [False, False]
-        assert runtime._partition.unfinished.unpatched == {}
+        assert runtime._partition.state.unfinished.unpatched == {}
         broken = False
         await runtime.redrive("r")
-        assert runtime._partition.unfinished.unpatched == {("flow", "new"): 1}
+        assert runtime._partition.state.unfinished.unpatched == {("flow", "new"): 1}
         await trio.sleep(1000)
         status = await runtime.status("r")
         assert status is not None
@@ -231,7 +231,7 @@ async def test_continue_as_asks_anew(autojump_clock: MockClock) -> None:
         await runtime.pause("r")
         await runtime.resume("r")
         await trio.sleep(10)
-        assert runtime._partition.unfinished.unpatched == {("flow", "new"): 1}
+        assert runtime._partition.state.unfinished.unpatched == {("flow", "new"): 1}
         await trio.sleep(100)
         assert ran == ["before", "before", "new"]
     assert await unpatched(store) == {}

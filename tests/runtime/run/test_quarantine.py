@@ -145,7 +145,7 @@ async def change_status(store: MemoryStore, change: Callable[[list[Any]], list[A
 async def handle(rt: Runtime, run_id: str) -> RunHandle[Any]:
     """The handle of a run whose workflow the runtime may not have, so that it cannot be submitted
     again."""
-    ledger = rt._partition.ledger
+    ledger = rt._partition.state.ledger
     number = await ledger.find(run_id)
     submission = None if number is None else await ledger.submission(number)
     assert submission is not None
