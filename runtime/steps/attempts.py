@@ -148,6 +148,11 @@ async def _try(
                 note_attempted(run, step, ident)
             return await _attempt(branch, step, memory, current, args, kwargs, done)
         finally:
+            # First: other partitions share the slots, and a store that failed raises below.
+            if slots.waiting:
+                slots.give()
+            else:
+                slots.free += 1
             ran = run.current.pop(ident, None) is not None
             current.over = True
             if ran:
@@ -162,10 +167,6 @@ async def _try(
                 current.unmark()
             if run.parked:
                 run.leave_if_asked()
-            if slots.waiting:
-                slots.give()
-            else:
-                slots.free += 1
     finally:
         if suspect:
             partition.host.suspects.release()

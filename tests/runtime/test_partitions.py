@@ -10,13 +10,17 @@ from trio.testing import MockClock
 
 from keyrun import (
     Context,
+    Entity,
+    Graph,
     Limits,
+    NodeInput,
     Retention,
     Retry,
     RunFailed,
     Runtime,
     Workflow,
     current_step,
+    entity,
     step,
     workflow,
 )
@@ -28,7 +32,7 @@ from keyrun.runtime.host.host import Host
 from keyrun.runtime.open import serve
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.tuning import Tuning
-from keyrun.storage import MemoryStore, Store, StoreCrashed
+from keyrun.storage import MemoryStore, Store, StoreClosed, StoreCrashed
 from keyrun.storage.payload import PayloadCodec
 from keyrun.testing import virtual_wall
 
@@ -55,6 +59,7 @@ async def opened(
             backpressure_timeout=30.0,
             evict_after=1.0,
             tuning=Tuning(),
+            entities=[Book],
         )
         async with serve(partition, drain_timeout=drain_timeout, on_unregistered="hold"):
             yield Runtime(partition)
@@ -167,35 +172,70 @@ async def test_one_subscriber_receives_the_events_of_both_partitions(
     assert isinstance(events, Events)
 
 
-@pytest.mark.parametrize("how", ["drained", "failed"])
-async def test_a_partition_that_ends_leaves_the_other_running(
-    autojump_clock: MockClock, how: str
-) -> None:
-    @step
-    async def work() -> str:
+@step
+async def work() -> str:
+    await trio.sleep(100)
+    return "done"
+
+
+@workflow
+async def job(ctx: Context) -> str:
+    return await ctx.step(work)
+
+
+@workflow
+async def branches(ctx: Context) -> str:
+    (done,) = await ctx.gather(ctx.step(work))
+    return str(done)
+
+
+async def slowly(given: NodeInput) -> str:
+    await trio.sleep(100)
+    return "done"
+
+
+graph = Graph("graph")
+graph.node("work", slowly)
+
+
+@entity
+class Book(Entity):
+    async def read(self) -> str:
         await trio.sleep(100)
         return "done"
 
-    @workflow
-    async def job(ctx: Context) -> str:
-        return await ctx.step(work)
 
-    store = MemoryStore()
-    async with running(2) as host, opened(host, MemoryStore(), [job]) as other:
+@pytest.mark.parametrize("how", ["drained", "failed"])
+@pytest.mark.parametrize("flow", [job, branches, graph, Book])
+async def test_a_partition_that_ends_leaves_the_other_running(
+    autojump_clock: MockClock, how: str, flow: Any
+) -> None:
+    store, workflows = MemoryStore(), [job, branches, graph]
+
+    async def call(rt: Runtime) -> None:
+        with pytest.raises((StoreCrashed, StoreClosed)):
+            await rt.entity(Book, "k").read()
+
+    async with running(2) as host, opened(host, MemoryStore(), workflows) as other:
         run = await other.submit(job, key="k")
-        try:
-            async with opened(host, store, [job], drain_timeout=1) as ending:
-                await ending.submit(job, key="k", run_id="r")
-                await trio.sleep(1)
-                assert other.statistics().running_steps == 2
-                if how == "failed":
-                    store.crash()
+        async with trio.open_nursery() as nursery:
+            try:
+                async with opened(host, store, workflows, drain_timeout=1) as ending:
+                    if flow is Book:
+                        nursery.start_soon(call, ending)
+                    else:
+                        await ending.submit(flow, key="k", run_id="r")
                     await trio.sleep(1)
-        except StoreCrashed:
-            assert how == "failed"
+                    assert other.statistics().running_steps == 2
+                    if how == "failed":
+                        store.crash()
+                        await trio.sleep(1)
+            except StoreCrashed:
+                assert how == "failed"
         assert other.statistics().running_steps == 1
         assert await run.result() == "done"
-        async with opened(host, store, [job]) as again:
-            handle = await again.submit(job, key="k", run_id="r")
-            assert not handle.newly_submitted
-            assert await handle.result() == "done"
+        async with opened(host, store, workflows) as again:
+            if flow is not Book:
+                handle = await again.submit(flow, key="k", run_id="r")
+                assert not handle.newly_submitted
+                await handle.result()
