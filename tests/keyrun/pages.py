@@ -16,11 +16,14 @@ _SPAN = re.compile(r"`([^`]+)`")
 
 @attrs.frozen
 class Block:
-    """A block of code, and the line of the page that it begins on."""
+    """A block of code, the line of the page that it begins on, and the text between the block
+    before it and this one."""
 
     page: str
     line: int
     code: str
+    language: str = "python"
+    above: str = ""
 
 
 @attrs.frozen
@@ -30,13 +33,16 @@ class Page:
     name: str
     text: str
 
-    def blocks(self, language: str) -> list[Block]:
-        """The blocks of code in one language."""
-        return [
-            Block(self.name, self.text.count("\n", 0, found.start(2)) + 1, found[2])
-            for found in _FENCE.finditer(self.text)
-            if found[1] == language
-        ]
+    def blocks(self, language: str | None = None) -> list[Block]:
+        """Return the blocks of code in one language, or all blocks."""
+        blocks = []
+        end = 0
+        for found in _FENCE.finditer(self.text):
+            line = self.text.count("\n", 0, found.start(2)) + 1
+            above = self.text[end : found.start()]
+            blocks.append(Block(self.name, line, found[2], found[1], above))
+            end = found.end()
+        return [block for block in blocks if language in (None, block.language)]
 
     @property
     def prose(self) -> str:

@@ -1,0 +1,82 @@
+"""A page that is pasted from top to bottom prints what the page says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.keyrun.pages import Page, read_pages
+from tests.keyrun.pasting import CONTINUES, PASTED, paste
+
+PAGES = {page.name: page for page in read_pages()}
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_a_page_that_is_pasted_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
+    paste(PAGES[name], tmp_path)
+
+
+def page_of(*blocks: str) -> Page:
+    return Page("page.md", "\n\n".join(blocks) + "\n")
+
+
+def python(code: str, above: str = "") -> str:
+    return f"{above}\n\n```python\n{code}\n```"
+
+
+def shown(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
+
+
+COMPLETE = python("x = 1\nprint(x)  # 1")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page_of(COMPLETE),
+        page_of(COMPLETE, python(f"{CONTINUES}\nprint(x + 1)  # 2")),
+        page_of(python("print('a', 'b')\n# a\n# b")),
+        page_of(python("for n in (1, 2):\n    print(n)"), shown("text", "1\n2")),
+        page_of(python("print(1)", "Save it as `a.py`:"), shown("console", "$ python a.py\n1")),
+        page_of(
+            python("import os\nos.kill(os.getpid(), 9)", "Save this as `a.py` and run it:"),
+            shown("console", "$ python a.py\nKilled\n$ echo x >&2\nx"),
+        ),
+        page_of(python("print('took 17 ms')  # took ... ms")),
+    ],
+    ids=["beside", "continued", "below", "text", "console", "killed", "any"],
+)
+def test_a_page_that_is_true_passes(page: Page, tmp_path: Path) -> None:
+    paste(page, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        (page_of(python("print(1 + 1)  # 3")), "the output is\n2"),
+        (page_of(python("print(1)")), "does not say what it prints"),
+        (page_of(python("int('x')")), "ValueError"),
+        (page_of(python("if False:\n    print(1)  # 1")), "the page says\n1"),
+        (page_of(COMPLETE, python("print(x)  # 1")), "NameError"),
+        (page_of(python(f"{CONTINUES}\nprint(1)  # 1")), "continues no program"),
+        (page_of(python("print(1)"), shown("text", "2")), "the output is\n1"),
+        (
+            page_of(python("print(1)", "Save it as `a.py`."), shown("console", "$ python a.py\n2")),
+            "the output is\n1",
+        ),
+        (
+            page_of(python("x = 1", "Save it as `a.py`."), shown("console", "$ python b.py")),
+            "No such file",
+        ),
+        (page_of(python("import time; time.sleep(60)")), "did not end within"),
+        (page_of("no code"), "has no program"),
+    ],
+)
+def test_a_page_that_is_not_true_is_found(page: Page, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        paste(page, tmp_path, block_limit=2)
+
+
+def test_a_page_that_takes_too_long_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="takes"):
+        paste(page_of(COMPLETE), tmp_path, page_limit=0)
