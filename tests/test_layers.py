@@ -1,17 +1,16 @@
 """The layers of `runtime/`: a module imports only modules of its own row and of the rows below.
 
-`ROWS` is the plan of the package, the lowest layer first. The imports that still point the wrong
-way are in `layer_violations.txt`. That list may only shrink: a new line in it is a mistake, and a
-line whose import is gone has to be removed.
+`ROWS` is the plan of the package, the lowest layer first. Imports under `TYPE_CHECKING` and inside
+functions count. A lower row that has to call a higher one defines a protocol with what it calls.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RUNTIME = "keyrun.runtime."
-LISTED = Path(__file__).parent / "layer_violations.txt"
 
 ROWS: dict[str, str] = {
     "values": (
@@ -107,8 +106,53 @@ def test_every_module_has_a_row() -> None:
             row_of(module)
 
 
-def test_imports_that_point_the_wrong_way_only_become_fewer() -> None:
-    listed = set(LISTED.read_text().splitlines())
-    found = violations()
-    assert sorted(found - listed) == [], "these imports point to a higher layer"
-    assert sorted(listed - found) == [], "these imports are gone: remove them from the list"
+def test_no_module_imports_a_higher_row_or_another_feature() -> None:
+    assert sorted(violations()) == []
+
+
+def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Return the sets of nodes that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen, ahead = set[str](), [start]
+        while ahead:
+            ahead += (new := graph.get(ahead.pop(), set()) - seen)
+            seen |= new
+        return seen
+
+    reach = {node: reached(node) for node in graph}
+    found = [{other for other in reach[node] if node in reach.get(other, ())} for node in graph]
+    return [each for at, each in enumerate(found) if each and each not in found[:at]]
+
+
+def test_import_cycles_are_small_and_inside_one_package() -> None:
+    known = modules()
+    graph = {module: set(imports(path, known)) - {module} for module, path in known.items()}
+    for cycle in cycles(graph):
+        wiring = cycle <= set(ROWS["runtime"].split())
+        assert wiring or len({_feature(module) for module in cycle}) == 1, cycle
+        assert len(cycle) <= 8, cycle
+
+
+BY_NUMBER = {
+    "children.child_runs": "children whose cycle check has not been made",
+    "groups.member_ends": "members whose end a group waits for",
+    "queue.instance_limits": "runs that count against the limit of their workflow",
+    "waiting.eviction": "how long each waiting run has been in memory",
+    "waiting.signals": "signals of runs whose commit is under way",
+}
+"""Modules that keep something by run number, and what. None of it says where a run is."""
+
+
+def test_only_the_run_table_keeps_runs_by_their_number() -> None:
+    found = set()
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
+                continue
+            kept = ast.unparse(node.annotation).replace("'", "")
+            by_run = re.search(r"\b(dict|set)\[(int|Run)\b", kept)
+            # Numbers of nodes and of versions are no numbers of runs.
+            if by_run and module not in ("runs", "graphs.frontier", "definitions.workflow"):
+                found.add(module)
+    assert found == BY_NUMBER.keys(), "ask the run table where a run is"

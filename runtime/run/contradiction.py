@@ -1,12 +1,22 @@
 """Contradictions: workflow code that asks for something else than its journal has."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.unwinding import Halt
 
-if TYPE_CHECKING:
-    from keyrun.runtime.run.run import Run
+
+class DecidedRun(Protocol):
+    """A run whose pass can be ended by a decision."""
+
+    decision: Any
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
 
 REMEDY = (
     "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
@@ -15,13 +25,13 @@ REMEDY = (
 """What to do about code that contradicts a journal."""
 
 
-def halt(run: "Run", decision: Any) -> Halt:
+def halt(run: DecidedRun, decision: Any) -> Halt:
     """Decide how the pass ends. The first decision counts."""
     if run.decision is None:
         run.decision = decision
     return Halt()
 
 
-def contradiction(run: "Run", said: str, ident: str) -> NonDeterminism:
+def contradiction(run: DecidedRun, said: str, ident: str) -> NonDeterminism:
     """Return the error that describes a contradiction."""
     return NonDeterminism(said, run_id=run.run_id, key=run.key, step=ident)

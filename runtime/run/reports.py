@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.events import emitter
+from keyrun.runtime.run.running_step import Report, RunningStep
 from keyrun.runtime.texts import check_text
 from keyrun.storage.errors import StoreError
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.events.feed import Place
     from keyrun.runtime.run.run import Run
-    from keyrun.runtime.run.running_step import RunningStep
 
 
 def check(percent: float, message: str) -> None:
@@ -32,25 +31,7 @@ def check(percent: float, message: str) -> None:
     check_text(message, "message")
 
 
-class Report:
-    """What was said last, and where that waits to be told."""
-
-    __slots__ = ("at", "message", "percent", "told")
-
-    def __init__(self, percent: float, message: str, before: "Report | None") -> None:
-        self.percent = float(percent)
-        self.message = message
-        self.at = 0.0
-        """When it was taken note of."""
-        self.told: Place | None = None if before is None else before.told
-
-    @property
-    def said(self) -> tuple[float, str]:
-        """Percent and message."""
-        return self.percent, self.message
-
-
-def of_step(run: "Run", current: "RunningStep", percent: float, message: str) -> None:
+def of_step(run: "Run", current: RunningStep, percent: float, message: str) -> None:
     """An attempt says how far it is, from whatever thread it runs in."""
     current.progress = Report(percent, message, current.progress)
     if trio.lowlevel.in_trio_run():
@@ -60,13 +41,13 @@ def of_step(run: "Run", current: "RunningStep", percent: float, message: str) ->
             run.partition.host.token.run_sync_soon(_take_if_possible, run, current)
 
 
-def _take_if_possible(run: "Run", current: "RunningStep") -> None:
+def _take_if_possible(run: "Run", current: RunningStep) -> None:
     # Nobody is there to be told that the store has failed; all else will be.
     with suppress(StoreError):
         _take(run, current)
 
 
-def _take(run: "Run", current: "RunningStep") -> None:
+def _take(run: "Run", current: RunningStep) -> None:
     report = current.progress
     if report is None or current.over:
         return
@@ -78,7 +59,7 @@ def _take(run: "Run", current: "RunningStep") -> None:
             emitter.step_progress(run.partition.feed, run, current, report)
 
 
-def store(run: "Run", current: "RunningStep") -> None:
+def store(run: "Run", current: RunningStep) -> None:
     """Stage what an attempt said last."""
     report = current.progress
     assert report is not None

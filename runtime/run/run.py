@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.policies.checkpoint import Cadence
     from keyrun.runtime.run.eviction import Eviction
     from keyrun.runtime.run.partition_state import PartitionState
-    from keyrun.runtime.run.reports import Report
-    from keyrun.runtime.run.running_step import RunningStep
+    from keyrun.runtime.run.running_step import Report, RunningStep
     from keyrun.runtime.run.services import GraphOfRun, KeyQueueOfRun, OutputAllowance
     from keyrun.storage.group import Group
 

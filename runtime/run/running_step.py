@@ -4,8 +4,25 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run.reports import Report
-    from keyrun.runtime.run.run import Run
+    from keyrun.runtime.events.feed import Place
+
+
+class Report:
+    """The progress that a step or a workflow has reported last."""
+
+    __slots__ = ("at", "message", "percent", "told")
+
+    def __init__(self, percent: float, message: str, before: "Report | None") -> None:
+        self.percent = float(percent)
+        self.message = message
+        self.at = 0.0
+        """When the runtime received it."""
+        self.told: Place | None = None if before is None else before.told
+
+    @property
+    def said(self) -> tuple[float, str]:
+        """Return percent and message."""
+        return self.percent, self.message
 
 
 class RunningStep(Protocol):
@@ -24,7 +41,7 @@ class RunningStep(Protocol):
     until: float | None
     shielded: bool
     over: bool
-    progress: "Report | None"
+    progress: Report | None
     sealed_state: bytes | None
 
     def store_memo(self) -> None:
@@ -36,7 +53,7 @@ class RunningStep(Protocol):
     def elapsed(self) -> float:
         """Return the seconds since the attempt began."""
 
-    def is_of(self, run: "Run") -> bool:
+    def is_of(self, run: object) -> bool:
         """Return whether it is a step of `run`."""
 
 

@@ -15,8 +15,8 @@ from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.deadline import start_clock
 
 if TYPE_CHECKING:
-    from keyrun.runtime.run.reports import Report
     from keyrun.runtime.run.run import Run
+    from keyrun.runtime.run.running_step import Report
 
 
 class CurrentStep:
@@ -120,7 +120,7 @@ class CurrentStep:
             # Whether the next step waits was decided with the outcome.
             run.staged = awaited
 
-    def is_of(self, run: "Run") -> bool:
+    def is_of(self, run: object) -> bool:
         """Whether it is a step of `run`."""
         return self._run is run
 
