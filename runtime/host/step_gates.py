@@ -244,13 +244,14 @@ class StepGate:
                     quota.give(self._need)
 
     def set_back(self) -> None:
-        """A call that passed has to wait for a slot of the runtime: it is none yet."""
+        """Return the token of a call that passed and has to wait again: for a slot of the runtime,
+        or for another suspect."""
         if self._bucket is not None:
             self._bucket.give_back()
 
     def begins_late(self) -> bool:
-        """It has its slot. Says whether it may be made right then: calls that were let through one
-        by one must not come together in the end, nor any after the circuit was opened."""
+        """Return whether a call that passed and then waited may begin now. Calls that passed one by
+        one must not begin together, and none may begin after the circuit was opened."""
         if self.circuit is not None and self.circuit.state is CircuitState.OPEN:
             return False
         return self._bucket is None or self._bucket.take_late(trio.current_time())

@@ -94,7 +94,8 @@ async def _try(
     kwargs: dict[str, Any],
     started: Started | None,
 ) -> Any:
-    """One attempt with all that is around it: its value, or _RETRY, or StepFailed."""
+    """Make one attempt, when it has a slot and, if it is a suspect, no other suspect runs. Return
+    its value, or _RETRY if another attempt has to follow. Raise `StepFailed` if none may."""
     run = branch.run
     partition = run.partition
     if started is None:
@@ -108,24 +109,30 @@ async def _try(
         once = step.set.at_most_once
         if once or memory.interruptions_alone >= limit:
             raise interrupted(run, ident, memory, at_most_once=once)
-    if suspect:
-        await partition.host.suspects.acquire()
+    gate = partition.host.gates.of(step) if step.guarded and started is None else None
+    # An attempt that waits after its gate let it through asks the gate again before it begins.
+    is_late = False
     slots = partition.slots
+    if suspect:
+        suspects = partition.host.suspects
+        if gate is not None and suspects.locked():
+            gate.set_back()
+            is_late = True
+        await suspects.acquire()
     try:
         if started is not None and started[0].until is not None:
             pass  # it has its slot
         elif slots.free:
             slots.free -= 1
         else:
-            rank = step.set.priority
-            guarded_still = step.guarded and started is None
-            gate = partition.host.gates.of(step) if guarded_still else None
-            if gate is not None:
+            if gate is not None and not is_late:
                 gate.set_back()
+                is_late = True
+            rank = step.set.priority
             await slots.take(run.submission.priority if rank is None else rank)
-            if gate is not None and not gate.begins_late():
-                slots.give()
-                return _RETRY
+        if is_late and gate is not None and not gate.begins_late():
+            slots.give()
+            return _RETRY
         if started is not None:
             current, done = started
         else:

@@ -1,5 +1,6 @@
 """Interruptions: steps that a crash cut off, and steps that cause the crashes."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from keyrun import (
     RunOutcome,
     State,
     TransientError,
+    Workflow,
     current_step,
     step,
     workflow,
 )
+from keyrun.policies import CircuitBreaker, RateLimit
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.runtime.fragile import FragileStore
@@ -217,6 +220,87 @@ async def test_suspects_run_one_at_a_time(autojump_clock: trio.testing.MockClock
             assert trio.current_time() == pytest.approx(60, abs=1)
         seen.append(most)
     assert seen == [5, 5, 1]
+
+
+async def suspected(store: MemoryStore, job: Workflow[int, None], runs: int) -> None:
+    """Crash twice while these runs are at their steps."""
+    for _ in range(2):
+        async with open_test_runtime(store, workflows=[job]) as rt:
+            for number in range(runs):
+                await rt.submit(job, number, key=f"k{number}", run_id=f"r{number}")
+            await trio.sleep(5)
+            store.crash()
+
+
+async def test_a_suspect_that_waits_for_another_is_not_called_once_its_circuit_is_open(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store, times = MemoryStore(), []
+
+    @step(
+        retry=Retry.none(),
+        breaker=CircuitBreaker(
+            failure_rate=1.0, minimum_calls=2, open_for=100, half_open_successes=1
+        ),
+    )
+    async def broken(seconds: float) -> None:
+        times.append(trio.current_time() - opened)
+        await trio.sleep(seconds)
+        raise TransientError("as ever")
+
+    @step
+    async def long() -> None:
+        await trio.sleep(30)
+
+    @workflow
+    async def job(ctx: Context, number: int) -> None:
+        if number == 0:
+            await ctx.step(long)
+        else:
+            await ctx.step(broken, 10 if number > 0 else 1)
+
+    opened = 0.0
+    await suspected(store, job, 3)
+    times.clear()
+    opened = trio.current_time()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        # By now the two suspects have passed their gate and wait for `long`.
+        await trio.sleep(1)
+        for number in (-1, -2):
+            await rt.submit(job, number, key=f"k{number}")
+        await trio.sleep(300)
+    # The circuit opens at 2 s, and each probe fails after 10 s.
+    assert times == pytest.approx([1, 1, 102, 212], abs=0.1)
+
+
+async def test_suspects_that_waited_for_each_other_do_not_come_faster_than_their_rate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store, times = MemoryStore(), []
+
+    @step(rate=RateLimit(1, per=1))
+    async def paced() -> None:
+        times.append(trio.current_time())
+        await trio.sleep(0.1 if calm else 10)
+
+    @step
+    async def long() -> None:
+        await trio.sleep(30)
+
+    @workflow
+    async def job(ctx: Context, number: int) -> None:
+        await ctx.step(paced if number else long)
+
+    calm = False
+    await suspected(store, job, 5)
+    calm = True
+    times.clear()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await trio.sleep(60)
+        assert rt.statistics().running_steps == 0
+    gaps = [late - early for early, late in pairwise(times)]
+    assert len(gaps) == 3
+    assert min(gaps) >= 0.999
 
 
 async def test_innocent_neighbours_of_a_suspect_run_on_beside_it(
