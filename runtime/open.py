@@ -213,7 +213,11 @@ async def _work(
                     nursery.start_soon(guard, task)
 
             partition.state.start = start
-            start(lambda: startup.wake_keys(partition.state, partition.queues, partition.tuning))
+            start(
+                lambda: startup.wake_keys(
+                    partition.state, partition.queues, partition.damaged, partition.tuning
+                )
+            )
             start(partition.delays.run)
             start(partition.timers.run)
             start(partition.eviction.run)

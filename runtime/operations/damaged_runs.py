@@ -13,7 +13,8 @@ import trio
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log_key, title
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.records.damage import Trace, stand_in, trace
+from keyrun.runtime.logger import logger
+from keyrun.runtime.records.damage import PAGE, Trace, stand_in, trace
 from keyrun.runtime.records.submission import DAMAGED, SALVAGED, Standing, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.journal import Entry
@@ -44,8 +45,11 @@ class DamagedRuns:
         key: str | None = None,
         place: int | None = None,
     ) -> None:
-        """Quarantine a run because of `error`, and take it out of the line, unless it has ended or
-        that was done before. Key and place are looked for if they are not given."""
+        """Quarantine a run because of `error` and release its place, unless the run has ended or is
+        already set aside. Without `key` and `place`, search for them in the indexes.
+
+        If `error` is about a place in the queue of another key, and the run has ended or has a
+        place in the queue of its own key, delete the damaged place and leave the run alone."""
         if error.key is None:
             # It is not this run that is damaged.
             raise error
@@ -53,6 +57,16 @@ class DamagedRuns:
             ledger, record = self._partition.ledger, self._partition.ledger.number(number)
             raw = await self._partition.store.get("runs", record)
             standing = await self._standing(number)
+            misplaced = error.table == "queue"
+            if misplaced and key is not None and await self._is_placed(number, standing):
+                if await self._partition.store.get("queue", error.key) is not None:
+                    # The damaged place was another run's.
+                    group = self._partition.store.open_group()
+                    group.delete("queue", error.key)
+                    self._queues.of(key).started()
+                    logger.error("a place in a queue is damaged, and its run is unknown: %s", error)
+                    await self._partition.store.durable(group)
+                return
             if raw is None or (standing is not None and _is_done(standing)):
                 return
             submission = await self._submission(number)
@@ -89,7 +103,8 @@ class DamagedRuns:
             for table, indexed in known.indexed:
                 group.delete(table, indexed)
             if known.place is not None or delayed is not None:
-                queue = self._queues.of(submission.key)
+                # A damaged place was counted in the queue of the key that it names.
+                queue = self._queues.of(known.key or submission.key)
                 queue.remove(number)
                 queue.started()
             if self._partition.feed is not None:
@@ -101,6 +116,33 @@ class DamagedRuns:
             said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
             log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
             await self._partition.store.durable(group)
+
+    async def _is_placed(self, number: int, standing: Standing | None) -> bool:
+        """Return whether a run is set aside, has ended, or has a place in the queue of its key."""
+        submission, standing = await self._submission(number), standing or Standing()
+        if submission is None or _is_done(standing):
+            return True
+        place = self._partition.ledger.place(submission.key, standing.place or number)
+        return await self._partition.store.get("queue", place) is not None
+
+    async def set_aside_unplaced(self) -> None:
+        """Quarantine the unfinished runs that have no place in the queue of their key, because the
+        record of that place was damaged. This reads all runs, so it is done only after damage."""
+        partition, ledger = self._partition, self._partition.ledger
+        async for rows in ledger.pages("runs", size=PAGE):
+            for record, _ in rows:
+                number = ledger.split_number(record)[0]
+                if number >= partition.opened_at:
+                    return
+                try:
+                    standing = await ledger.standing(number)
+                except StoreCorrupt:
+                    continue
+                if self._runs.find(number) or self._runs.delayed(number):
+                    continue
+                if not await self._is_placed(number, standing):
+                    said = "the record of its place in table 'queue' is damaged"
+                    await self.set_aside(number, StoreCorrupt(said, table="queue", key=record))
 
     async def _submission(self, number: int) -> Submission | None:
         try:

@@ -232,7 +232,7 @@ class KeyQueue:
             self._more = self._placed_since_read or len(rows) == size
             for key, raw in rows:
                 place = self._last = ledger.split_place(key)[1]
-                number, priority, sleep = at_place(key, raw, place)
+                number, priority, sleep, _ = at_place(key, raw, place)
                 if sleep is not Sleep.NO:
                     if sleep is Sleep.HOLDS:
                         self.evicted_head = number

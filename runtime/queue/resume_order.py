@@ -39,7 +39,7 @@ async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
     while rows := await places.next():
         for record, raw in rows:
             place = ledger.split_place(record)[1]
-            number, _, sleep = at_place(record, raw, place)
+            number, _, sleep, _ = at_place(record, raw, place)
             if sleep is Sleep.HOLDS:
                 return Ahead(place, number, True)
             if sleep is not Sleep.NO:

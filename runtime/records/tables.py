@@ -262,20 +262,24 @@ class Sleep(IntEnum):
 
 
 class Placed(NamedTuple):
-    """What a record of `queue` says of the run that has this place."""
+    """The run that has a place in a queue.
+
+    If the record is damaged, its key may be damaged, too. The run is then a guess, which
+    `loading.assemble` checks."""
 
     number: int
     priority: Priority = Priority.NORMAL
     sleep: Sleep = Sleep.NO
+    damaged: bool = False
 
 
 def at_place(key: bytes, raw: bytes, place: int) -> Placed:
-    """Who a record of `queue` gives this place to."""
+    """Return the run that a record of `queue` gives this place to."""
     try:
         number, *rest = unseal("queue", key, raw)
     except StoreCorrupt:
         # Most runs have the place that is their number.
-        return Placed(place)
+        return Placed(place, damaged=True)
     if not rest:
         return Placed(number)
     priority, *sleep = rest
@@ -303,6 +307,16 @@ def wrong_content(table: str, key: bytes) -> StoreCorrupt:
         "something else; restore the store from a backup",
         table=table,
         key=key,
+    )
+
+
+def misplaced(submission: Submission, record: bytes) -> StoreCorrupt:
+    """Return the error for a record of `queue` that leads to a run of another key."""
+    return StoreCorrupt(
+        f"the record {record!r} in table 'queue' is damaged: it leads to the run "
+        f"{submission.run_id!r}, whose key is {submission.key!r}",
+        table="queue",
+        key=record,
     )
 
 

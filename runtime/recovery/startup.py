@@ -22,6 +22,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.operations.damaged_runs import DamagedRuns
     from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.runtime.run.partition_state import PartitionState
@@ -100,9 +101,13 @@ async def _wake(
                     queue.take_stored(first)
 
 
-async def wake_keys(partition: "PartitionState", queues: "KeyQueues", tuning: "Tuning") -> None:
-    """Wake every key that has runs which have not ended."""
+async def wake_keys(
+    partition: "PartitionState", queues: "KeyQueues", damaged_runs: "DamagedRuns", tuning: "Tuning"
+) -> None:
+    """Wake every key that has unfinished runs. If a place in a queue is damaged, set aside the
+    runs that have no place."""
     ledger = partition.ledger
+    any_damaged = False
     queue: KeyQueue | None = None
     places = ledger.pages("queue", size=tuning.startup_page)
     while True:
@@ -112,12 +117,14 @@ async def wake_keys(partition: "PartitionState", queues: "KeyQueues", tuning: "T
                 try:
                     ordering_key, place = ledger.split_place(key)
                 except StoreCorrupt as error:
-                    logger.error("a place in line is damaged, and nobody knows whose: %s", error)
+                    logger.error("a place in a queue is damaged, and its run is unknown: %s", error)
+                    any_damaged = True
                     continue
                 # What got its place since has been counted and woken by its own admission.
                 if place >= partition.opened_at:
                     continue
-                number, priority, sleep = at_place(key, raw, place)
+                number, priority, sleep, damaged = at_place(key, raw, place)
+                any_damaged = any_damaged or damaged
                 if not queues.backlog.counts(key):
                     continue
                 if sleep is not Sleep.NO:
@@ -142,6 +149,8 @@ async def wake_keys(partition: "PartitionState", queues: "KeyQueues", tuning: "T
                 queue.listed()
             partition.recovered = True
             partition.counted.set()
+            if any_damaged:
+                await damaged_runs.set_aside_unplaced()
             return
         # Who was woken gets on meanwhile, and its worker serves the next.
         for _ in range(tuning.startup_passes):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keyrun.runtime.records.journal_entry import started_at
 from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.tables import misplaced
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import State
 from keyrun.storage.record import unseal
@@ -75,7 +76,9 @@ async def read_together(
 def assemble(
     partition: "PartitionState", queue: "KeyQueueOfRun", place: int, stored: Stored
 ) -> Run | None:
-    """Make a run from its records. Return None if the run has left the queue."""
+    """Make a run from its records. Return None if the run has left the queue.
+
+    Raise `StoreCorrupt` if the run belongs to another key."""
     ledger = partition.ledger
     key = ledger.number(stored.number)
     if stored.submission is None:
@@ -83,6 +86,10 @@ def assemble(
         queue.started()
         return None
     submission = ledger.read_submission(key, stored.submission)
+    if submission.key != queue.key:
+        # The key of the record in `queue` was damaged. Only the submission has a checksum that
+        # holds, and says which key the run belongs to.
+        raise misplaced(submission, queue.place(place))
     standing = None
     if stored.standing is not None:
         standing = ledger.read_standing(key, stored.standing)

@@ -1,5 +1,6 @@
 """What becomes of a run whose records are damaged: it is shown, and it stops nobody else."""
 
+from bisect import insort
 from typing import Any
 
 import pytest
@@ -186,6 +187,55 @@ async def test_a_run_that_was_set_aside_goes_to_the_end_of_its_line_when_it_read
     ended = [call for call in calls if call.endswith("b")]
     assert ended == ["r1:b", "r2:b", "r3:b", "r1:b"]  # the first was cut off by the crash
     assert calls.count("r1:a") == 1
+
+
+def move(store: FragileStore, table: str, old: bytes, new: bytes) -> None:
+    """Give a record another key, as a flipped bit in the key of a record does."""
+    content = store._tables[table]
+    content.records[new] = content.records.pop(old)
+    content.keys.remove(old)
+    insort(content.keys, new)
+
+
+async def test_a_run_whose_place_is_in_the_queue_of_another_key_does_not_run_there(
+    autojump_clock: MockClock,
+) -> None:
+    """It would run beside its own key, with the state of the other."""
+    store = await a_store()
+    place = store.keys("queue")[1]
+    move(store, "queue", place, place.replace(b"\x01k", b"\x01j"))
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        for run_id in ("r1", "r3"):
+            assert await (await rt.submit(job, key="k", run_id=run_id)).result() == run_id
+        status = await status_of(rt, "r2")
+        assert (status.state, status.key) == (State.QUARANTINED, "k")
+        assert "in table 'queue' is damaged" in str(status.reason)
+        assert rt.statistics().backlog.pending == 0
+        assert store.keys("queue") == []
+        assert not [call for call in calls if call.startswith("r2")]
+        await rt.redrive("r2")
+        assert await (await rt.submit(job, key="k", run_id="r2")).result() == "r2"
+
+
+async def test_a_damaged_place_that_leads_to_a_run_of_another_key_leaves_that_run_alone(
+    autojump_clock: MockClock,
+) -> None:
+    store = await a_store()
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.pause_all()
+        await rt.submit(job, key="m", run_id="other")
+        store.crash()
+    place, other = store.keys("queue")[1], store.keys("queue")[-1]
+    move(store, "queue", place, place[:-8] + other[-8:])
+    async with open_test_runtime(store, workflows=[job]) as rt:
+        await rt.resume_all()
+        for run_id, key in (("r1", "k"), ("r3", "k"), ("other", "m")):
+            assert await (await rt.submit(job, key=key, run_id=run_id)).result() == run_id
+        assert calls.count("other:a") == 1
+        await trio.sleep(1)
+        assert store.keys("queue") == []
+        assert (await status_of(rt, "r2")).state is State.QUARANTINED
+        assert rt.statistics().backlog.pending == 0
 
 
 async def test_a_run_whose_status_was_damaged_goes_on_from_its_journal(
