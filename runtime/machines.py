@@ -231,7 +231,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
     label = TIMER if turn.channel is None else f"signal {turn.channel}"
     now = run.partition.steady()
     wait = Wait(label, timer=turn.timer, now=now, channel=turn.channel, rank=1)
-    inbox = run.letters
+    inbox = run.open_inbox
     if turn.channel is not None:
         inbox.enter("turn", wait, run.journal)
     try:

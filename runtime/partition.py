@@ -15,7 +15,7 @@ from keyrun.runtime.entities.dispatcher import Dispatcher
 from keyrun.runtime.entities.requests import AnswerStore
 from keyrun.runtime.events.feed import Feed
 from keyrun.runtime.host.host import Host
-from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
@@ -23,7 +23,7 @@ from keyrun.runtime.operations.damaged_runs import DamagedRuns
 from keyrun.runtime.operations.redrive import Redrive
 from keyrun.runtime.queue.admission import Admission
 from keyrun.runtime.queue.delays import Delays
-from keyrun.runtime.queue.delivery import Delivery
+from keyrun.runtime.queue.delivery import HookDelivery
 from keyrun.runtime.queue.hook import Hook, TerminalHook
 from keyrun.runtime.queue.instance_limits import Instances
 from keyrun.runtime.queue.key_actor import KeyActor
@@ -95,7 +95,7 @@ class Partition:
         self.damaged = DamagedRuns(state, self.runs, self.queues)
         self.queues.set_aside = self.damaged.set_aside
         self.supervisor = KeySupervisor(state, self.runs, self.queues, supervision)
-        self.reading = Reading(
+        self.statuses = StatusReader(
             state.ledger,
             codec,
             registry,
@@ -106,14 +106,14 @@ class Partition:
         self.sweeper = Sweeper(state, self.runs, self.outbox, self.damaged, retention)
         self.events = Feed(host.subscribers, state.commits, host.wall, self._listen)
         host.subscribers.attach(self.events)
-        self.delivery: Delivery | None = None
+        self.delivery: HookDelivery | None = None
         """Calls the terminal hook, if there is one."""
         if hook is not None:
-            self.delivery = Delivery(
+            self.delivery = HookDelivery(
                 self.outbox,
                 TerminalHook(hook, hook_timeout, tuning.hook_calls),
                 namespace=state.ledger.prefix,
-                decode_result=self.reading.decode_result,
+                decode_result=self.statuses.decode_result,
                 fail=self.fail,
                 tuning=tuning,
             )
@@ -177,7 +177,7 @@ class Partition:
             supervisor=self.supervisor,
             retention=self.sweeper,
             groups=lambda: self.groups,
-            status=self.reading.status,
+            status=self.statuses.status,
         )
         self.sweeper.redrive = self.redrive
         self.queues.tell = self.actors.tell_nowait
@@ -200,7 +200,7 @@ class Partition:
             outbox=self.outbox,
             delays=self.delays,
             instances=self.instances,
-            status_of=self.reading.status_of,
+            status_of=self.statuses.status_of,
             summarize=_summarize,
             fail=self.fail,
             run_ended=self.run_ended,
@@ -217,7 +217,7 @@ class Partition:
             runs=self.runs,
             admission=self.admission,
             backlog=self.backlog,
-            statuses=self.reading,
+            statuses=self.statuses,
             cancel=self.control.cancel,
             stage_redrive=self.redrive.stage_redrive,
             page=self.tuning.group_page,
@@ -232,7 +232,7 @@ class Partition:
             self.state,
             runs=self.runs,
             admission=self.admission,
-            state_of=self.reading.state,
+            state_of=self.statuses.state,
             keep_seconds=self.retention.age,
         )
 

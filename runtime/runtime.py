@@ -48,11 +48,11 @@ class Runtime(Reader):
     A runtime has all methods of a `Reader`. The methods of a `Reader` only read."""
 
     def __init__(self, partition: Partition) -> None:
-        super().__init__(partition.state.ledger, partition.reading, partition.state.wall)
+        super().__init__(partition.state.ledger, partition.statuses, partition.state.wall)
         self._partition = partition
         self._admission = partition.admission
         self._control = partition.control
-        self.decode_result = partition.reading.decode_result
+        self.decode_result = partition.statuses.decode_result
 
     async def submit(
         self,
@@ -138,7 +138,7 @@ class Runtime(Reader):
         if run is not None and run.standing.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
-        return None if number is None else await partition.reading.status(number, result=result)
+        return None if number is None else await partition.statuses.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
         """Return an awaitable of the last status of a run: its end or its quarantine, or None if
@@ -454,7 +454,7 @@ class Runtime(Reader):
             overlap=overlap,
         )
         schedule = await partition.schedules.put(schedule_id, plan, paused=paused)
-        return await schedule_status(partition.reading, schedule)
+        return await schedule_status(partition.statuses, schedule)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed

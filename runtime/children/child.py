@@ -140,8 +140,8 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
             await branch.admit()
         if is_new:
             await branch.start_new(ident)
-        if run.rehearsed:
-            return await run.rehearse_wait(f"child {workflow.name}")
+        if run.is_dry_run:
+            return await run.dry_run_wait(f"child {workflow.name}")
         if run.stopped:
             await ready(run)
         memory.child = mark
@@ -150,18 +150,18 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
         )
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
-    if memory.outcome is None and not run.rehearsed:
+    if memory.outcome is None and not run.is_dry_run:
         await run.partition.services.children.look_again(run, child_id, key)
     try:
         label = f"child {child_id}"
         sent = await receive(branch, ident, Call.CHILD, channel, label, None, asked=True)
     except trio.Cancelled:
-        if memory.outcome is None and not memory.rank and run.going and not run.rehearsed:
+        if memory.outcome is None and not memory.rank and run.going and not run.is_dry_run:
             run.partition.services.children.orphan(run, child_id)
         raise
     assert sent is not None
     state, result, failure, reason = sent[0]
-    if not run.rehearsed:
+    if not run.is_dry_run:
         run.partition.services.children.heard(run, child_id)
     if state == State.SUCCEEDED:
         return read_outcome(run, ident, result, workflow.result_type)

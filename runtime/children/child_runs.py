@@ -179,7 +179,7 @@ class Children:
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
         live = self._runs.live(parent.number)
         if live is not None and not live.standing.state.terminal:
-            live.letters.put(signal, live.journal)
+            live.open_inbox.put(signal, live.journal)
         else:
             group.when_durable(self._tell, parent.number, CHILD + about.run_id)
 
@@ -274,9 +274,9 @@ class Children:
             return  # it is set aside when its turn comes
         if submission is None or standing is None or standing.state.terminal:
             await self._forget(number, channel)
-        elif standing.berth is not None and channel in standing.berth.channels:
+        elif standing.evicted_wait is not None and channel in standing.evicted_wait.channels:
             key, place = submission.key, standing.place
-            await self._eviction.wake(number, key, place, standing.berth.due)
+            await self._eviction.wake(number, key, place, standing.evicted_wait.due)
             partition.store.hasten()
 
     async def _forget(self, number: int, channel: str) -> None:

@@ -103,7 +103,7 @@ def submitted(feed: "Feed", group: "Group", run: "Submission") -> None:
 def started(feed: "Feed", run: "EventRun") -> None:
     """A run is driven for the first time: no record says so, it rides in the next commit."""
     now, submission, commits = run.standing, run.submission, feed.commits
-    at, about = now.started_at or 0.0, submission.told_as or submission.about
+    at, about = now.started_at or 0.0, submission.described or submission.about
     group = commits.open_group() if commits.attentive else commits.group
     if group is not feed.group:
         feed.follow(group)
@@ -151,7 +151,7 @@ def run_ended(feed: "Feed", run: "EventRun") -> None:
         limit_hit(feed, run, failure)
     elapsed = None if began is None else at - began if at > began else 0.0
     state, done = standing.state, standing.steps_done
-    about = run.submission.told_as or run.submission.about
+    about = run.submission.described or run.submission.about
     # To look a state up in a dictionary takes as long as the rest.
     kind = _SUCCEEDED if state is _SUCCESS else _ENDS[state]
     if run.staged is not feed.group:
@@ -203,7 +203,7 @@ def step_completed(feed: "Feed", run: "EventRun", current: "EventStep", at: floa
             # The way of every step: no call that is not needed, and `about` is made already.
             if run.staged is not feed.group:
                 feed.follow(run.staged)
-            about = run.submission.told_as or run.submission.about
+            about = run.submission.described or run.submission.about
             feed.staged.append((current.begun, at, about, current.step, current.attempt))
             return
         step_started(feed, run, current)

@@ -215,16 +215,16 @@ async def _collect(
     and where it does not."""
     # They stand above the driver, which needs this module.
     from keyrun.runtime.execution.driver import one_pass
-    from keyrun.runtime.execution.dry_run import Rehearsal
+    from keyrun.runtime.execution.dry_run import DryRun
 
     await run.gate()
     ledger = run.partition.ledger
     rows = await ledger.scan("journal", run.record)
     entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
     records = Records(run.submission, run.standing, entries)
-    rehearsal = Rehearsal(records, run.workflow, run.partition.codec, {})
+    dry = DryRun(records, run.workflow, run.partition.codec, {})
     with trio.CancelScope() as scope:
-        await one_pass(rehearsal, run_input, scope, lambda *_: None)
-    decision = rehearsal.decision
+        await one_pass(dry, run_input, scope, lambda *_: None)
+    decision = dry.decision
     contradiction = decision if isinstance(decision, NonDeterminism) else None
-    return rehearsal.compensators or {}, contradiction
+    return dry.compensators or {}, contradiction

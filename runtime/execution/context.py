@@ -256,7 +256,7 @@ class Context:
         run = self._run
         with run.guarded():
             self.branch.check()
-            if run.rehearsed:
+            if run.is_dry_run:
                 return
             if run.cadence is not None:
                 run.cadence.reset()

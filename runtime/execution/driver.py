@@ -150,7 +150,7 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
     if not cancelled and is_cancellation(error):
         # All of the runtime ends.
         raise error
-    if not run.rehearsed:
+    if not run.is_dry_run:
         # Nothing in between has looked at it, so a step may have left without giving this back.
         run.queue.holder = None
     rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)

@@ -1,8 +1,9 @@
-"""Rehearsal: a run that is driven against its journal, with no store and no step run.
+"""The dry run: drives a run against its journal, without a store and without running a step.
 
-Calls that the journal has an outcome of get it, in its order, as after a crash. A call that it has
-none of waits; when nothing else can go on, the journal is at its end, or is contradicted. Time
-passes only then, and only while there are outcomes left: a timer holds up nothing.
+A call with a journaled outcome gets it, in the order of the journal, as after a crash. A call
+without one waits. When nothing else can continue, the journal is at its end, or the code
+contradicts it. Time passes only then, and only while there are outcomes left, so a timer delays
+nothing.
 """
 
 from collections.abc import Mapping
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.services import KeyQueueOfRun
 
 
-class Stage:
-    """What a rehearsed run needs of an engine."""
+class DryRunState:
+    """What a dry run needs of its partition."""
 
     failure = None
     feed = None
@@ -49,12 +50,12 @@ class Stage:
     steady = wall
 
 
-class Script(Journal):
-    """A journal that knows when nobody can go on."""
+class DryRunJournal(Journal):
+    """A journal that knows when no branch can continue."""
 
     __slots__ = ("parked", "run", "timers")
 
-    def __init__(self, run: "Rehearsal") -> None:
+    def __init__(self, run: "DryRun") -> None:
         super().__init__()
         self.run = run
         self.parked = 0
@@ -80,12 +81,12 @@ class Script(Journal):
             self.run.unwind(Unwind.LEAVE)
 
 
-class Rehearsal(Run):
+class DryRun(Run):
     """A run that is driven to see what it asks for. It stages nothing. `given` are the values of
     steps that the journal does not know."""
 
     __slots__ = ("asks", "came_to", "given", "known", "new", "outcomes", "records")
-    rehearsed = True
+    is_dry_run = True
     stopped = False
     held = False
 
@@ -96,7 +97,7 @@ class Rehearsal(Run):
         codec: PayloadCodec,
         given: Mapping[str, Any],
     ) -> None:
-        stage = Stage(codec, records.last_at)
+        stage = DryRunState(codec, records.last_at)
         super().__init__(
             cast("PartitionState", stage),
             cast("KeyQueueOfRun", None),
@@ -108,7 +109,7 @@ class Rehearsal(Run):
             self.standing.patches = dict(records.standing.patches)
         self.records = records
         self.given = given
-        self.journal: Script = Script(self)
+        self.journal: DryRunJournal = DryRunJournal(self)
         for sequence, fields in records.entries:
             self.journal.fold(sequence, fields)
         self.journal.expect(workflow.kind)
@@ -127,7 +128,7 @@ class Rehearsal(Run):
     def write(self, entry: Entry, ident: str, *fields: Any) -> None:
         """Nothing is written in a rehearsal."""
 
-    async def rehearse(self, step: StepFunction[..., Any], ident: str) -> Any:
+    async def dry_run_step(self, step: StepFunction[..., Any], ident: str) -> Any:
         if ident in self.given:
             codec = self.partition.codec
             return codec.decode(codec.encode(self.given[ident], step.declared), step.declared)
@@ -135,7 +136,7 @@ class Rehearsal(Run):
             self.new.append(ident)
         return await self._park(ident, trio.Event())
 
-    async def rehearse_wait(self, label: str) -> Any:
+    async def dry_run_wait(self, label: str) -> Any:
         return await self._park(label, trio.Event())
 
     async def wait(self, wait: Wait) -> None:

@@ -101,7 +101,7 @@ class Performer:
         memory = self._run.journal.remember(ident, None)
         started, passed = (None, None) if spent is None else (spent.started, spent.passed)
         given = (activation.given,)
-        if activation.station.crowded and not self._run.rehearsed:
+        if activation.station.crowded and not self._run.is_dry_run:
             await self._places.wait(activation)
         try:
             value = await attempts(self._steps, step, ident, memory, given, {}, started, passed)
@@ -128,7 +128,7 @@ class Performer:
         branch = NodeBranch(self._branch, f"{activation.ident}/")
         context = Context(branch, self._context.input)
         try:
-            if activation.station.crowded and not run.rehearsed:
+            if activation.station.crowded and not run.is_dry_run:
                 # What had begun before goes on: its outcomes are asked for in their order.
                 if run.journal.replaying:
                     self._places.reserve(activation)

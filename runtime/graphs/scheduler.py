@@ -251,7 +251,7 @@ class Execution:
         stored = failure and write_failure(attrs.evolve(failure, traceback=None, cause=None))
         about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired), stored)
         run.write(Entry.NOTE, activation.ident, *about)
-        if end.afresh and failure is not None and not run.rehearsed:
+        if end.afresh and failure is not None and not run.is_dry_run:
             log(run, "step_failed", failure.reason, failure)
             if run.partition.feed is not None:
                 emitter.step_failed(run.partition.feed, run, failure)

@@ -18,21 +18,21 @@ FRESH = 5.0
 
 
 @attrs.frozen(kw_only=True)
-class Experience:
+class DurationStatistics:
     """On average: steps that were done, at least one, and seconds from start to end."""
 
     steps: float
     seconds: float
 
 
-class Experiences:
+class StepDurations:
     """Remembers for a while what it found."""
 
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
-        self._known: dict[tuple[str, int], tuple[float, Experience | None]] = {}
+        self._known: dict[tuple[str, int], tuple[float, DurationStatistics | None]] = {}
 
-    async def of(self, workflow: str, version: int, now: float) -> Experience | None:
+    async def of(self, workflow: str, version: int, now: float) -> DurationStatistics | None:
         """What the latest runs of a workflow that succeeded took; None if there are none."""
         at, known = self._known.get((workflow, version), (float("-inf"), None))
         if not 0 <= now - at < FRESH:
@@ -40,7 +40,7 @@ class Experiences:
             self._known[workflow, version] = now, known
         return known
 
-    async def _look(self, workflow: str, version: int) -> Experience | None:
+    async def _look(self, workflow: str, version: int) -> DurationStatistics | None:
         ledger = self._ledger
         steps, seconds = [], []
         rows = await ledger.store.scan("ended", prefix=ledger.prefix, limit=LOOK_AT, reverse=True)
@@ -63,4 +63,4 @@ class Experiences:
         if not steps:
             return None
         mean = sum(steps) / len(steps)
-        return Experience(steps=max(1.0, mean), seconds=sum(seconds) / len(seconds))
+        return DurationStatistics(steps=max(1.0, mean), seconds=sum(seconds) / len(seconds))

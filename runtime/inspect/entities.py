@@ -9,7 +9,7 @@ from keyrun.runtime.records.damage import DAMAGE
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.inspect.statuses import Reading
+    from keyrun.runtime.inspect.statuses import StatusReader
 
 
 @attrs.frozen(kw_only=True)
@@ -22,9 +22,9 @@ class EntityStatus:
     size: int | None
 
 
-async def entities(reading: "Reading", key: str) -> list[EntityStatus]:
+async def entities(statuses: "StatusReader", key: str) -> list[EntityStatus]:
     """The entities that keep something under a key, by name."""
-    ledger = reading.ledger
+    ledger = statuses.ledger
     prefix = ledger.key_prefix(check_key(key))
     found = []
     for record, raw in await ledger.store.scan("entities", prefix=prefix):
@@ -32,7 +32,7 @@ async def entities(reading: "Reading", key: str) -> list[EntityStatus]:
         try:
             size = len(unseal("entities", record, raw)[0])
         except DAMAGE:
-            reading.unreadable += 1
+            statuses.unreadable += 1
             size = None
         found.append(EntityStatus(key=key, name=name, size=size))
     return found

@@ -28,7 +28,7 @@ async def keep_plans(ledger: Ledger, registry: Registry) -> None:
                 ledger.store.open_group().put("plans", key, record)
 
 
-class Drawings:
+class StoredGraphs:
     """Knows the shapes of graphs, from the code or from the store."""
 
     def __init__(self, ledger: Ledger, codec: PayloadCodec, registry: Registry) -> None:

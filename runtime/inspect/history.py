@@ -12,7 +12,7 @@ from typing import Any, overload
 import attrs
 
 from keyrun.runtime.errors import InvalidHistory
-from keyrun.runtime.inspect.history_entries import Happening, Story
+from keyrun.runtime.inspect.history_entries import Happening, HistoryBuilder
 from keyrun.runtime.records.exported import Records, parse, render
 
 __all__ = ["Happening", "History"]
@@ -33,7 +33,7 @@ class History(Sequence[Happening]):
         told = self.records
         if told is None:
             return ()
-        story = Story(told.submission)
+        story = HistoryBuilder(told.submission)
         story.add(fields for _, fields in told.entries)
         return story.end(told.standing)
 

@@ -33,7 +33,7 @@ class Happening:
     detail: str | None = None
 
 
-class Story:
+class HistoryBuilder:
     """What happened to a run, told entry by entry. What cannot be read any more, and why, is told
     where it would stand."""
 

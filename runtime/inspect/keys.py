@@ -3,7 +3,7 @@
 import attrs
 import trio
 
-from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.tables import Sleep, at_place
@@ -44,7 +44,7 @@ class _Line:
 
 
 async def keys(
-    reading: Reading,
+    statuses: StatusReader,
     *,
     key: str | None = None,
     quarantined: bool | None = None,
@@ -53,7 +53,7 @@ async def keys(
 ) -> list[KeyStatus]:
     """Keys that have runs which have not ended, or are quarantined, in the order of the index; or
     `key` alone."""
-    ledger = reading.ledger
+    ledger = statuses.ledger
     for given in (key, after):
         if given is not None:
             check_key(given)
@@ -61,11 +61,11 @@ async def keys(
     start = b"" if after is None else _end(ledger.key_prefix(after))
     while len(found) < limit:
         with ledger.store.view():
-            lines, end = await _page(reading, key, start)
+            lines, end = await _page(statuses, key, start)
             if quarantined:
-                lines = [line for line in lines if await _may_be_quarantined(reading, line)]
+                lines = [line for line in lines if await _may_be_quarantined(statuses, line)]
         for line in lines:
-            status = await _status(reading, line)
+            status = await _status(statuses, line)
             if quarantined in (None, status.quarantined):
                 found.append(status)
                 if len(found) == limit:
@@ -78,10 +78,10 @@ async def keys(
 
 
 async def _page(
-    reading: Reading, only: str | None, start: bytes
+    statuses: StatusReader, only: str | None, start: bytes
 ) -> tuple[list[_Line], bytes | None]:
     """The next lines of the index, whole ones, and where the following begin; or `only` this."""
-    ledger = reading.ledger
+    ledger = statuses.ledger
     prefix = ledger.prefix if only is None else ledger.key_prefix(only)
     lines: dict[str, _Line] = {}
     last: _Line | None = None
@@ -90,7 +90,7 @@ async def _page(
         try:
             key, place = ledger.split_place(record)
         except DAMAGE:
-            reading.unreadable += 1
+            statuses.unreadable += 1
             continue
         if last is None or last.key != key:
             last = lines[key] = _Line(key, None, 0)
@@ -103,20 +103,20 @@ async def _page(
         end = rows[-1][0] + b"\0"
         if last is not None:
             rest = _end(ledger.key_prefix(last.key))
-            last.runs += await _count(reading, end, rest)
+            last.runs += await _count(statuses, end, rest)
             if last.first is None:
                 last.first = await ledger.head(last.key)
             end = max(end, rest)
-    for key in reading.quarantined:
+    for key in statuses.quarantined:
         at = ledger.key_prefix(key)
         if key not in lines and only in (None, key) and start <= at and (not end or at < end):
             lines[key] = _Line(key, None, 0)
     return sorted(lines.values(), key=lambda line: ledger.key_prefix(line.key)), end
 
 
-async def _count(reading: Reading, start: bytes, end: bytes) -> int:
+async def _count(statuses: StatusReader, start: bytes, end: bytes) -> int:
     total = 0
-    pages = reading.ledger.pages("queue", start=start, stop=end, size=10 * PAGE)
+    pages = statuses.ledger.pages("queue", start=start, stop=end, size=10 * PAGE)
     while rows := await pages.next():
         total += len(rows)
     return total
@@ -127,22 +127,22 @@ def _end(line: bytes) -> bytes:
     return line + b"\xff" * 9
 
 
-async def _may_be_quarantined(reading: Reading, line: _Line) -> bool:
+async def _may_be_quarantined(statuses: StatusReader, line: _Line) -> bool:
     """A quick look, since there may be a million keys that are not."""
-    if line.first is None or line.key in reading.quarantined:
-        return line.key in reading.quarantined
+    if line.first is None or line.key in statuses.quarantined:
+        return line.key in statuses.quarantined
     try:
-        standing = await reading.ledger.standing(line.first)
-        await reading.ledger.submission(line.first)
+        standing = await statuses.ledger.standing(line.first)
+        await statuses.ledger.submission(line.first)
     except DAMAGE:
         return True
     return standing is not None and standing.state is State.QUARANTINED
 
 
-async def _status(reading: Reading, line: _Line) -> KeyStatus:
-    ledger = reading.ledger
-    head = None if line.first is None else await reading.status(line.first, result=False)
-    held = reading.quarantined.get(line.key)
+async def _status(statuses: StatusReader, line: _Line) -> KeyStatus:
+    ledger = statuses.ledger
+    head = None if line.first is None else await statuses.status(line.first, result=False)
+    held = statuses.quarantined.get(line.key)
     reason: str | None = None
     cause: QuarantineCause | None = None
     if held is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import attrs
 
-from keyrun.runtime.inspect.statuses import Reading, Seen
+from keyrun.runtime.inspect.statuses import ListedRun, StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import SUBMITTED_AT, Submission
@@ -30,7 +30,7 @@ headers of msgpack."""
 
 
 @attrs.frozen(kw_only=True)
-class Wanted:
+class ListingFilter:
     """What a run must be like to be listed."""
 
     states: frozenset[State] | None = None
@@ -51,7 +51,7 @@ class Wanted:
         since: float | None,
         until: float | None,
         origin: str | None = None,
-    ) -> "Wanted":
+    ) -> "ListingFilter":
         """From the arguments of `runs`."""
         for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
             if text is not None:
@@ -121,13 +121,13 @@ class Wanted:
 class Listing:
     """Finds runs."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._ledger = reading.ledger
+    def __init__(self, statuses: StatusReader) -> None:
+        self._statuses = statuses
+        self._ledger = statuses.ledger
 
     async def page(
         self,
-        wanted: Wanted,
+        wanted: ListingFilter,
         *,
         table: str = "runs",
         limit: int = 100,
@@ -137,7 +137,7 @@ class Listing:
         """At most `limit` runs that fit; `after` is the number of the last that is known, 0 for
         none. `table` is an index by number."""
         ledger, found = self._ledger, list[RunStatus]()
-        seen = Seen()
+        seen = ListedRun()
         more = True
         while more and len(found) < limit:
             room = limit - len(found)
@@ -162,7 +162,7 @@ class Listing:
         return found
 
     async def _take(
-        self, rows: Rows, table: str, wanted: Wanted, seen: Seen, room: int
+        self, rows: Rows, table: str, wanted: ListingFilter, seen: ListedRun, room: int
     ) -> dict[int, RunStatus | StoreError]:
         """The first `room` runs that fit, or may: those that cannot be read, and why."""
         if wanted.states is not None:
@@ -175,7 +175,7 @@ class Listing:
             if raw is None or not all(mark in raw for mark in marks):
                 continue
             number = self._ledger.split_number(record)[0]
-            live = self._reading.live(number)
+            live = self._statuses.live(number)
             try:
                 submission = self._read(record, raw, wanted) if live is None else live.submission
             except DAMAGE as error:
@@ -183,14 +183,14 @@ class Listing:
             else:
                 if submission is None or not wanted.fits(submission):
                     continue
-                status = await self._reading.stands(submission, self._reading.tolerant, seen)
+                status = await self._statuses.stands(submission, self._statuses.tolerant, seen)
                 if wanted.may_be(status.state):
-                    taken[number] = await self._reading.with_quarantined(status, number, seen)
+                    taken[number] = await self._statuses.with_quarantined(status, number, seen)
             if len(taken) == room:
                 break
         return taken
 
-    def _read(self, record: bytes, raw: bytes, wanted: Wanted) -> Submission | None:
+    def _read(self, record: bytes, raw: bytes, wanted: ListingFilter) -> Submission | None:
         """What was submitted; None if that it does not fit is seen before all of it is read."""
         fields = unseal("runs", record, raw)
         for at in fields[SUBMITTED_AT : SUBMITTED_AT + 1]:
@@ -199,16 +199,16 @@ class Listing:
         return self._ledger.submission_of(record, fields)
 
     async def _shown(
-        self, taken: dict[int, RunStatus | StoreError], wanted: Wanted
+        self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter
     ) -> list[RunStatus]:
         """The same in the same order, with what can be said of those that cannot be read."""
-        damaged = await self._reading.damaged(
+        damaged = await self._statuses.damaged(
             {number: read for number, read in taken.items() if isinstance(read, StoreError)}
         )
         shown: list[RunStatus] = []
         for number, read in taken.items():
             if not isinstance(read, StoreError):
-                status = await self._reading.up_to_date(number, read)
+                status = await self._statuses.up_to_date(number, read)
                 if wanted.states is None or status.state in wanted.states:
                     shown.append(status)
                 continue
@@ -216,7 +216,7 @@ class Listing:
             if fits:
                 shown.append(damaged[number])
             elif fits is None:
-                self._reading.unreadable += 1
+                self._statuses.unreadable += 1
         return shown
 
     async def _in_state(
@@ -265,4 +265,4 @@ def _is_damaged(record: bytes, raw: bytes) -> bool:
     return False
 
 
-_ANY = Wanted()
+_ANY = ListingFilter()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyrun.runtime.inspect.durations import Experience
+from keyrun.runtime.inspect.durations import DurationStatistics
 from keyrun.runtime.records.journal_entry import COMPENSATION, began_at, is_driven
 from keyrun.runtime.records.submission import Standing, Submission, Summary
 from keyrun.runtime.run.journal import Call, Entry, Journal, Memory
@@ -87,7 +87,7 @@ class Progress:
 
 
 @attrs.frozen(kw_only=True)
-class Report:
+class StoredReport:
     """What the workflow reported last with `ctx.report`."""
 
     percent: float
@@ -113,7 +113,7 @@ class Snapshot:
     compensation: CompensationProgress | None
 
 
-class Tally:
+class JournalTally:
     """The sum of the journal entries that were read. Later entries can be added."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ _DONE, _STEP = int(Entry.DONE), int(Call.STEP)
 
 
 @attrs.frozen(kw_only=True)
-class Records:
+class StoredRecords:
     """Everything that is stored of where a run is, besides its journal, as of one commit."""
 
     submission: Submission
@@ -174,20 +174,20 @@ class Records:
     """When the latest journal entry was made, if only that was read."""
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> StoredReport | None:
         """What the workflow reported."""
         return read_report(next((each for each in self.reports if not each[0]), None))
 
 
-def read_report(fields: list[Any] | None) -> Report | None:
+def read_report(fields: list[Any] | None) -> StoredReport | None:
     """The report of a workflow from the fields of its record."""
     if fields is None:
         return None
     _, _, percent, message, at = fields
-    return Report(percent=percent, message=message, at=at)
+    return StoredReport(percent=percent, message=message, at=at)
 
 
-def stored(records: Records, tally: Tally) -> Snapshot:
+def stored(records: StoredRecords, tally: JournalTally) -> Snapshot:
     """What the records say."""
     submission, standing, journal = records.submission, records.standing, tally.journal
     ended = standing.state.terminal
@@ -275,7 +275,7 @@ def knows_itself(run: "Run") -> bool:
     return run.graph is not None and not run.journal.replaying
 
 
-def summarized(records: Records) -> Snapshot:
+def summarized(records: StoredRecords) -> Snapshot:
     """What the status record of a run says that has left memory, or has ended."""
     standing = records.standing
     summary = standing.summary or Summary(recent=standing.steps_done)
@@ -303,9 +303,9 @@ def summarized(records: Records) -> Snapshot:
 
 def assess(
     known: Snapshot,
-    report: Report | None,
+    report: StoredReport | None,
     last: float | None,
-    experience: Experience | None,
+    experience: DurationStatistics | None,
     now: float,
 ) -> Progress:
     """The progress of a run. `last` is when its latest journal entry was made."""
@@ -426,7 +426,7 @@ def _lost(memories: Mapping[str, Memory]) -> tuple[str, ...]:
     )
 
 
-def _state(records: Records, counts: StepCounts, *, stirred: bool) -> State:
+def _state(records: StoredRecords, counts: StepCounts, *, stirred: bool) -> State:
     standing = records.standing
     state = standing.state
     if state.terminal or state is State.QUARANTINED:

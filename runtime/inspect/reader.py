@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.errors import UnknownRun
-from keyrun.runtime.inspect.listing import Listing, Wanted
-from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.inspect.listing import Listing, ListingFilter
+from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.texts import brief
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.history import History
     from keyrun.runtime.inspect.keys import KeyStatus
     from keyrun.runtime.inspect.progress import Progress
-    from keyrun.runtime.inspect.surveys import Survey
+    from keyrun.runtime.inspect.surveys import RunInspector
     from keyrun.runtime.inspect.watch import Watch
     from keyrun.runtime.queue.outbox import OutboxStatus
     from keyrun.runtime.schedules.records import ScheduleStatus
@@ -37,24 +37,24 @@ class Reader:
     """Answers about runs and keys as of the last durable commit; it never disturbs the writer."""
 
     def __init__(
-        self, ledger: Ledger, reading: Reading, wall: Callable[[], float] = time.time
+        self, ledger: Ledger, statuses: StatusReader, wall: Callable[[], float] = time.time
     ) -> None:
         self._ledger = ledger
-        self._reading = reading
-        self._listing = Listing(reading)
+        self._statuses = statuses
+        self._listing = Listing(statuses)
         self._wall = wall
 
     @cached_property
-    def _survey(self) -> "Survey":
-        from keyrun.runtime.inspect.surveys import Survey
+    def _survey(self) -> "RunInspector":
+        from keyrun.runtime.inspect.surveys import RunInspector
 
-        return Survey(self._reading, self._wall)
+        return RunInspector(self._statuses, self._wall)
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """How a run stands, or None if there is no such run. With `result=False` its result is
         not read, which needs neither the classes nor the codec that it was written with."""
         number = await self._ledger.find(run_id)
-        return None if number is None else await self._reading.status(number, result=result)
+        return None if number is None else await self._statuses.status(number, result=result)
 
     async def history(self, run_id: str) -> "History":
         """What happened to a run; empty if there is no such run. It can be saved to a file, and
@@ -109,7 +109,7 @@ class Reader:
             if origin not in (None, OF_GROUP + group):
                 return []
             origin = OF_GROUP + group
-        wanted = Wanted.of(state, key, workflow, tag, since, until, origin)
+        wanted = ListingFilter.of(state, key, workflow, tag, since, until, origin)
         return await self._listing.page(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
         )
@@ -127,13 +127,15 @@ class Reader:
         itself failed to serve a key is only known to the runtime where that happened."""
         from keyrun.runtime.inspect.keys import keys
 
-        return await keys(self._reading, key=key, quarantined=quarantined, limit=limit, after=after)
+        return await keys(
+            self._statuses, key=key, quarantined=quarantined, limit=limit, after=after
+        )
 
     async def entities(self, key: str) -> "list[EntityStatus]":
         """The entities that keep a state under a key, by name, and how many bytes that takes."""
         from keyrun.runtime.inspect.entities import entities
 
-        return await entities(self._reading, key)
+        return await entities(self._statuses, key)
 
     async def dead_letters(
         self,
@@ -148,7 +150,7 @@ class Reader:
         newest_first: bool = False,
     ) -> list[RunStatus]:
         """Runs whose step failed for good, oldest first unless `newest_first`."""
-        wanted = Wanted.of(None, key, workflow, tag, since, until)
+        wanted = ListingFilter.of(None, key, workflow, tag, since, until)
         return await self._listing.page(
             wanted,
             table="dead",
@@ -167,7 +169,7 @@ class Reader:
         """How a group stands, or None if there is no such group."""
         from keyrun.runtime.groups.records import read_status
 
-        return await read_status(self._ledger, group_id, self._reading.state)
+        return await read_status(self._ledger, group_id, self._statuses.state)
 
     async def schedules(
         self, *, limit: int = 100, after: str | None = None
@@ -175,7 +177,7 @@ class Reader:
         """How schedules stand, in the order of their ids; `after` is the last that you have."""
         from keyrun.runtime.inspect.schedules import schedules
 
-        return await schedules(self._reading, limit, after)
+        return await schedules(self._statuses, limit, after)
 
     async def counts(self) -> "StoreCounts":
         """What the store counts: unfinished runs by workflow, version and the fingerprint of their
@@ -193,7 +195,7 @@ class Reader:
     def unreadable(self) -> int:
         """How many damaged records the listings of this reader have left out, since nobody can tell
         what they are about, or whether they fit."""
-        return self._reading.unreadable
+        return self._statuses.unreadable
 
     async def _number(self, run_id: str | None) -> int:
         if run_id is None:
@@ -220,4 +222,6 @@ async def open_reader(
         store = LmdbStore(store, read_only=True)
     async with store:
         ledger = Ledger(store.namespace(namespace))
-        yield Reader(ledger, Reading(ledger, PayloadCodec(transform), Registry(workflows)), wall)
+        yield Reader(
+            ledger, StatusReader(ledger, PayloadCodec(transform), Registry(workflows)), wall
+        )

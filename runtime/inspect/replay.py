@@ -13,7 +13,7 @@ import trio
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.execution.driver import one_pass
-from keyrun.runtime.execution.dry_run import Rehearsal
+from keyrun.runtime.execution.dry_run import DryRun
 from keyrun.runtime.inspect.history import History
 from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.submission import Standing
@@ -58,15 +58,15 @@ async def replay(
     `transform` is that of the runtime.
     """
     records = _replayable(history, workflow)
-    rehearsal = Rehearsal(records, workflow, PayloadCodec(transform), given or {})
-    input_ = _read_input(rehearsal)
+    dry = DryRun(records, workflow, PayloadCodec(transform), given or {})
+    input_ = _read_input(dry)
     with trio.CancelScope() as scope:
-        await one_pass(rehearsal, input_, scope, _judge)
+        await one_pass(dry, input_, scope, _judge)
     return Replayed(
-        run_id=rehearsal.run_id,
-        state=rehearsal.came_to,
-        outcomes=rehearsal.outcomes,
-        asks=tuple(sorted(rehearsal.asks)),
+        run_id=dry.run_id,
+        state=dry.came_to,
+        outcomes=dry.outcomes,
+        asks=tuple(sorted(dry.asks)),
     )
 
 
@@ -95,7 +95,7 @@ def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
     return records
 
 
-def _read_input(run: "Rehearsal") -> Any:
+def _read_input(run: "DryRun") -> Any:
     try:
         return run.partition.codec.decode(input_of(run), run.workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
@@ -107,7 +107,7 @@ def _read_input(run: "Rehearsal") -> Any:
 
 def _judge(run: Run, result: Any, failure: Failure | None) -> None:
     """Say how far the pass came, or raise what it contradicts."""
-    assert isinstance(run, Rehearsal)
+    assert isinstance(run, DryRun)
     try:
         run.came_to = _state(run, result, failure)
     except NonDeterminism as error:
@@ -123,7 +123,7 @@ def _named(idents: list[str]) -> str:
     return " and ".join(map(repr, sorted(idents)))
 
 
-def _state(run: Rehearsal, result: Any, failure: Failure | None) -> State:
+def _state(run: DryRun, result: Any, failure: Failure | None) -> State:
     decision, unread = run.decision, run.journal.unread()
     if unread is None and decision is None and run.journal.expected is not None:
         unread = run.journal.expected.next()
@@ -176,7 +176,7 @@ class End:
     said: str
 
 
-def _compare(run: Rehearsal, was: End | None, end: End, failure: Failure | None = None) -> State:
+def _compare(run: DryRun, was: End | None, end: End, failure: Failure | None = None) -> State:
     """The state that today's code came to, which must be that of a run that has ended."""
     if was is None and (failure is None or failure.kind is not FailureKind.WORKFLOW_ERROR):
         return end.state
@@ -189,7 +189,7 @@ def _compare(run: Rehearsal, was: End | None, end: End, failure: Failure | None 
     raise error
 
 
-def _end_of(run: Rehearsal, standing: Standing) -> End | None:
+def _end_of(run: DryRun, standing: Standing) -> End | None:
     """The end that the run came to, or None if it has not ended, or was ended from outside,
     wherever its code was by then."""
     failure = standing.failure

@@ -9,18 +9,20 @@ from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.inspect.statuses import Reading
+    from keyrun.runtime.inspect.statuses import StatusReader
 
 
-async def schedule_status(reading: "Reading", schedule: StoredSchedule) -> ScheduleStatus:
+async def schedule_status(statuses: "StatusReader", schedule: StoredSchedule) -> ScheduleStatus:
     """Return the status of a schedule, with the state of the run that it started last."""
     number = schedule.last_number
-    return ScheduleStatus.of(schedule, None if number is None else await reading.state(number))
+    return ScheduleStatus.of(schedule, None if number is None else await statuses.state(number))
 
 
-async def schedules(reading: "Reading", limit: int, after: str | None) -> list[ScheduleStatus]:
+async def schedules(
+    statuses: "StatusReader", limit: int, after: str | None
+) -> list[ScheduleStatus]:
     """Return schedules in the order of their ids. Damaged ones are left out and counted."""
-    ledger, found = reading.ledger, list[ScheduleStatus]()
+    ledger, found = statuses.ledger, list[ScheduleStatus]()
     if after is not None:
         check_text(after, "after")
     start = b"" if after is None else ledger.name(after) + b"\0"
@@ -32,7 +34,7 @@ async def schedules(reading: "Reading", limit: int, after: str | None) -> list[S
                 try:
                     fields = unseal("schedules", key, raw)
                     schedule = StoredSchedule.read(key[len(ledger.prefix) :].decode(), fields)
-                    found.append(await schedule_status(reading, schedule))
+                    found.append(await schedule_status(statuses, schedule))
                 except (StoreError, InvalidSchedule):
-                    reading.unreadable += 1
+                    statuses.unreadable += 1
     return found

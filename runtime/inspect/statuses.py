@@ -38,7 +38,7 @@ Show = Callable[[Submission, Standing | None], RunStatus]
 
 
 @attrs.define
-class Seen:
+class ListedRun:
     """What a listing has learned of keys."""
 
     heads: dict[str, int | None] = attrs.Factory(dict)
@@ -51,7 +51,7 @@ def _nothing(number: int) -> None:
     """A reader has no runs in memory."""
 
 
-class Reading:
+class StatusReader:
     """Answers from the ledger. A runtime knows better about the runs that are `live` and the keys
     that are `quarantined`, with the reason."""
 
@@ -87,7 +87,7 @@ class Reading:
                 state = State.CANCELLING
             elif standing.paused:
                 state = State.PAUSED
-        result, berth = None, standing.berth
+        result, wait = None, standing.evicted_wait
         if standing.result is not None:
             result = self.decode_result(submission.workflow, submission.version, standing.result)
         return RunStatus(
@@ -111,7 +111,7 @@ class Reading:
             reason=standing.reason,
             failure=standing.failure,
             generation=standing.generation,
-            waiting_until=berth.due if berth is not None and state is State.WAITING else None,
+            waiting_until=wait.due if wait is not None and state is State.WAITING else None,
             quarantine_cause=None if standing.quarantine is None else standing.quarantine.cause,
             compensation=standing.compensation,
         )
@@ -141,7 +141,7 @@ class Reading:
 
     async def _status(self, number: int, show: Show, *, named: bool) -> RunStatus | None:
         """How a run stands; if `named`, with the quarantined run that it waits for."""
-        ledger, key, seen = self.ledger, self.ledger.number(number), Seen()
+        ledger, key, seen = self.ledger, self.ledger.number(number), ListedRun()
         driven = self._driven(number)
         if driven is not None:
             return await self.with_quarantined(driven, number, seen) if named else driven
@@ -173,7 +173,7 @@ class Reading:
         except DAMAGE as error:
             return error
 
-    async def stands(self, submission: Submission, show: Show, seen: "Seen") -> RunStatus:
+    async def stands(self, submission: Submission, show: Show, seen: "ListedRun") -> RunStatus:
         """How a run stands, as `show` puts it; `seen` remembers what is known of keys."""
         number = submission.number
         driven = self._driven(number)
@@ -207,7 +207,9 @@ class Reading:
         begun = await self.ledger.store.scan("begun", prefix=self.ledger.number(number), limit=1)
         return attrs.evolve(status, state=State.RUNNING if begun else State.PAUSED)
 
-    async def with_quarantined(self, status: RunStatus, number: int, seen: "Seen") -> RunStatus:
+    async def with_quarantined(
+        self, status: RunStatus, number: int, seen: "ListedRun"
+    ) -> RunStatus:
         """The status of a run with the quarantined run or key that it waits behind, or with the
         quarantined children that it waits for."""
         if status.state.terminal or status.state is State.QUARANTINED:
@@ -231,7 +233,7 @@ class Reading:
             return submission is not None and bool(submission.delay)
         return False
 
-    async def _holder(self, key: str, number: int, seen: "Seen") -> str | None:
+    async def _holder(self, key: str, number: int, seen: "ListedRun") -> str | None:
         """The quarantined run or key that a run of this key waits behind, as its status puts it."""
         if key in self.quarantined:
             return f"key {key} (quarantined)"
@@ -320,7 +322,7 @@ class Reading:
             return attrs.evolve(status, state=State.RUNNING, waiting_on=None, waiting_until=None)
         return status
 
-    async def held(self, key: str, seen: "Seen") -> int | None:
+    async def held(self, key: str, seen: "ListedRun") -> int | None:
         """The run whose turn it is, if its key is paused, or all are. Those behind it just wait."""
         heads = seen.heads
         if key not in heads:

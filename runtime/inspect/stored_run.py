@@ -8,8 +8,8 @@ import trio
 
 from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.inspect.journal_follower import SLICE, JournalFollower
-from keyrun.runtime.inspect.progress import Records, Tally
-from keyrun.runtime.inspect.statuses import Reading, Seen
+from keyrun.runtime.inspect.progress import JournalTally, StoredRecords
+from keyrun.runtime.inspect.statuses import ListedRun, StatusReader
 from keyrun.runtime.records.journal_entry import Entry
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import Standing
@@ -18,7 +18,7 @@ from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.journal_trace import Tracing
-    from keyrun.runtime.inspect.execution_graphs import Drawings
+    from keyrun.runtime.inspect.execution_graphs import StoredGraphs
 
 
 async def knows_journal(ledger: Ledger, number: int) -> bool:
@@ -48,27 +48,27 @@ class StoredRun:
     """The records of a run as of the last `refresh`. A second refresh reads only the journal
     entries that came since the first. Without `drawings` its nodes are not traced."""
 
-    def __init__(self, reading: Reading, drawings: "Drawings | None", number: int) -> None:
-        self._reading = reading
-        self._drawings = drawings
-        self._ledger = reading.ledger
+    def __init__(self, statuses: StatusReader, graphs: "StoredGraphs | None", number: int) -> None:
+        self._statuses = statuses
+        self._graphs = graphs
+        self._ledger = statuses.ledger
         self._number = number
         self._known = False
-        self.tally = Tally()
+        self.tally = JournalTally()
         self.tracing: Tracing | None = None
         """Of a run of a graph whose shape is known."""
         self._follower = JournalFollower(self._ledger, number, self._take, self._restart)
 
-    async def refresh(self) -> Records | None:
+    async def refresh(self) -> StoredRecords | None:
         """Read what is new. Return the records besides the journal, or None if there is no such
         run."""
-        if not self._known and self._drawings is not None:
+        if not self._known and self._graphs is not None:
             submission = await self._ledger.submission(self._number)
             if submission is None:
                 return None
             self._known = True
             try:
-                self.tracing = await self._drawings.tracing(submission)
+                self.tracing = await self._graphs.tracing(submission)
             except MissingExtra:
                 # The graph has templates, and their library is not installed here.
                 self.tracing = None
@@ -81,7 +81,7 @@ class StoredRun:
                     started = perf_counter()
         return records
 
-    async def summarized(self) -> Records | None:
+    async def summarized(self) -> StoredRecords | None:
         """The records of a run whose status record says it all: the run has left memory, or has
         ended, and has no later journal entries. None if there is no such run, or the journal has to
         be read."""
@@ -97,18 +97,18 @@ class StoredRun:
                 return None
             return attrs.evolve(records, last=await last_entry(ledger, number))
 
-    async def _rest(self) -> Records | None:
+    async def _rest(self) -> StoredRecords | None:
         ledger, number = self._ledger, self._number
         submission = await ledger.submission(number)
         if submission is None:
             return None
         record = ledger.number(number)
-        return Records(
+        return StoredRecords(
             submission=submission,
             standing=await ledger.standing(number) or Standing(),
             begun=[fields for _, fields in await ledger.scan("begun", record)],
             reports=[fields for _, fields in await ledger.scan("reports", record)],
-            held=await self._reading.held(submission.key, Seen()) == number,
+            held=await self._statuses.held(submission.key, ListedRun()) == number,
         )
 
     def _take(self, rows: Rows) -> None:
@@ -120,6 +120,6 @@ class StoredRun:
             self.tracing.take(fields for _, fields in entries)
 
     def _restart(self) -> None:
-        self.tally = Tally()
+        self.tally = JournalTally()
         if self.tracing is not None:
             self.tracing.restart()

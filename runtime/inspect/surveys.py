@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.graphs.view import ExecutionGraph, NodeState, count_states, node_states, view
-from keyrun.runtime.inspect.durations import Experiences
-from keyrun.runtime.inspect.execution_graphs import Drawings
+from keyrun.runtime.inspect.durations import StepDurations
+from keyrun.runtime.inspect.execution_graphs import StoredGraphs
 from keyrun.runtime.inspect.history import History
-from keyrun.runtime.inspect.history_entries import Story
+from keyrun.runtime.inspect.history_entries import HistoryBuilder
 from keyrun.runtime.inspect.journal_follower import JournalFollower
 from keyrun.runtime.inspect.node_progress import in_nodes, read_nodes
 from keyrun.runtime.inspect.progress import (
     Progress,
-    Report,
     Snapshot,
+    StoredReport,
     assess,
     knows_itself,
     live,
@@ -27,7 +27,7 @@ from keyrun.runtime.inspect.progress import (
     stored,
     summarized,
 )
-from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.inspect.stored_run import StoredRun, last_entry
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.exported import Records as Exported
@@ -43,19 +43,19 @@ AT_ONCE = 256
 """Entries of a history that are told before other tasks get a turn."""
 
 
-class Survey:
+class RunInspector:
     """Looks closer at what `reading` reads."""
 
-    def __init__(self, reading: Reading, wall: Callable[[], float]) -> None:
-        self._reading = reading
+    def __init__(self, statuses: StatusReader, wall: Callable[[], float]) -> None:
+        self._statuses = statuses
         self._wall = wall
-        self._ledger = reading.ledger
-        self._experiences = Experiences(reading.ledger)
-        self._drawings = Drawings(reading.ledger, reading.codec, reading.registry)
+        self._ledger = statuses.ledger
+        self._experiences = StepDurations(statuses.ledger)
+        self._graphs = StoredGraphs(statuses.ledger, statuses.codec, statuses.registry)
 
-    def look(self, number: int) -> "Look":
+    def look(self, number: int) -> "RunView":
         """What tells how far a run is, now and later."""
-        return Look(self._reading, self._drawings, self._experiences, self._wall, number)
+        return RunView(self._statuses, self._graphs, self._experiences, self._wall, number)
 
     async def progress(self, number: int) -> Progress | None:
         """How far a run is; None if there is no such run."""
@@ -66,11 +66,11 @@ class Survey:
     ) -> ExecutionGraph | None:
         """A run of a graph, node by node; None if there is no such run, or it is of no graph."""
         submission = await self._ledger.submission(number)
-        if submission is None or await self._drawings.tracing(submission) is None:
+        if submission is None or await self._graphs.tracing(submission) is None:
             return None
-        stored = StoredRun(self._reading, self._drawings, number)
+        stored = StoredRun(self._statuses, self._graphs, number)
         records = await stored.refresh()
-        status = await self._reading.status(number, result=False)
+        status = await self._statuses.status(number, result=False)
         if records is None or status is None or stored.tracing is None:
             return None
         return view(
@@ -102,8 +102,8 @@ class Survey:
         raw, standing = await JournalFollower(ledger, number, take, entries.clear).catch_up(rest)
         if raw is None:
             return History()
-        submission = self._reading.read(key, raw)
-        story = Story(submission)
+        submission = self._statuses.read(key, raw)
+        story = HistoryBuilder(submission)
         for at in range(0, len(entries), AT_ONCE):
             if at:
                 await trio.lowlevel.checkpoint()
@@ -119,29 +119,29 @@ class Survey:
         return History(Exported(submission, standing, tuple(whole)), story=told)
 
 
-class Look:
+class RunView:
     """How far one run is, again and again. A run in memory is asked itself. The records of another
     one are read, and remembered until the next look."""
 
     def __init__(
         self,
-        reading: Reading,
-        drawings: Drawings,
-        experiences: Experiences,
+        statuses: StatusReader,
+        graphs: StoredGraphs,
+        experiences: StepDurations,
         wall: Callable[[], float],
         number: int,
     ) -> None:
-        self._reading = reading
-        self._ledger = reading.ledger
+        self._statuses = statuses
+        self._ledger = statuses.ledger
         self._experiences = experiences
         self._wall = wall
         self._number = number
-        self._stored = StoredRun(reading, drawings, number)
+        self._stored = StoredRun(statuses, graphs, number)
 
     async def progress(self, ended: "Run | None" = None) -> Progress | None:
         """How far the run is; None if there is no such run. `ended` is the run itself if it ended
         in this process, and is still at hand."""
-        run = ended or self._reading.live(self._number)
+        run = ended or self._statuses.live(self._number)
         if run is None or not knows_itself(run):
             return await self._from_records()
         known = live(run)
@@ -172,7 +172,7 @@ class Look:
     async def _assess(
         self,
         known: Snapshot,
-        report: Report | None,
+        report: StoredReport | None,
         last: float | None,
         nodes: dict[NodeState, int] | None,
     ) -> Progress:

@@ -15,7 +15,7 @@ from keyrun.storage import StoreClosed
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Subscribers
     from keyrun.runtime.events.types import Brief, Event
-    from keyrun.runtime.inspect.surveys import Look
+    from keyrun.runtime.inspect.surveys import RunView
     from keyrun.runtime.runs import End, RunTable
 
 
@@ -97,7 +97,7 @@ class Watch:
         self,
         run_id: str,
         find: Callable[[str], Awaitable[int | None]],
-        look_at: "Callable[[int], Look]",
+        look_at: "Callable[[int], RunView]",
         interval: float,
         changes: Changes | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class Watch:
         self._look_at = look_at
         self._interval = interval
         self._changes = changes
-        self._look: Look | None = None
+        self._look: RunView | None = None
         self._looked = 0.0
         self._last: Progress | None = None
         self._over = False
@@ -145,7 +145,7 @@ class Watch:
                     self.close()
                 return found
 
-    async def _begin(self) -> "Look":
+    async def _begin(self) -> "RunView":
         if self._changes is not None:
             # Before the first look, so that nothing falls between the two.
             self._changes.open()

@@ -32,7 +32,7 @@ _PAUSES = {True: EventKind.RUN_PAUSED, False: EventKind.RUN_RESUMED}
 
 def _location(run: Run) -> Location:
     """Return where a run is that no actor drives."""
-    if run.standing.berth is not None:
+    if run.standing.evicted_wait is not None:
         return Location.EVICTED
     delayed = run.standing.place is None and run.submission.delay
     return Location.DELAYED if delayed else Location.QUEUED
@@ -122,10 +122,10 @@ class Control:
 
     async def _cancel_when_driven(self, run: Run) -> None:
         """What a run at rest has done is undone before it is cancelled: its line sees to that."""
-        partition, berth = self._partition, run.standing.berth
-        if berth is not None:
+        partition, wait = self._partition, run.standing.evicted_wait
+        if wait is not None:
             # In one commit with the request: it may have nothing else to wake it.
-            await self._eviction.wake(run.number, run.key, run.standing.place, berth.due)
+            await self._eviction.wake(run.number, run.key, run.standing.place, wait.due)
             if self._runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
@@ -210,11 +210,11 @@ class Control:
         if run.standing.state.terminal or run.standing.paused == paused:
             return self._unchanged(run)
         live = self._runs.live(run.number) is not None
-        if not paused and run.standing.berth is not None and not live:
+        if not paused and run.standing.evicted_wait is not None and not live:
             # In one commit with the request: what sleeps and is not paused any more may have
             # nothing else to wake it. If it is awake first, it is held as before.
-            berth, place = run.standing.berth, run.standing.place
-            await self._eviction.wake(run.number, run.key, place, berth.due)
+            wait, place = run.standing.evicted_wait, run.standing.place
+            await self._eviction.wake(run.number, run.key, place, wait.due)
             run = await self._find(run_id)
             if run is None:
                 return False
@@ -255,9 +255,9 @@ class Control:
 
     async def _wake(self, run: Run) -> None:
         """Have a run driven that may sleep."""
-        berth, partition = run.standing.berth, self._partition
-        if berth is not None:
-            woken = await self._eviction.wake(run.number, run.key, run.standing.place, berth.due)
+        wait, partition = run.standing.evicted_wait, self._partition
+        if wait is not None:
+            woken = await self._eviction.wake(run.number, run.key, run.standing.place, wait.due)
             await partition.store.durable(woken)
 
     def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:

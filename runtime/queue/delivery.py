@@ -24,7 +24,7 @@ from keyrun.runtime.events.logs import log_key, title
 from keyrun.runtime.host.due_loop import DueLoop
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.queue.hook import FailedCall, TerminalHook
-from keyrun.runtime.queue.outbox import Entry, Outbox, StoredOutcome
+from keyrun.runtime.queue.outbox import Outbox, OutboxEntry, StoredOutcome
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.texts import named
 from keyrun.runtime.tuning import Tuning
@@ -53,7 +53,7 @@ class KeyDelivery:
         """Whether there was nothing more to deliver."""
 
 
-class Call:
+class HookCall:
     """A call of the hook that runs."""
 
     __slots__ = ("about", "began", "reported")
@@ -64,7 +64,7 @@ class Call:
         self.reported = False
 
 
-class Delivery:
+class HookDelivery:
     """Delivers the entries of an outbox to the hook."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Delivery:
         self._backoffs = 0
         self._first_calls = 0
         self._repeated_calls = 0
-        self.calls: dict[Call, None] = {}
+        self.calls: dict[HookCall, None] = {}
         """The calls that run, in the order of their beginning."""
         self._damaged: set[bytes] = set()
         """Entries that were reported as damaged."""
@@ -247,7 +247,7 @@ class Delivery:
         else:
             self._back_off(known, stored, failed)
 
-    async def _first(self, known: KeyDelivery) -> tuple[Entry | None, StoredOutcome | None]:
+    async def _first(self, known: KeyDelivery) -> tuple[OutboxEntry | None, StoredOutcome | None]:
         """The oldest entry of a key that can be read. A damaged entry holds up nothing: it stays in
         the store, and the next open tries it again."""
         while (entry := await self._outbox.first(known.key, known.position)) is not None:
@@ -267,7 +267,7 @@ class Delivery:
             outcome = self._outcome(stored)
         except Exception as error:
             return FailedCall(f"was not called: its result cannot be read: {named(error)}", error)
-        call = Call(outcome)
+        call = HookCall(outcome)
         self.calls[call] = None
         if self._hook.in_thread:
             # So that an overrun is noticed.

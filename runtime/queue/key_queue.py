@@ -328,7 +328,7 @@ class KeyQueue:
             if run is None:
                 self.remove(number)
                 continue
-            if self._untouched and run.standing.berth is not None:
+            if self._untouched and run.standing.evicted_wait is not None:
                 ahead = await in_the_middle(run, place)
                 if ahead is not None:
                     if ahead.asleep:
@@ -371,7 +371,7 @@ class KeyQueue:
         run = assemble(self.partition, self, place, stored)
         if run is None:
             self.remove(number)
-        elif run.workflow is not None and run.standing.berth is None:
+        elif run.workflow is not None and run.standing.evicted_wait is None:
             # Otherwise its actor quarantines it, or looks whether another run resumes first.
             self._take(run)
             self._state = state
@@ -387,7 +387,7 @@ class KeyQueue:
         self.head = run
         run.staged = self.group
         standing = run.standing
-        woken, standing.berth = standing.berth is not None, None
+        woken, standing.evicted_wait = standing.evicted_wait is not None, None
         if standing.state is State.WAITING:
             # It is driven now. If it has to wait again, its status says so again.
             standing.state, standing.waiting_on = State.RUNNING, None

@@ -99,7 +99,7 @@ class StoredOutcome:
 
 
 @attrs.frozen
-class Entry:
+class OutboxEntry:
     """An entry of the outbox, not decoded yet."""
 
     key: str
@@ -180,7 +180,7 @@ class Outbox:
         group.tables[TABLE][record] = seal(TABLE, record, fields)
         self._write(group)
 
-    async def first(self, key: str, after: int) -> Entry | None:
+    async def first(self, key: str, after: int) -> OutboxEntry | None:
         """The oldest entry of `key` whose sequence number is above `after`."""
         ledger = self._ledger
         start = ledger.place(key, max(after, self._discarded) + 1)
@@ -188,9 +188,9 @@ class Outbox:
         if not rows:
             return None
         record, raw = rows[0]
-        return Entry(key, _sequence(record), record, raw)
+        return OutboxEntry(key, _sequence(record), record, raw)
 
-    async def read(self, entry: Entry) -> StoredOutcome:
+    async def read(self, entry: OutboxEntry) -> StoredOutcome:
         """The outcome in an entry. If the entry is damaged, the run's own records may still have
         it. Raises one of `DAMAGE` if not."""
         ledger = self._ledger
@@ -220,7 +220,7 @@ class Outbox:
             cursor = record + b"\0"
         return None
 
-    def remove(self, entry: Entry) -> "Group | None":
+    def remove(self, entry: OutboxEntry) -> "Group | None":
         """Stage the removal of an entry that the hook has received. None if `discard` drops it."""
         if entry.sequence <= self._discarded:
             return None
@@ -345,7 +345,7 @@ class Outbox:
         return submission, standing
 
 
-def _decode(number: int, entry: Entry) -> StoredOutcome:
+def _decode(number: int, entry: OutboxEntry) -> StoredOutcome:
     fields = unseal(TABLE, entry.record, entry.raw)
     try:
         return StoredOutcome.decode(number, entry.key, fields)

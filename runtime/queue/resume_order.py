@@ -46,7 +46,7 @@ async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
                 continue
             try:
                 standing = await ledger.standing(number) or Standing()
-                if standing.berth is not None:
+                if standing.evicted_wait is not None:
                     # It was woken as well.
                     continue
                 begun = standing.started_at is not None or await _has_begun(ledger, number)

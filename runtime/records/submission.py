@@ -67,15 +67,15 @@ class Submission:
     parent: Parent | None = None
     at_hand: bool = False
     """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
-    told_as: tuple[str, str, str] | None = attrs.field(default=None, init=False)
+    described: tuple[str, str, str] | None = attrs.field(default=None, init=False)
     """Id, key and workflow, made for whoever first tells of the run. Not stored."""
 
     @property
     def about(self) -> tuple[str, str, str]:
         """Id, key and workflow."""
-        about = self.told_as
+        about = self.described
         if about is None:
-            about = self.told_as = (self.run_id, self.key, self.workflow)
+            about = self.described = (self.run_id, self.key, self.workflow)
         return about
 
     def fields(self) -> tuple[Any, ...]:
@@ -126,7 +126,7 @@ class Submission:
 
 
 @attrs.frozen
-class Berth:
+class EvictedWait:
     """What a run waits for that has left memory: a time, and to be sent something on channels."""
 
     due: float | None
@@ -199,7 +199,7 @@ class Standing:
     failure: Failure | None = None
     cancel_requested: bool = False
     paused: bool = False
-    berth: Berth | None = None
+    evicted_wait: EvictedWait | None = None
     """What it waits for if it has left memory. May be older than its place, which counts."""
     fingerprint: bytes | None = None
     """Of the code that the run started with; see `keyrun.runtime.definitions.fingerprint`."""
@@ -244,7 +244,7 @@ class Standing:
             self.failure and write_failure(self.failure),
             self.cancel_requested,
             self.paused,
-            self.berth and (self.berth.due, self.berth.channels),
+            self.evicted_wait and (self.evicted_wait.due, self.evicted_wait.channels),
             self.fingerprint,
             self.patches,
             held and (held.cause._value_, held.fingerprint),
@@ -259,7 +259,7 @@ class Standing:
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
         later = (*fields[15:22], None, None, None, None, None, None, None)
-        berth, fingerprint, patches, held, journal_next, summary, undone = later[:7]
+        evicted_wait, fingerprint, patches, held, journal_next, summary, undone = later[:7]
         quarantine = None
         if held is not None:
             quarantine = Quarantine(QuarantineCause(held[0]), held[1])
@@ -281,7 +281,7 @@ class Standing:
             failure=failure and read_failure(failure),
             cancel_requested=cancel_requested,
             paused=paused,
-            berth=berth and Berth(berth[0], tuple(berth[1])),
+            evicted_wait=evicted_wait and EvictedWait(evicted_wait[0], tuple(evicted_wait[1])),
             fingerprint=fingerprint,
             patches=patches,
             quarantine=quarantine,

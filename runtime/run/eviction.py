@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from keyrun.runtime.records.submission import Berth
+from keyrun.runtime.records.submission import EvictedWait
 from keyrun.runtime.records.tables import Sleep
 
 
 class Eviction(NamedTuple):
     """What a run waits for when it leaves memory."""
 
-    berth: Berth
+    evicted_wait: EvictedWait
     until: float
     """When its first timer is due, on Trio's clock."""
     waiting_on: str | None

@@ -24,7 +24,7 @@ def patched(branch: Branch, name: str) -> bool:
         return known
     answer = journal.expected is None and journal.caught_up()
     standing.patches = {**(standing.patches or {}), name: answer}
-    if not run.rehearsed:
+    if not run.is_dry_run:
         run.partition.unfinished.patched(run.submission, {name: answer}, 1)
         run.write(Entry.NOTE, "", "patched", f"{name}: {str(answer).lower()}")
         run.store_standing()

@@ -76,7 +76,7 @@ def _stage(run: "Run", key: bytes, step: str, attempt: int, report: Report) -> N
 def of_run(run: "Run", percent: float, message: str) -> None:
     """A workflow says how far it is. What it says again on its way through the journal is old."""
     report = Report(percent, message, run.reported)
-    if run.rehearsed or run.journal.replaying:
+    if run.is_dry_run or run.journal.replaying:
         return
     if run.reported is not None and run.reported.said == report.said:
         return

@@ -1,4 +1,4 @@
-"""A run in memory: what was submitted, how it stands, what it remembers, and who drives it."""
+"""A run in memory: its submission, its status, its journal, and the task that drives it."""
 
 from math import inf
 from types import TracebackType
@@ -98,8 +98,8 @@ class Run:
         "waits",
         "workflow",
     )
-    rehearsed = False
-    """Whether it is only driven to see what it asks for."""
+    is_dry_run = False
+    """Whether it is only driven to find out what the code asks for."""
 
     def __init__(
         self,
@@ -234,13 +234,13 @@ class Run:
             self.compensators = {}
         self.compensators[ident] = step
 
-    async def rehearse_wait(self, label: str) -> Any:
-        """What becomes of a call without an outcome if this is a rehearsal."""
-        raise AssertionError("this run is in earnest")
+    async def dry_run_wait(self, label: str) -> Any:
+        """Wait for a call that has no outcome, in a dry run."""
+        raise AssertionError("this is no dry run")
 
-    async def rehearse(self, step: "StepFunction[..., Any]", ident: str) -> Any:
-        """What becomes of a step without an outcome if this is a rehearsal."""
-        raise AssertionError("this run is in earnest")
+    async def dry_run_step(self, step: "StepFunction[..., Any]", ident: str) -> Any:
+        """Replace a step that has no outcome, in a dry run."""
+        raise AssertionError("this is no dry run")
 
     async def gate(self) -> None:
         """Return when everything that this run has staged is durable."""
@@ -291,7 +291,7 @@ class Run:
             emitter.run_goes_on(partition.feed, EventKind.RUN_RESUMED, self)
 
     @property
-    def letters(self) -> Inbox:
+    def open_inbox(self) -> Inbox:
         """What it was sent and has not taken."""
         if self.inbox is None:
             self.inbox = Inbox()

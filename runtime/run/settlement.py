@@ -51,9 +51,9 @@ def settle(
         tables["queue"][run.queue.place(standing.place)] = None
     elif run.submission.delay:
         partition.services.delays.remove(group, run.submission)
-    berth = standing.berth
-    if berth is not None and berth.due is not None:
-        group.delete("timers", ledger.timed(berth.due, run.number))
+    wait = standing.evicted_wait
+    if wait is not None and wait.due is not None:
+        group.delete("timers", ledger.timed(wait.due, run.number))
     if run.inbox is not None:
         for signal in run.inbox.signals:
             group.delete("signals", ledger.sequenced(run.number, signal.sequence))

@@ -66,10 +66,10 @@ async def attempts(
     """Try until there is a value, or `StepFailed`. `started` is an attempt that was made, and
     `passed` what it holds if the step is guarded."""
     run = branch.run
-    if run.rehearsed:
+    if run.is_dry_run:
         if step.set.compensate is not None:
             run.compensated_by(ident, step)
-        return await run.rehearse(step, ident)
+        return await run.dry_run_step(step, ident)
     while True:
         if memory.retry is not None:
             await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.partition.steady()))

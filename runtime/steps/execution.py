@@ -74,7 +74,7 @@ async def perform(
             branch.check_place(ident, memory)
         if branch.bound:
             if step.set.compensate is not None:
-                # If it is cut off before its turn comes, a rehearsal has to know how to undo it.
+                # If it is cut off before its turn comes, a dry run has to know how to undo it.
                 run.compensated_by(ident, step)
             await branch.admit()
         if is_new:
@@ -85,7 +85,7 @@ async def perform(
             reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
             raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
         sprints = step.sprints and not branch.apart and (memory is None or memory.unsuspected)
-        if run.careful and run.rehearsed:
+        if run.careful and run.is_dry_run:
             sprints = False
         if sprints and run.staged is not None and not run.staged.durable:
             await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
@@ -168,7 +168,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
         # First: a sibling that failed may cut it off here, and it is undone all the same.
         run.compensated_by(ident, step)
     journal = run.journal
-    if run.rehearsed or not journal.may_deliver(ident):
+    if run.is_dry_run or not journal.may_deliver(ident):
         await given_back(run, ident, memory)
     else:
         journal.deliver(memory)
@@ -182,7 +182,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
 
 async def given_back(run: Run, ident: str, memory: Memory) -> None:
     """Return when it is the turn of a journaled outcome."""
-    if run.rehearsed:
+    if run.is_dry_run:
         # What begins together asks before any of it is cut off by another.
         await trio.lowlevel.checkpoint()
     missing = await run.journal.turn_of(ident)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from keyrun.runtime.host.due_loop import DueLoop
-from keyrun.runtime.records.submission import Berth
+from keyrun.runtime.records.submission import EvictedWait
 from keyrun.runtime.records.tables import Sleep, at_place, placed, sealed
 from keyrun.runtime.run.eviction import Eviction
 from keyrun.runtime.run.location import Location
@@ -117,7 +117,7 @@ class Evictor:
         due = min(dues)
         channels = {wait.channel for wait in run.waits if wait.channel is not None}
         run.eviction = Eviction(
-            berth=Berth(None if due == inf else due, tuple(sorted(channels))),
+            evicted_wait=EvictedWait(None if due == inf else due, tuple(sorted(channels))),
             until=self._until(run),
             waiting_on=standing.waiting_on,
             sleep=Sleep.YIELDS if self._yields(run) else Sleep.HOLDS,
@@ -153,15 +153,15 @@ class Evictor:
         sent = () if run.inbox is None else run.inbox.signals
         resumed = leave.held and not standing.paused
         news = (one.channel for one in sent if one.sequence > leave.sent)
-        if resumed or any(channel in leave.berth.channels for channel in news):
+        if resumed or any(channel in leave.evicted_wait.channels for channel in news):
             self._runs.move(run, Location.LIVE)
             run.rewind()
             return None
-        place, due = standing.place, leave.berth.due
+        place, due = standing.place, leave.evicted_wait.due
         assert place is not None
         standing.state = State.WAITING
         standing.waiting_on = leave.waiting_on
-        standing.berth = leave.berth
+        standing.evicted_wait = leave.evicted_wait
         run.store_standing(partition.services.summarize(run))
         partition.keep_time()
         run.put("queue", run.queue.place(place), *placed(run.submission, leave.sleep))
@@ -184,7 +184,7 @@ class Evictor:
         if run.staged is group:
             self._runs.remove(run)
         if leave.until < inf:
-            due, place = leave.berth.due or 0.0, run.standing.place or 0
+            due, place = leave.evicted_wait.due or 0.0, run.standing.place or 0
             self._set_timer(leave.until, due, run.number, run.key, place)
         if leave.sleep is Sleep.HOLDS:
             queue = self._queues.get(run.key)

@@ -126,7 +126,7 @@ async def receive(
         await given_back(run, ident, memory)
         return _taken(memory)
     branch.check_place(ident, memory)
-    inbox = run.letters
+    inbox = run.open_inbox
     try:
         if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):
             # Else it came while this waited: that the block is out of time meanwhile, where the

@@ -70,7 +70,7 @@ class Signals:
     async def recall(self, run: Run) -> None:
         """Take in what a run was sent."""
         for signal in await self.stored(run.number):
-            run.letters.put(signal, run.journal)
+            run.open_inbox.put(signal, run.journal)
 
     async def stored(self, number: int) -> list[Signal]:
         """What a run was sent and has not taken, in order, also what is only staged."""
@@ -131,9 +131,9 @@ class Signals:
             self._unhand(number, submission)
             delivered = delivered or await self._is_awaited(number, channel)
             delivered = delivered and not await self._is_quarantined(number, submission)
-        elif not run.letters.put(signal, run.journal):
+        elif not run.open_inbox.put(signal, run.journal):
             # The run is driven again from its journal, and has not come to its wait yet.
-            delivered = run.letters.is_awaited(signal, run.journal)
+            delivered = run.open_inbox.is_awaited(signal, run.journal)
             delivered = delivered and not await self._is_quarantined(number, submission)
         else:
             delivered = True
@@ -218,11 +218,11 @@ class Signals:
     async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
         """Wake an evicted run that waits for this. Return whether it did."""
         standing = await self._standing(number)
-        berth = standing.berth
-        if berth is None or channel not in berth.channels or self._runs.live(number):
+        wait = standing.evicted_wait
+        if wait is None or channel not in wait.channels or self._runs.live(number):
             return False
         eviction = self._eviction
-        woken = await eviction.wake(number, submission.key, standing.place, berth.due)
+        woken = await eviction.wake(number, submission.key, standing.place, wait.due)
         return woken is not None
 
     def stage(
@@ -314,7 +314,7 @@ class Signals:
         if run is None:
             self._unhand(number, submission)
         else:
-            run.letters.put(signal, run.journal)
+            run.open_inbox.put(signal, run.journal)
         await partition.store.durable(group)
 
     async def _is_awaited(self, number: int, channel: str) -> bool:

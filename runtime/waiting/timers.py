@@ -121,10 +121,10 @@ class Timers:
         except StoreCorrupt:
             # It is set aside when its turn has come.
             return False
-        berth = None if standing is None else standing.berth
-        if berth is None:
+        wait = None if standing is None else standing.evicted_wait
+        if wait is None:
             return False
-        return berth.due is None or berth.due > due + 0.001
+        return wait.due is None or wait.due > due + 0.001
 
     async def _read(self) -> None:
         """Read the first of those in the store, and know no others."""

@@ -8,8 +8,8 @@ from trio.testing import MockClock
 from keyrun import Context, Graph, NodeInput, Port, Reader, State, step, workflow
 from keyrun.graphs import ExecutionGraph, NodeState, durable
 from keyrun.runtime.definitions.workflow import Registry
-from keyrun.runtime.inspect.execution_graphs import Drawings
-from keyrun.runtime.inspect.statuses import Reading
+from keyrun.runtime.inspect.execution_graphs import StoredGraphs
+from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
@@ -20,7 +20,7 @@ from tests.runtime.graphs.nodes import SOON, Log, ended
 def stranger(store: MemoryStore) -> Reader:
     """A reader that has no code, as in another process."""
     ledger = Ledger(store.namespace("default"))
-    reading = Reading(ledger, PayloadCodec(), Registry([]))
+    reading = StatusReader(ledger, PayloadCodec(), Registry([]))
     return Reader(ledger, reading, virtual_wall)
 
 
@@ -222,5 +222,5 @@ async def test_conditions_that_nobody_here_can_answer_are_inferred(
 
         reader = stranger(store)
         ledger = Ledger(store.namespace("default"))
-        monkeypatch.setattr(reader._survey, "_drawings", Drawings(ledger, Sealed(), Registry([])))
+        monkeypatch.setattr(reader._survey, "_graphs", StoredGraphs(ledger, Sealed(), Registry([])))
         assert states(await reader.execution_graph("r")) == expected
