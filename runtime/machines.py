@@ -19,7 +19,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.draft import Draft
-from keyrun.runtime.run.journal import Call, Entry, Memory, NextTurn
+from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, NextTurn
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import attempts, ready
@@ -282,10 +282,12 @@ def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None
     the run is held, or its coroutine is cancelled, before it ends."""
     value = last.result if isinstance(last, Succeed) else last.reason
     payload = [type(last).__name__.lower(), run.partition.codec.encode(value)]
-    run.write(Entry.DONE, current.step, int(Call.STEP), 0, current.attempt, current.begun, payload)
+    run.write(
+        Entry.DONE, current.step, int(CallKind.STEP), 0, current.attempt, current.begun, payload
+    )
 
 
-def _turned(run: Run, memory: Memory, current: CurrentStep, value: Any) -> None:
+def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> None:
     """Stage the verdict of a turn. The next turn replaces it, and its failed attempts are
     deleted."""
     if not isinstance(value, Continue | Succeed | Fail | Cancel):

@@ -21,7 +21,7 @@ from keyrun.runtime.errors import (
     TooDeep,
 )
 from keyrun.runtime.internal_errors import from_user, is_internal
-from keyrun.runtime.records.journal_entry import CHILD, Call
+from keyrun.runtime.records.journal_entry import CHILD, CallKind
 from keyrun.runtime.records.submission import read_failure
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
@@ -154,7 +154,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
         await run.partition.services.children.look_again(run, child_id, key)
     try:
         label = f"child {child_id}"
-        sent = await receive(branch, ident, Call.CHILD, channel, label, None, asked=True)
+        sent = await receive(branch, ident, CallKind.CHILD, channel, label, None, asked=True)
     except trio.Cancelled:
         if memory.outcome is None and not memory.rank and run.going and not run.is_dry_run:
             run.partition.services.children.orphan(run, child_id)

@@ -17,7 +17,7 @@ import trio
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.records.ids import number_in
-from keyrun.runtime.records.journal_entry import CHILD, Call, Entry, Memory
+from keyrun.runtime.records.journal_entry import CHILD, CallKind, CallRecord, Entry
 from keyrun.runtime.records.submission import Parent, Standing, Submission, write_failure
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.run import Run
@@ -108,7 +108,7 @@ class Children:
         self,
         run: Run,
         ident: str,
-        memory: Memory,
+        memory: CallRecord,
         workflow: Workflow[Any, Any],
         input_: Any,
         key: str,
@@ -130,8 +130,8 @@ class Children:
         self._cycles.has_children = True
         group = self.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
-        memory.call = Call.CHILD
-        run.write(Entry.WAIT, ident, int(Call.CHILD), channel, None, memory.child)
+        memory.call = CallKind.CHILD
+        run.write(Entry.WAIT, ident, int(CallKind.CHILD), channel, None, memory.child)
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
         self._unchecked.add(described.number)
@@ -229,7 +229,7 @@ class Children:
     def left_alone(self, run: Run) -> None:
         """A run ends: those of its children that have not are cancelled."""
         for memory in run.journal.memories.values():
-            if memory.call is Call.CHILD and memory.outcome is None and memory.rank:
+            if memory.call is CallKind.CHILD and memory.outcome is None and memory.rank:
                 self.orphan(run, (memory.channel or "").removeprefix(CHILD))
 
     async def recover(self) -> None:

@@ -39,7 +39,7 @@ from keyrun.runtime.values import Failure, QuarantineCause, State
 from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
-    from keyrun.runtime.records.journal_entry import Memory
+    from keyrun.runtime.records.journal_entry import CallRecord
 
 
 @attrs.frozen(kw_only=True)
@@ -199,7 +199,7 @@ async def _compensate(
     return memory.outcome is Entry.DONE
 
 
-def _output(run: Run, step: StepFunction[..., Any], memory: "Memory | None") -> Any:
+def _output(run: Run, step: StepFunction[..., Any], memory: "CallRecord | None") -> Any:
     """What the step returned; None if it failed, or was cut off."""
     if memory is None or memory.outcome is not Entry.DONE:
         return None

@@ -18,7 +18,7 @@ from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import identity, what_keeps
 from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.journal import Call, Entry
+from keyrun.runtime.run.journal import CallKind, Entry
 from keyrun.runtime.run.patches import check_patch, patched
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.scope import FailAfter, MoveOnAfter, watched
@@ -354,9 +354,9 @@ def _now(branch: Branch) -> float:
     if memory.outcome is None and branch.bound and branch.cut_off_next:
         return run.partition.wall()
     if memory.outcome is None:
-        memory.call = Call.NOW
+        memory.call = CallKind.NOW
         memory.payload = run.partition.wall()
-        run.write(Entry.DONE, ident, int(Call.NOW), None, 1, None, memory.payload)
+        run.write(Entry.DONE, ident, int(CallKind.NOW), None, 1, None, memory.payload)
         run.journal.settled(ident, memory, Entry.DONE)
     else:
         run.journal.deliver(memory)

@@ -14,7 +14,7 @@ from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END, INSIDE
-from keyrun.runtime.run.journal import Call, Entry
+from keyrun.runtime.run.journal import CallKind, Entry
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
@@ -109,7 +109,7 @@ def _decide(branch: Branch, ident: str, index: int) -> None:
         branch.pass_by(ident[len(branch.prefix) :] + END)
         run.journal.deliver(memory)
         return
-    memory.call = Call.GATHER
+    memory.call = CallKind.GATHER
     memory.payload = index
-    run.write(Entry.DONE, ident, int(Call.GATHER), None, 1, None, index)
+    run.write(Entry.DONE, ident, int(CallKind.GATHER), None, 1, None, index)
     run.journal.settled(ident, memory, Entry.DONE)

@@ -14,7 +14,7 @@ from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.run.journal import CallRecord
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
 from keyrun.runtime.steps.outcome import step_failed
@@ -110,7 +110,7 @@ class Performer:
         else:
             self._complete(activation, value)
 
-    async def _again(self, activation: Activation, memory: Memory) -> None:
+    async def _again(self, activation: Activation, memory: CallRecord) -> None:
         """Give an outcome back."""
         step = activation.station.step
         assert step is not None

@@ -28,7 +28,7 @@ from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.records.submission import write_failure
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import Expected
-from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.run.memories import NODE_ENDED
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
@@ -278,14 +278,14 @@ class Execution:
         if memory.outcome is not None:
             journal.deliver(memory)
             return
-        memory.call = Call.GRAPH
+        memory.call = CallKind.GRAPH
         memory.payload = [
             f"{activation.ident}/" if end.afresh else activation.ident
             for activation, end in self._frontier.failed
         ]
-        run.write(Entry.DONE, "graph()", int(Call.GRAPH), None, 1, None, memory.payload)
+        run.write(Entry.DONE, "graph()", int(CallKind.GRAPH), None, 1, None, memory.payload)
         journal.settled("graph()", memory, Entry.DONE)
 
 
-def _is_known(memory: Memory | None) -> bool:
+def _is_known(memory: CallRecord | None) -> bool:
     return memory is not None and memory.outcome is not None

@@ -19,7 +19,7 @@ from keyrun.runtime.policies.circuit_breaker import Circuit
 from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.policies.saturation import Saturation
-from keyrun.runtime.records.journal_entry import Entry, Memory
+from keyrun.runtime.records.journal_entry import CallRecord, Entry
 from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Priority
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Pass:
         self._gate = gate
         self.era = era
 
-    def end(self, memory: Memory, attempts: int) -> None:
+    def end(self, memory: CallRecord, attempts: int) -> None:
         """It is over. `attempts` is how many there were before: if there are no more now, none was
         made, or it was cancelled."""
         succeeded: bool | None = None

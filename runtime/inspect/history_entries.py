@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.records.journal_entry import CHILD, GATE, Call, Entry
+from keyrun.runtime.records.journal_entry import CHILD, GATE, CallKind, Entry
 from keyrun.runtime.records.submission import Standing, Submission, read_failure
 from keyrun.runtime.run.memories import NODE_ENDED
 from keyrun.runtime.values import Failure, State
@@ -125,20 +125,20 @@ def _entry(fields: list[Any]) -> Happening:
     match Entry(kind):
         case Entry.DONE:
             call, _, attempt, began, payload = rest
-            if call == Call.SCOPE:
+            if call == CallKind.SCOPE:
                 ending, length, *_ = payload
                 event = "scope_expired" if ending else "scope_finished"
                 said = f"its limit was {length:g} s"
                 return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
             if call in _RECEIVED:
-                return _received(at, ident, Call(call), payload)
+                return _received(at, ident, CallKind(call), payload)
             event = {
-                Call.STEP: "step_completed",
-                Call.NOW: "time_taken",
-                Call.GATHER: "branch_failed",
-                Call.TIMER: "timer_fired",
-                Call.GRAPH: "graph_failed",
-            }[Call(call)]
+                CallKind.STEP: "step_completed",
+                CallKind.NOW: "time_taken",
+                CallKind.GATHER: "branch_failed",
+                CallKind.TIMER: "timer_fired",
+                CallKind.GRAPH: "graph_failed",
+            }[CallKind(call)]
             return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=began)
         case Entry.FAILED:
             _, attempt, began, failure, retry = rest
@@ -177,7 +177,7 @@ def _entry(fields: list[Any]) -> Happening:
             return Happening(at=at, event=event, step=ident, delay=rest[1])
         case Entry.WAIT:
             call, channel, timer, *_ = rest
-            event = _WANTED[Call(call)]
+            event = _WANTED[CallKind(call)]
             said, delay = channel.removeprefix(GATE).removeprefix(CHILD), timer and timer[1]
             return Happening(at=at, event=event, step=ident, delay=delay, detail=said)
         case Entry.CONTINUED:
@@ -208,24 +208,24 @@ def _entry(fields: list[Any]) -> Happening:
             )
 
 
-_RECEIVED = (Call.SIGNAL, Call.APPROVAL, Call.CHILD)
+_RECEIVED = (CallKind.SIGNAL, CallKind.APPROVAL, CallKind.CHILD)
 _WANTED = {
-    Call.SIGNAL: "signal_wanted",
-    Call.APPROVAL: "approval_wanted",
-    Call.CHILD: "child_started",
+    CallKind.SIGNAL: "signal_wanted",
+    CallKind.APPROVAL: "approval_wanted",
+    CallKind.CHILD: "child_started",
 }
 
 
-def _received(at: float, ident: str, call: Call, payload: list[Any]) -> Happening:
+def _received(at: float, ident: str, call: CallKind, payload: list[Any]) -> Happening:
     """That a run was sent what it waited for, or that nobody did in time."""
     channel, taken, *sent = payload
     said = channel.removeprefix(GATE).removeprefix(CHILD)
-    if call is Call.CHILD:
+    if call is CallKind.CHILD:
         state, _, failure, reason = taken
         said += f": {reason}" if reason else ""
         event = f"child_{state}"
         return Happening(at=at, event=event, step=ident, failure=read_failure(failure), detail=said)
-    if call is Call.SIGNAL:
+    if call is CallKind.SIGNAL:
         event = "signal_received" if sent else "signal_timed_out"
         if sent and sent[1] is not None:
             said = f"{said} ({sent[1]})"

@@ -16,7 +16,7 @@ import attrs
 from keyrun.runtime.inspect.durations import DurationStatistics
 from keyrun.runtime.records.journal_entry import COMPENSATION, began_at, is_driven
 from keyrun.runtime.records.submission import Standing, Submission, Summary
-from keyrun.runtime.run.journal import Call, Entry, Journal, Memory
+from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, Journal
 from keyrun.runtime.values import CompensationProgress, Failure, State
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class JournalTally:
             fold(sequence, fields)
 
 
-_DONE, _STEP = int(Entry.DONE), int(Call.STEP)
+_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
 
 
 @attrs.frozen(kw_only=True)
@@ -390,7 +390,7 @@ def _count(
     journal: Journal, done: int, running: tuple[StepProgress, ...], *, ended: bool
 ) -> StepCounts:
     memories = journal.memories
-    over, unfinished, failed = Entry.DONE, list[tuple[str, Memory]](), 0
+    over, unfinished, failed = Entry.DONE, list[tuple[str, CallRecord]](), 0
     for ident, memory in memories.items():
         outcome = memory.outcome
         if outcome is over:
@@ -405,8 +405,8 @@ def _count(
     lost = _lost(memories) if unfinished else ()
     for ident, memory in unfinished:
         if not (lost and ident.startswith(lost)):
-            waiting += memory.call is Call.TIMER or memory.rank > 0
-            retrying += memory.call is Call.STEP and memory.known
+            waiting += memory.call is CallKind.TIMER or memory.rank > 0
+            retrying += memory.call is CallKind.STEP and memory.known
     again = sum(each.step in memories and memories[each.step].known for each in running)
     retrying = max(0, retrying - again)
     turn = journal.turn
@@ -417,12 +417,12 @@ def _count(
     )
 
 
-def _lost(memories: Mapping[str, Memory]) -> tuple[str, ...]:
+def _lost(memories: Mapping[str, CallRecord]) -> tuple[str, ...]:
     """The beginnings of the names of calls that a failed sibling cancelled."""
     return tuple(
         ident.removesuffix("()") + "."
         for ident, memory in memories.items()
-        if memory.call is Call.GATHER and memory.outcome is not None
+        if memory.call is CallKind.GATHER and memory.outcome is not None
     )
 
 

@@ -46,8 +46,8 @@ class Entry(IntEnum):
     """The run goes on with another input, always at sequence 0: how often, input, steps done."""
 
 
-class Call(IntEnum):
-    """What a workflow can ask for; the numbers are stored."""
+class CallKind(IntEnum):
+    """Kinds of durable calls; the numbers are stored."""
 
     STEP = 1
     NOW = 2
@@ -142,16 +142,22 @@ class Continued(NamedTuple):
     steps: int
 
 
-class Memory:
-    """What is known of one step, or of one other durable call. Most of it never happens to most of
-    them, so it stands here until it does."""
+class CallRecord:
+    """What the journal knows of one durable call. The defaults are attributes of the class, because
+    most calls never set most of them."""
 
-    call = Call.STEP
+    call = CallKind.STEP
     fingerprint: int | None = None
     attempts = 0
     failure: Failure | None = None
-    retry: tuple[float, float] | None = None
-    """When the next attempt is due, and how long a wait that was."""
+    next_attempt: tuple[float, float] | None = None
+    """Of a step: when the next attempt is due, and the length of that wait."""
+    sleep_timer: tuple[float, float] | None = None
+    """Of a sleep: when it is over, and its length."""
+    wait_limit: tuple[float, float] | None = None
+    """Of a wait for a signal or an approval: when it times out, and its length; None if never."""
+    scope_limit: tuple[float, float] | None = None
+    """Of a block with a time limit: when it expires, and its length."""
     interruptions = 0
     interruptions_alone = 0
     outcome: Entry | None = None

@@ -13,7 +13,7 @@ from keyrun.runtime.errors import NonDeterminism, WrongTask
 from keyrun.runtime.events import emitter
 from keyrun.runtime.run.contradiction import REMEDY, halt
 from keyrun.runtime.run.expected import END
-from keyrun.runtime.run.journal import Ending, Entry, Journal, Memory
+from keyrun.runtime.run.journal import CallRecord, Ending, Entry, Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.unwinding import Halt
@@ -138,7 +138,7 @@ class Branch:
             raise self.contradicts(instead, block + END)
         self.run.journal.asked(expected)
 
-    def check_place(self, ident: str, memory: Memory) -> None:
+    def check_place(self, ident: str, memory: CallRecord) -> None:
         """Raise if a call that was cut off in a block is asked for behind it."""
         block = memory.block
         if block is not None and block not in self.run.journal.scopes:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from keyrun.runtime.records.journal_entry import Call, Ending, Left, Memory
+from keyrun.runtime.records.journal_entry import CallKind, CallRecord, Ending, Left
 
 END = " (its end)"
 """What the label of the end of a block, or of a `gather` that failed, ends with."""
@@ -182,7 +182,7 @@ def label_inside(part: str) -> str:
 
 
 def expected_of(
-    memories: Mapping[str, Memory], order: Iterable[str], kind: Kind, *, turning: bool
+    memories: Mapping[str, CallRecord], order: Iterable[str], kind: Kind, *, turning: bool
 ) -> Expected | None:
     """What a pass is expected to ask for, given the memories in the order in which they began and
     the outcomes in theirs. None if that is nothing. `turning` says that a machine left them."""
@@ -196,10 +196,10 @@ def expected_of(
     """The blocks that were left, or only expired, when a call was the last to have begun."""
     for ident in order:
         memory = memories[ident]
-        if memory.call is Call.GATHER:
+        if memory.call is CallKind.GATHER:
             scope = ident.removesuffix("()")
             losers.append((f"{scope}.", f"{scope}.{memory.payload}/"))
-        elif memory.call is Call.SCOPE:
+        elif memory.call is CallKind.SCOPE:
             last = memory.last if memory.left is None else memory.left.last
             ends.setdefault(last, []).append(ident)
     for blocks in ends.values():
@@ -228,8 +228,10 @@ def expected_of(
             around = (each for each in reversed(inside) if ident.startswith(inside[each]))
             memory.block = next(around, None)
         label = ident.rpartition("/")[2]
-        expected.add(ident, label + END if memory.call is Call.GATHER else label, required=not cut)
-        if memory.call is Call.SCOPE and memory.outcome:
+        expected.add(
+            ident, label + END if memory.call is CallKind.GATHER else label, required=not cut
+        )
+        if memory.call is CallKind.SCOPE and memory.outcome:
             prefix = ident[: len(ident) - len(label)]
             if memory.left is not None:
                 inside[ident] = prefix

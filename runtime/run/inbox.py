@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from keyrun.runtime.records.journal_entry import Memory
+    from keyrun.runtime.records.journal_entry import CallRecord
     from keyrun.runtime.run.journal import Journal
     from keyrun.runtime.run.wait import Wait
 
@@ -108,5 +108,5 @@ def waits_on(journal: "Journal", channel: str) -> int:
     return sum(_awaits(memory, channel) for memory in journal.memories.values())
 
 
-def _awaits(memory: "Memory", channel: str) -> bool:
+def _awaits(memory: "CallRecord", channel: str) -> bool:
     return memory.rank > 0 and memory.channel == channel and memory.outcome is None

@@ -12,11 +12,11 @@ import trio
 from keyrun.runtime.records.journal_entry import (
     GATE,
     SCOPE_LEFT,
-    Call,
+    CallKind,
+    CallRecord,
     Ending,
     Entry,
     Left,
-    Memory,
     NextTurn,
 )
 from keyrun.runtime.run.expected import Expected, Kind, expected_of
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = [
     "GATE",
     "SCOPE_LEFT",
-    "Call",
+    "CallKind",
+    "CallRecord",
     "Ending",
     "Entry",
     "Journal",
     "Left",
-    "Memory",
     "NextTurn",
 ]
 
@@ -206,7 +206,7 @@ class Journal(Memories):
         for over in (*self.resting.values(), *self.held):
             over.set()
 
-    def deliver(self, memory: Memory) -> None:
+    def deliver(self, memory: CallRecord) -> None:
         """Give an outcome back, and wake the branch whose turn it is then."""
         memory.delivered = True
         if self.scopes:

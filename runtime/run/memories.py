@@ -6,12 +6,12 @@ from zlib import crc32
 from keyrun.runtime.records.journal_entry import (
     COMPENSATION,
     SCOPE_LEFT,
-    Call,
+    CallKind,
+    CallRecord,
     Continued,
     Ending,
     Entry,
     Left,
-    Memory,
     NextTurn,
 )
 from keyrun.runtime.records.submission import read_failure
@@ -27,11 +27,11 @@ UNDOABLE = "undoable"
 
 # To look a member up by its number takes as long as the rest of an entry.
 _DONE, _INTERRUPTED = int(Entry.DONE), int(Entry.INTERRUPTED)
-_SCOPE = int(Call.SCOPE)
+_SCOPE = int(CallKind.SCOPE)
 _USUAL = (_DONE, _INTERRUPTED)
 """What most entries are that a run is loaded with."""
-_CALLS = {int(call): call for call in Call}
-_GONE = Memory()
+_CALLS = {int(call): call for call in CallKind}
+_GONE = CallRecord()
 _APART = ("turn-", COMPENSATION)
 
 
@@ -58,7 +58,7 @@ class Memories:
     )
 
     def __init__(self) -> None:
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, CallRecord] = {}
         self.fresh: dict[str, bytes] = {}
         """Steps that were done at their first attempt since others were last settled: what they
         are called and their payload. Nobody asks for them in this pass, and most runs need no
@@ -91,14 +91,14 @@ class Memories:
         take every port."""
         self._order: list[str] | tuple[str, ...] = ()
 
-    def memory(self, ident: str) -> Memory:
+    def memory(self, ident: str) -> CallRecord:
         """What is known of `ident`, from now on remembered."""
         known = self.memories.get(ident)
         if known is None:
-            known = self.memories[ident] = Memory()
+            known = self.memories[ident] = CallRecord()
         return known
 
-    def _goes_on(self, ident: str) -> Memory:
+    def _goes_on(self, ident: str) -> CallRecord:
         """What is known of a call that an entry is about. A call that a redrive asks for anew has
         begun after the redrive."""
         memory = self.memory(ident)
@@ -109,7 +109,7 @@ class Memories:
                 self.memories[ident] = self.memories.pop(ident)
         return memory
 
-    def remember(self, ident: str, fingerprint: int | None) -> Memory:
+    def remember(self, ident: str, fingerprint: int | None) -> CallRecord:
         """What is known of a step, from now on remembered."""
         memory = self.memory(ident)
         memory.fingerprint = fingerprint
@@ -135,7 +135,7 @@ class Memories:
         self.fresh.clear()
         self.marks.clear()
 
-    def settled(self, ident: str, memory: Memory, outcome: Entry) -> None:
+    def settled(self, ident: str, memory: CallRecord, outcome: Entry) -> None:
         """`ident` has its outcome, and whoever asked for it has it at once."""
         if self.fresh:
             self._absorb()
@@ -153,7 +153,7 @@ class Memories:
         before = 0 if self.turn is None else self.turn.number
         if self.continued is not None:
             before += self.continued.steps
-        done, step = Entry.DONE, Call.STEP
+        done, step = Entry.DONE, CallKind.STEP
         steps = [each for each in self.memories.values() if each.call is step]
         count = len([each for each in steps if each.outcome is done])
         if self.undoing is not None:
@@ -241,11 +241,11 @@ class Memories:
         match entry:
             case Entry.DONE:
                 call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
-                memory.call = Call(call)
+                memory.call = CallKind(call)
             case Entry.FAILED:
                 memory.fingerprint, memory.attempts, _begun, failure, retry = rest
                 memory.failure = self.last_failure = read_failure(failure)
-                memory.retry = (retry[0], retry[1])
+                memory.next_attempt = (retry[0], retry[1])
                 memory.interruptions = memory.interruptions_alone = 0
                 self.retries += 1
             case Entry.GAVE_UP:
@@ -253,14 +253,17 @@ class Memories:
                 memory.failure = self.last_failure = read_failure(failure)
             case Entry.TIMER:
                 due, length, *call = rest
-                memory.call = Call(*call) if call else Call.TIMER
-                memory.retry = (due, length)
+                memory.call = CallKind(*call) if call else CallKind.TIMER
+                if memory.call is CallKind.SCOPE:
+                    memory.scope_limit = (due, length)
+                else:
+                    memory.sleep_timer = (due, length)
             case Entry.WAIT:
                 call, memory.channel, timer, *child = rest
                 memory.child = child[0] if child else None
-                memory.call = Call(call)
+                memory.call = CallKind(call)
                 memory.fingerprint = crc32((memory.channel or "").encode())
-                memory.retry = timer and (timer[0], timer[1])
+                memory.wait_limit = timer and (timer[0], timer[1])
                 memory.rank = sequence
                 self.waited = True
             case Entry.INTERRUPTED:
@@ -271,7 +274,7 @@ class Memories:
             else:
                 self._has(ident, memory, entry)
 
-    def _has(self, ident: str, memory: Memory, outcome: Entry) -> None:
+    def _has(self, ident: str, memory: CallRecord, outcome: Entry) -> None:
         """`ident` had its outcome before this pass."""
         memory.outcome = outcome
         self._note(ident)
@@ -292,16 +295,16 @@ class Memories:
             self.memories[ident].left = None  # the code may come back into the block
         for ident, memory in list(self.memories.items()):
             unfinished = memory.outcome is None
-            if memory.call is Call.SCOPE and (unfinished or ident in again):
+            if memory.call is CallKind.SCOPE and (unfinished or ident in again):
                 # What is done in it stays done, so that it begins where it did.
-                self.memories[ident] = fresh_block = Memory()
-                fresh_block.call = Call.SCOPE
+                self.memories[ident] = fresh_block = CallRecord()
+                fresh_block.call = CallKind.SCOPE
                 fresh_block.lost = True
             elif ident in again:
                 del self.memories[ident]
             elif unfinished:
-                if memory.call is Call.STEP:
-                    memory = self.memories[ident] = Memory()
+                if memory.call is CallKind.STEP:
+                    memory = self.memories[ident] = CallRecord()
                 memory.lost = memory.redriven = True
         self._order = [ident for ident in self._order if self.memories.get(ident, _GONE).outcome]
         if fresh:

@@ -23,7 +23,7 @@ import trio
 
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
 from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.journal import SCOPE_LEFT, Call, Ending, Entry, Left, Memory
+from keyrun.runtime.run.journal import SCOPE_LEFT, CallKind, CallRecord, Ending, Entry, Left
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
@@ -45,7 +45,7 @@ class Scope:
         self._branch = branch
         self._seconds = float(seconds)
         self._ident = ""
-        self.memory = Memory()
+        self.memory = CallRecord()
         self._limit = trio.CancelScope()
         self._was_bound = False
         self._exact = False
@@ -78,7 +78,7 @@ class Scope:
 
     @property
     def _timer(self) -> tuple[float, float]:
-        timer = self.memory.retry
+        timer = self.memory.scope_limit
         assert timer is not None
         return timer
 
@@ -124,7 +124,7 @@ class Scope:
         payload = self.memory.payload = [int(ending), length]
         if ending is not Ending.FINISHED:
             payload.append(True)  # an entry follows when the block is left
-        run.write(Entry.DONE, self._ident, int(Call.SCOPE), None, 1, due - length, payload)
+        run.write(Entry.DONE, self._ident, int(CallKind.SCOPE), None, 1, due - length, payload)
         run.journal.settled(self._ident, self.memory, Entry.DONE)
         if ending is not Ending.FINISHED:
             run.journal.expect_no_more(self.prefix)
@@ -146,11 +146,11 @@ class Scope:
         branch.ask_at_once(ident)
         memory = self.memory = journal.memory(ident)
         branch.check_place(ident, memory)
-        if memory.retry is None and memory.outcome is None:
-            memory.call = Call.SCOPE
-            memory.retry = (run.partition.steady() + self._seconds, self._seconds)
+        if memory.scope_limit is None and memory.outcome is None:
+            memory.call = CallKind.SCOPE
+            memory.scope_limit = (run.partition.steady() + self._seconds, self._seconds)
             if not (branch.bound and branch.cut_off_next):
-                run.write(Entry.TIMER, ident, *memory.retry, int(Call.SCOPE))
+                run.write(Entry.TIMER, ident, *memory.scope_limit, int(CallKind.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
         journal.scopes[ident] = self
         if journal.caught_up():

@@ -10,7 +10,7 @@ import attrs
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
-    from keyrun.runtime.records.journal_entry import Memory
+    from keyrun.runtime.records.journal_entry import CallRecord
     from keyrun.runtime.records.submission import Standing, Submission, Summary
     from keyrun.runtime.run.draft import Draft
     from keyrun.runtime.run.inbox import Signal
@@ -128,7 +128,7 @@ class ChildrenOfRun(Protocol):
         self,
         run: "Run",
         ident: str,
-        memory: "Memory",
+        memory: "CallRecord",
         workflow: "Workflow[Any, Any]",
         input_: Any,
         key: str,

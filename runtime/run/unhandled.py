@@ -7,11 +7,11 @@ failure, and what failed beside it, is not followed by anything.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice, takewhile
 
-from keyrun.runtime.records.journal_entry import Call, Ending, Entry, Memory
+from keyrun.runtime.records.journal_entry import CallKind, CallRecord, Ending, Entry
 from keyrun.runtime.values import State
 
 
-def unhandled(memories: Mapping[str, Memory], order: Sequence[str]) -> set[str]:
+def unhandled(memories: Mapping[str, CallRecord], order: Sequence[str]) -> set[str]:
     """What is to be tried again, of the outcomes in their order."""
     graph = memories.get("graph()")
     if graph is not None:
@@ -19,8 +19,11 @@ def unhandled(memories: Mapping[str, Memory], order: Sequence[str]) -> set[str]:
     return {ident for at, ident in enumerate(order) if _ends(memories, order, at)}
 
 
-def _in_graph(memories: Mapping[str, Memory], order: Sequence[str], graph: Memory) -> set[str]:
-    """A graph says itself which nodes failed; what follows elsewhere says nothing."""
+def _in_graph(
+    memories: Mapping[str, CallRecord], order: Sequence[str], graph: CallRecord
+) -> set[str]:
+    """Return what a redrive of a graph retries. The outcome of the graph names the nodes that
+    failed, so the order of the outcomes of other nodes does not matter."""
     again = {"graph()"}
     for node in graph.payload:
         if node.endswith("/"):
@@ -34,17 +37,17 @@ def _in_graph(memories: Mapping[str, Memory], order: Sequence[str], graph: Memor
     return again
 
 
-def _ends(memories: Mapping[str, Memory], order: Sequence[str], at: int) -> bool:
+def _ends(memories: Mapping[str, CallRecord], order: Sequence[str], at: int) -> bool:
     """Whether the outcome at this place is a failure that nothing follows, except in branches
     beside it."""
     ident = order[at]
     memory = memories[ident]
-    if memory.call is Call.GATHER:
+    if memory.call is CallKind.GATHER:
         ident = f"{ident.removesuffix('()')}.{memory.payload}/"
-    elif memory.call is Call.SCOPE:
+    elif memory.call is CallKind.SCOPE:
         if memory.payload[0] == Ending.FINISHED or "fail_after()" not in ident:
             return False
-    elif memory.call is Call.CHILD:
+    elif memory.call is CallKind.CHILD:
         if memory.payload[1][0] == State.SUCCEEDED:
             return False
     elif memory.outcome is Entry.DONE:
@@ -52,7 +55,7 @@ def _ends(memories: Mapping[str, Memory], order: Sequence[str], at: int) -> bool
     return _is_last(memories, ident, order[at + 1 :])
 
 
-def blocks_left_last(memories: Mapping[str, Memory], order: Sequence[str]) -> list[str]:
+def blocks_left_last(memories: Mapping[str, CallRecord], order: Sequence[str]) -> list[str]:
     """Return the expired blocks that the code left without asking for anything behind them. An
     error may have made it leave them."""
     begun, graph = list(memories), "graph()" in memories
@@ -70,9 +73,9 @@ def blocks_left_last(memories: Mapping[str, Memory], order: Sequence[str]) -> li
     return found
 
 
-def _is_last(memories: Mapping[str, Memory], ident: str, later: Iterable[str]) -> bool:
+def _is_last(memories: Mapping[str, CallRecord], ident: str, later: Iterable[str]) -> bool:
     """Whether nothing that came later follows a call, except in branches beside it."""
-    return all(memories[each].call is Call.GATHER or _beside(ident, each) for each in later)
+    return all(memories[each].call is CallKind.GATHER or _beside(ident, each) for each in later)
 
 
 def _beside(ident: str, other: str) -> bool:

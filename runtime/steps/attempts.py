@@ -11,7 +11,7 @@ import trio
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.events import emitter
 from keyrun.runtime.internal_errors import is_internal
-from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.run.journal import CallRecord
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF, Wait
 from keyrun.runtime.steps.current_step import CurrentStep
@@ -57,7 +57,7 @@ async def attempts(
     branch: "Branch",
     step: StepFunction[..., Any],
     ident: str,
-    memory: Memory,
+    memory: CallRecord,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     started: Started | None = None,
@@ -71,9 +71,9 @@ async def attempts(
             run.compensated_by(ident, step)
         return await run.dry_run_step(step, ident)
     while True:
-        if memory.retry is not None:
-            await run.wait(Wait(BACKOFF, timer=memory.retry, now=run.partition.steady()))
-            memory.retry = None
+        if memory.next_attempt is not None:
+            await run.wait(Wait(BACKOFF, timer=memory.next_attempt, now=run.partition.steady()))
+            memory.next_attempt = None
         attempt = _try(branch, step, ident, memory, args, kwargs, started)
         if step.guarded:
             from keyrun.runtime.steps.gated import guarded
@@ -89,7 +89,7 @@ async def _try(
     branch: "Branch",
     step: StepFunction[..., Any],
     ident: str,
-    memory: Memory,
+    memory: CallRecord,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     started: Started | None,
@@ -182,7 +182,7 @@ async def _try(
 async def _attempt(
     branch: "Branch",
     step: StepFunction[..., Any],
-    memory: Memory,
+    memory: CallRecord,
     current: CurrentStep,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -226,7 +226,7 @@ async def _attempt(
 async def _cancelled(
     branch: "Branch",
     step: StepFunction[..., Any],
-    memory: Memory,
+    memory: CallRecord,
     current: CurrentStep,
     error: BaseException,
 ) -> NoReturn:

@@ -19,7 +19,7 @@ from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
-from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.attempts import announce, attempts
@@ -149,9 +149,9 @@ def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int
         return None
 
 
-def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> None:
+def _check_against(run: Run, ident: str, memory: CallRecord, mark: int | None) -> None:
     """Halt if the journal says that something else was asked for under this identity."""
-    if memory.call is not Call.STEP:
+    if memory.call is not CallKind.STEP:
         said = f"the journal has {ident!r} as {memory.call.name.lower()}, the code asks for a step"
     elif memory.fingerprint is None or mark is None or memory.fingerprint == mark:
         return
@@ -162,7 +162,7 @@ def _check_against(run: Run, ident: str, memory: Memory, mark: int | None) -> No
     raise halt(run, contradiction(run, said, ident))
 
 
-async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: Memory) -> Any:
+async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: CallRecord) -> Any:
     """Give the outcome of a step back when its turn comes: its value, or `StepFailed`."""
     if step.set.compensate is not None:
         # First: a sibling that failed may cut it off here, and it is undone all the same.
@@ -180,7 +180,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: M
     raise step_failed(run, memory.failure)
 
 
-async def given_back(run: Run, ident: str, memory: Memory) -> None:
+async def given_back(run: Run, ident: str, memory: CallRecord) -> None:
     """Return when it is the turn of a journaled outcome."""
     if run.is_dry_run:
         # What begins together asks before any of it is cut off by another.

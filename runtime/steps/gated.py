@@ -7,7 +7,7 @@ from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import CircuitOpen, StepFailed
 from keyrun.runtime.events import emitter
 from keyrun.runtime.host.step_gates import Pass
-from keyrun.runtime.run.journal import Memory
+from keyrun.runtime.run.journal import CallRecord
 from keyrun.runtime.steps.outcome import gave_up
 from keyrun.runtime.texts import type_of
 from keyrun.runtime.values import Failure, FailureKind
@@ -20,7 +20,7 @@ async def guarded(
     run: "Run",
     step: StepFunction[..., Any],
     ident: str,
-    memory: Memory,
+    memory: CallRecord,
     attempt: Coroutine[Any, Any, Any],
     passed: Pass | None,
     again: object,
@@ -42,7 +42,7 @@ async def guarded(
             passed.end(memory, before)
 
 
-async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: Memory) -> Pass:
+async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: CallRecord) -> Pass:
     await run.gate()
     while run.stopped:
         await run.hold()
@@ -57,7 +57,7 @@ async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: M
         raise _refused(run, ident, memory, error) from error
 
 
-def _impossible(run: "Run", ident: str, memory: Memory, lacks: str) -> StepFailed:
+def _impossible(run: "Run", ident: str, memory: CallRecord, lacks: str) -> StepFailed:
     """What it needs is more than there is: it would wait for ever."""
     failure = Failure(
         kind=FailureKind.PERMANENT_ERROR,
@@ -69,7 +69,7 @@ def _impossible(run: "Run", ident: str, memory: Memory, lacks: str) -> StepFaile
     return _told(run, gave_up(run, ident, memory, failure), failure)
 
 
-def _refused(run: "Run", ident: str, memory: Memory, error: CircuitOpen) -> StepFailed:
+def _refused(run: "Run", ident: str, memory: CallRecord, error: CircuitOpen) -> StepFailed:
     failure = Failure(
         kind=FailureKind.CIRCUIT_OPEN,
         reason=f"step {ident!r} was not called: {error}",

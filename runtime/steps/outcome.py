@@ -8,7 +8,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.policies.retry import DEFAULT_RETRY, Retry
 from keyrun.runtime.records.submission import write_failure
-from keyrun.runtime.run.journal import Call, Entry, Memory
+from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.run.memories import UNDOABLE
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.current_step import CurrentStep
@@ -18,11 +18,11 @@ from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import UNFIT
 
 # To look a member up in its enum, and to pack it, takes as long as the rest of the record.
-_DONE, _STEP = int(Entry.DONE), int(Call.STEP)
+_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
 
 
 def succeeded(
-    run: Run, step: StepFunction[..., Any], memory: Memory, current: CurrentStep, value: Any
+    run: Run, step: StepFunction[..., Any], memory: CallRecord, current: CurrentStep, value: Any
 ) -> None:
     """Stage what a step returned, and remember it."""
     memory.payload = stage_value(run, step, memory.fingerprint, current, value)
@@ -84,7 +84,7 @@ def stage_value(
 def failed(
     run: Run,
     step: StepFunction[..., Any],
-    memory: Memory,
+    memory: CallRecord,
     current: CurrentStep,
     error: BaseException,
 ) -> StepFailed | None:
@@ -113,7 +113,7 @@ def failed(
         assert isinstance(error, TransientError)
         delay = max(delay, error.retry_after or 0.0)
     memory.failure = run.journal.last_failure = failure
-    memory.retry = (run.partition.steady() + delay, delay)
+    memory.next_attempt = (run.partition.steady() + delay, delay)
     run.journal.retries += 1
     run.write(
         Entry.FAILED,
@@ -122,7 +122,7 @@ def failed(
         number,
         current.begun,
         write_failure(failure),
-        memory.retry,
+        memory.next_attempt,
     )
     if step.complete is not None:
         run.journal.turn_entries += (run.journal.next - 1,)
@@ -133,7 +133,7 @@ def failed(
 
 
 def gave_up(
-    run: Run, ident: str, memory: Memory, failure: Failure, begun: float | None = None
+    run: Run, ident: str, memory: CallRecord, failure: Failure, begun: float | None = None
 ) -> StepFailed:
     """Stage that a step failed for good."""
     memory.failure = run.journal.last_failure = failure
@@ -151,7 +151,7 @@ def step_failed(run: Run, failure: Failure) -> StepFailed:
     return kind(failure, run_id=run.run_id, key=run.key)
 
 
-def interrupted(run: Run, ident: str, memory: Memory, *, at_most_once: bool) -> StepFailed:
+def interrupted(run: Run, ident: str, memory: CallRecord, *, at_most_once: bool) -> StepFailed:
     """A step that crashes have interrupted too often is not started again."""
     if at_most_once:
         reason = (

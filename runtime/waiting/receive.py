@@ -8,7 +8,7 @@ import trio
 
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.run.contradiction import contradiction, halt
-from keyrun.runtime.run.journal import GATE, Call, Entry, Memory
+from keyrun.runtime.run.journal import GATE, CallKind, CallRecord, Entry
 from keyrun.runtime.run.wait import Wait
 from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back, read_outcome
@@ -64,7 +64,7 @@ async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any
     """The payload of the next signal of this name, or `SignalTimeout`."""
     label = f"signal {name}"
     ident = branch.name("wait_signal()")
-    payload = await receive(branch, ident, Call.SIGNAL, name, label, timeout)
+    payload = await receive(branch, ident, CallKind.SIGNAL, name, label, timeout)
     if payload is None:
         raise _timed_out(branch.run, ident, f"no signal {name!r} came", timeout)
     return read_outcome(branch.run, ident, payload[0])
@@ -79,7 +79,7 @@ async def wait_approval(
     if named is None:
         named = ident.replace("approval:", "", 1).replace("()", "", 1)
     label = f"approval {named}"
-    payload = await receive(branch, ident, Call.APPROVAL, GATE + named, label, timeout)
+    payload = await receive(branch, ident, CallKind.APPROVAL, GATE + named, label, timeout)
     if payload is None:
         raise _timed_out(branch.run, ident, f"nobody decided at the gate {named!r}", timeout)
     (approved, by, comment), at, _ = payload
@@ -105,7 +105,7 @@ def _timed_out(run: "Run", ident: str, what: str, timeout: float | None) -> Sign
 async def receive(
     branch: "Branch",
     ident: str,
-    call: Call,
+    call: CallKind,
     channel: str,
     label: str,
     timeout: float | None,
@@ -137,11 +137,11 @@ async def receive(
         if not memory.rank:
             timer = None if timeout is None else (run.partition.steady() + timeout, float(timeout))
             memory.call, memory.channel, memory.fingerprint = call, channel, mark
-            memory.retry = timer
+            memory.wait_limit = timer
             run.write(Entry.WAIT, ident, int(call), channel, timer)
             memory.rank = run.journal.next - 1
         now = run.partition.steady()
-        wait = Wait(label, timer=memory.retry, now=now, channel=channel, rank=memory.rank)
+        wait = Wait(label, timer=memory.wait_limit, now=now, channel=channel, rank=memory.rank)
         inbox.enter(ident, wait, run.journal)
         if wait.signal is None:
             await run.wait(wait)
@@ -166,6 +166,6 @@ async def receive(
     return _taken(memory)
 
 
-def _taken(memory: Memory) -> list[Any] | None:
+def _taken(memory: CallRecord) -> list[Any] | None:
     _, *taken = memory.payload
     return taken if len(taken) > 1 else None

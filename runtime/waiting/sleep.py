@@ -1,7 +1,7 @@
 """Durable timers: a wait whose end is written down before it begins."""
 
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.journal import Call, Entry
+from keyrun.runtime.run.journal import CallKind, Entry
 from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back
@@ -31,11 +31,11 @@ async def sleep(branch: Branch, seconds: float) -> None:
         await branch.admit()
     if is_new:
         await branch.start_new(ident)
-    if memory.retry is None:
-        memory.call = Call.TIMER
-        memory.retry = (run.partition.steady() + seconds, float(seconds))
-        run.write(Entry.TIMER, ident, *memory.retry)
-    await run.wait(Wait(TIMER, timer=memory.retry, now=run.partition.steady()))
+    if memory.sleep_timer is None:
+        memory.call = CallKind.TIMER
+        memory.sleep_timer = (run.partition.steady() + seconds, float(seconds))
+        run.write(Entry.TIMER, ident, *memory.sleep_timer)
+    await run.wait(Wait(TIMER, timer=memory.sleep_timer, now=run.partition.steady()))
     await ready(run)
-    run.write(Entry.DONE, ident, int(Call.TIMER), None, 1, None, None)
+    run.write(Entry.DONE, ident, int(CallKind.TIMER), None, 1, None, None)
     run.journal.settled(ident, memory, Entry.DONE)

@@ -25,7 +25,7 @@ from keyrun import (
     step,
     workflow,
 )
-from keyrun.runtime.records.journal_entry import SCOPE_LEFT, Call, Entry
+from keyrun.runtime.records.journal_entry import SCOPE_LEFT, CallKind, Entry
 from keyrun.status import History
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime, replay
@@ -361,7 +361,7 @@ async def test_journals_of_an_earlier_keyrun_do_not_say_where_a_block_was_left(
     for sequence_, fields in records.entries:
         if fields[0] == Entry.NOTE and fields[3] == SCOPE_LEFT:
             continue
-        if fields[0] == Entry.DONE and fields[3] == Call.SCOPE:
+        if fields[0] == Entry.DONE and fields[3] == CallKind.SCOPE:
             fields = [*fields[:-1], fields[-1][:2]]
         entries.append((sequence_, fields))
     assert len(entries) == len(records.entries) - 1
