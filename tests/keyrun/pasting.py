@@ -33,7 +33,10 @@ import attrs
 
 from tests.keyrun.pages import Block, Page
 
-PASTED = ("docs/quickstart.md",)
+PASTED = (
+    "docs/changing-code.md",
+    "docs/quickstart.md",
+)
 """The pages that follow these rules. The other pages run on virtual time; see `examples.py`."""
 
 CONTINUES = "# Continues the program above."
