@@ -36,6 +36,7 @@ from tests.keyrun.pages import Block, Page
 PASTED = (
     "docs/changing-code.md",
     "docs/children.md",
+    "docs/groups.md",
     "docs/quickstart.md",
 )
 """The pages that follow these rules. The other pages run on virtual time; see `examples.py`."""
