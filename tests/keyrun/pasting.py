@@ -37,6 +37,7 @@ PASTED = (
     "docs/changing-code.md",
     "docs/children.md",
     "docs/groups.md",
+    "docs/ordering.md",
     "docs/quickstart.md",
 )
 """The pages that follow these rules. The other pages run on virtual time; see `examples.py`."""
