@@ -39,6 +39,7 @@ PASTED = (
     "docs/groups.md",
     "docs/ordering.md",
     "docs/quickstart.md",
+    "docs/schedules.md",
 )
 """The pages that follow these rules. The other pages run on virtual time; see `examples.py`."""
 
