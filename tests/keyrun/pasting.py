@@ -37,6 +37,7 @@ PASTED = (
     "docs/changing-code.md",
     "docs/children.md",
     "docs/groups.md",
+    "docs/layers.md",
     "docs/ordering.md",
     "docs/quickstart.md",
     "docs/schedules.md",
