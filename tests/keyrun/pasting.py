@@ -36,6 +36,7 @@ from tests.keyrun.pages import Block, Page
 PASTED = (
     "docs/changing-code.md",
     "docs/children.md",
+    "docs/entities.md",
     "docs/groups.md",
     "docs/layers.md",
     "docs/ordering.md",
