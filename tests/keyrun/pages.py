@@ -71,6 +71,7 @@ class Page:
 
 
 def read_pages() -> list[Page]:
-    """The README, the changelog and all of docs/."""
-    paths = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    """Return the README, the changelog, the page for contributors and all of docs/."""
+    top = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+    paths = [*(ROOT / name for name in top), *sorted((ROOT / "docs").glob("**/*.md"))]
     return [Page(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
