@@ -1,4 +1,4 @@
-"""Fingerprints: does a workflow still have the code that its unfinished runs were started with?
+"""Fingerprints: detect that the code of a workflow has changed since its runs were started.
 
 The fingerprint of a function is a hash of its syntax tree. Comments, formatting, docstrings, its
 name and its decorators do not count, and neither does the version of Python. A function whose

@@ -1,4 +1,4 @@
-"""Steps: functions that a run calls durably, and what holds for each of them."""
+"""Steps: functions that a run calls durably, and their options."""
 
 import inspect
 import re

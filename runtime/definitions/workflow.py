@@ -1,4 +1,4 @@
-"""Workflows: how a run decides what to do next, written as an async function."""
+"""Workflows: async functions that decide the next step of a run, and their registry."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator

@@ -1,5 +1,7 @@
-"""Log lines of the engine. Each names the run and its workflow, and its record has the run, key,
-workflow, step, attempt and event as attributes."""
+"""Log lines: name the run and its workflow in each line.
+
+Each log record has the run, key, workflow, step, attempt and event as attributes.
+"""
 
 import logging
 from typing import TYPE_CHECKING, Any, Protocol

@@ -1,8 +1,8 @@
 """A subscription: one listener's bounded view of the feed.
 
-A listener that is too slow misses events; the runtime never waits for it. What is in the buffer
-stays, in order; what comes while it is full is dropped and counted, and a `Missed` event stands
-where the gap is. A step that began and was done at once takes one place in the buffer.
+The runtime never waits for a listener. While the buffer of a slow listener is full, new events are
+dropped and counted, and a `Missed` event marks the gap. Events in the buffer stay, in order. A step
+that starts and completes without suspending takes one place in the buffer.
 """
 
 from collections import deque

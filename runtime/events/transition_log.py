@@ -1,8 +1,8 @@
 """The transition log: logs when runs start, wait, resume and end, at INFO.
 
-It listens to events like anybody else, so a line comes after the commit that makes it true. While
-the logger does not want INFO it does not listen, and costs one look at the level per commit.
-Failures are logged elsewhere, at their own level.
+It is a listener of the feed, so a line is logged after the commit that makes it true. While the
+logger drops INFO it does not listen, and costs one check of the level per commit. Other modules log
+failures, at their own level.
 """
 
 import logging

@@ -1,1 +1,1 @@
-"""The host: what a process has once, such as slots, the asyncio loop and the clock."""
+"""The host: everything that a process has once, such as slots, the asyncio loop and the clock."""

@@ -1,7 +1,7 @@
-"""The asyncio loop: for steps that are coroutines of asyncio libraries, by way of trio-asyncio.
+"""The asyncio loop: runs steps that are coroutines of asyncio libraries, with trio-asyncio.
 
-One loop serves all steps of a runtime. It is opened when the first of them asks, so that whoever
-uses none does not even import asyncio.
+One loop serves all steps of a process. It is opened for the first such step, so a program without
+one does not import asyncio.
 """
 
 from collections.abc import Callable

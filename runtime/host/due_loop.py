@@ -1,8 +1,8 @@
 """The due loop: one task that does work when it is due, and sleeps in between.
 
 1. The work is a function that does everything that is due now. It returns the time on Trio's clock
-   at which it wants to be called again: `NOW`, or infinity for not before a wake-up.
-2. `wake` has the work called at once. Call it when something may be due earlier than the work knew.
+   at which it has to be called again: `NOW`, or infinity to be called only after a wake-up.
+2. `wake` calls the work at once. Call it when something may be due earlier than the work knew.
 3. A wake-up that comes while the work runs is not lost: the work is called once more.
 """
 

@@ -1,7 +1,8 @@
-"""Overruns: sync steps whose time is up while their thread still runs.
+"""Overruns: report sync steps whose timeout has passed while their thread still runs.
 
-A thread cannot be stopped: the attempt keeps its slot and its key until it returns, and has then
-timed out. So that this does not go unseen, it is logged and put into the history when it happens.
+A thread cannot be stopped. The attempt keeps its slot and its key until its function returns, and
+counts as timed out then. When the timeout passes, Keyrun logs the overrun and adds it to the
+history.
 """
 
 from math import inf

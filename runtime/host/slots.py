@@ -1,7 +1,8 @@
-"""Slots: how many steps run at the same time, and who gets the next free one.
+"""Slots: limit how many steps run at once, and decide which waiting step gets the next slot.
 
-First come, first served inside a priority; between priorities by turns, so that a flood of HIGH
-leaves something for LOW. Whoever waits for anything but a slot holds none.
+Inside one priority, the first to wait is the first to get a slot. Priorities take turns, so that
+many steps of priority HIGH do not starve those of priority LOW. A step that waits for anything else
+holds no slot.
 """
 
 from collections import deque

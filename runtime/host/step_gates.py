@@ -1,8 +1,8 @@
-"""Step gates: the policies that every call of one function passes before it begins, over all runs.
+"""Step gates: the policies that every call of one function passes before it starts, over all runs.
 
 The circuit breaker, the concurrency limit, the resources and the rate are one small module each. A
 gate applies them one after the other. A call that waits at a gate holds no slot, and its attempt
-has not begun.
+has not started.
 """
 
 from collections.abc import Callable

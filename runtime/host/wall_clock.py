@@ -1,4 +1,4 @@
-"""The wall clock, watched for jumps: somebody sets it, or the machine was asleep."""
+"""The wall clock: detect that it was set, and follow it with a clock that never goes back."""
 
 from collections.abc import Callable
 

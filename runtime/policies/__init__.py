@@ -1,1 +1,1 @@
-"""Policies of steps: retry, circuit breaker, rate limit and resources, one module each."""
+"""Policies: retry, circuit breaker, rate limit, resources and checkpoints, one module each."""

@@ -1,9 +1,9 @@
-"""Cadences: how often a run waits until what it has done is durable.
+"""Checkpoint policies: how often a run waits until its outcomes are durable.
 
-By default each step waits for the outcomes before it. A workflow that would rather repeat a few
-steps after a crash says how many: only the wait before the next step is relaxed. Outcomes are
-committed in their order all the same, so what is lost is always the last of them; results, hooks,
-signals, children and at-most-once steps still wait for all that came before.
+By default each step waits for the outcomes before it. A workflow that accepts that a crash repeats
+a few steps can relax this wait. Nothing else is relaxed: outcomes are committed in order, so a
+crash loses only the last ones, and results, hooks, signals, children and at-most-once steps wait
+for every outcome before them.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol

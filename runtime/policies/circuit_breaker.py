@@ -1,13 +1,13 @@
-"""Circuit breakers: calls that are likely to fail are not made for a while.
+"""Circuit breakers: stop calling a function for a while when its calls are likely to fail.
 
     closed ── too many of the last calls failed ──► open ── its time is up ──► half-open
        ▲                                             ▲                            │
        │                                             └───── a probe failed ◄──────┤
        └───────────────────── enough probes succeeded ◄───────────────────────────┘
 
-One is shared by all runs of a runtime that call the same function, and lives in memory: after a
-restart it is closed. Every attempt is a call. Errors that are permanent say nothing about whether
-the other side works, and neither do attempts that were cancelled.
+All runs of a runtime that call the same function share one circuit. It is in memory only and closed
+after a restart. Every attempt is a call. Permanent errors and cancelled attempts do not count,
+because they do not show whether the called service works.
 """
 
 from collections import deque

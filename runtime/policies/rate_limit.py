@@ -1,4 +1,4 @@
-"""Rate limits: so many calls in so much time, spread evenly, over all runs of a runtime."""
+"""Rate limits: at most `count` calls in `per` seconds, spread evenly, over all runs."""
 
 from typing import Any
 

@@ -1,8 +1,7 @@
-"""Resources: what steps need while they run, and quotas that they share.
+"""Resources: what steps reserve while they run, and the quotas that they share.
 
-A step reserves what it needs before it begins, and gives it back when it is over. Smaller needs may
-go ahead of one that does not fit yet, but not for ever: who has waited for `PATIENCE` seconds is
-overtaken by nobody.
+A step reserves its resources before it starts and gives them back when it ends. While a large
+request waits, smaller ones may overtake it. After `PATIENCE` seconds no other request overtakes it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

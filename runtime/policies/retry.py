@@ -1,4 +1,4 @@
-"""Retry: how often a step is tried, what is tried again, and how long to wait in between."""
+"""Retry: the number of attempts of a step, the errors that are retried, and the delays."""
 
 from random import Random
 from typing import Any, Literal, TypedDict, Unpack

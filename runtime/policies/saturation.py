@@ -1,6 +1,6 @@
-"""Saturation: the times in which somebody has to wait for room, told and counted.
+"""Saturation: count and report the periods in which calls wait for room.
 
-One lasts from the first that waits until nobody waits any more.
+A period begins when the first call waits, and ends when no call waits.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The policies of a step: what holds for its calls beside timeout and retry."""
+"""The policies of a step: its options besides timeout and retry, and their checks."""
 
 from collections.abc import Callable
 from importlib import import_module

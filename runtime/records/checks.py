@@ -1,4 +1,4 @@
-"""Checks of keys, run ids, headers and tags, where they enter."""
+"""Checks: validate keys, run ids, headers and tags where users pass them in."""
 
 import re
 from collections.abc import Iterable, Mapping

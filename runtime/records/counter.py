@@ -1,8 +1,8 @@
-"""The counter of admission numbers, as it is found when a store is opened.
+"""The counter: read the next admission number and the last stored time when a store is opened.
 
-A number is never given twice: other records are known by it, and steps tell the world outside a
-key that is made of it. Where the counter is damaged, the highest number that any record has leads
-to the next one, beyond those that runs which are gone may have had.
+Keyrun never uses an admission number twice, because records are found by it and the idempotency
+keys of steps are derived from it. If the counter is damaged, the highest number of any record gives
+the next one, with a margin for runs that were removed.
 """
 
 from keyrun.runtime.logger import logger

@@ -1,7 +1,8 @@
-"""Damage: what is still known of a run whose own records cannot be read.
+"""Damaged runs: find what is still known of a run whose own records cannot be read.
 
-Other records lead to it: its id, its place in the line of its key, the time at which it is due or
-at which it ended. Finding them means a look at all of those, which is slow; but damage is rare.
+Other records refer to the run: its id, its place in the queue of its key, the index of due times
+and the index of ended runs. Finding them means reading these tables as a whole. That is slow, but
+damage is rare.
 """
 
 from collections.abc import AsyncIterator, Collection

@@ -1,7 +1,7 @@
-"""Exported records: what is stored of one run, as text that can be kept in a file.
+"""Exported records: write and read the records of one run as text for a file.
 
-The records are lists of fields as they are in the store, so whatever reads old stores reads old
-files, too. Bytes are written as {"keyrun.bytes": ...}, which no header can be called.
+The file has the fields of each record as they are in the store. So code that reads old stores also
+reads old files. Bytes are written as {"keyrun.bytes": ...}, a name that no header can have.
 """
 
 import json

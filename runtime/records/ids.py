@@ -1,5 +1,8 @@
-"""Run ids that Keyrun makes: they tell the number. Those of runs that were submitted without one
-sort by the time they were made; a damaged run whose id is lost is called by its number."""
+"""Run ids that Keyrun generates. Each contains the admission number of its run.
+
+The id of a run that was submitted without one sorts by the time of submission. A damaged run whose
+id is lost gets an id from its number.
+"""
 
 import re
 from secrets import token_hex

@@ -1,5 +1,8 @@
-"""Entries of a journal: what kinds there are, and what they make known of a call. An entry is a
-list of fields that starts with its kind, what it is about, and when it was made."""
+"""Journal entries: the kinds of entries, and what the entries of one call say together.
+
+An entry is a list of fields. It starts with its kind, the identity of the call, and the time at
+which the entry was made.
+"""
 
 from collections.abc import Iterable
 from enum import IntEnum

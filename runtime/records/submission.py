@@ -1,6 +1,6 @@
-"""Records: what is stored of a run, as values and as the fields of a record.
+"""Records of a run: the submission and the status, as values and as stored fields.
 
-Where a record is, and how it is found, is the business of the ledger.
+`keyrun.runtime.records.tables` says in which table and under which key they are stored.
 """
 
 from typing import Any

@@ -1,38 +1,40 @@
-"""The ledger: how runs are laid out in the tables of a store.
+"""The ledger: how the records of runs are laid out in the tables of a store.
 
-Every record key starts with the namespace. A run is known by its admission number; run ids and
-ordering keys only lead to it, so a prefix of an id can never meet another id, and a forgotten id
-that is used again leads to a new run.
+Every record key starts with the namespace. Records of a run are found by its admission number. Run
+ids and ordering keys only lead to the number. So an id that is a prefix of another id cannot
+collide with it, and a forgotten id that is used again leads to a new run.
 
-| table   | key                  | what                                                      |
+| table   | key                  | record                                                    |
 |---------|----------------------|-----------------------------------------------------------|
-| runs    | number               | what was submitted; never changes                         |
-| status  | number               | how the run stands; none while it was never touched       |
-| ids     | run id               | the number, for ids that were given; others tell it       |
-| queue   | ordering key, place  | the number: the order of runs that have not ended, with   |
-|         |                      | the priority if it is not the usual, and whether it sleeps |
-| timers  | due time, number     | key and place of runs that have left memory until then    |
-| signals | number, sequence     | what a run was sent and has not taken                     |
-| sent    | number, signal id    | ids of what a run was sent, so that a repeat is harmless  |
-| journal | number, sequence     | what a run remembers                                      |
-| begun   | number, step         | steps that were started and have no outcome               |
-| memo    | number, step         | what a step keeps from attempt to attempt                 |
-| reports | number, step         | what a running step, or with no step the workflow, reported |
+| runs    | number               | the submission; never changes, except by a redrive        |
+| status  | number               | the status; none while the run was never touched          |
+| ids     | run id               | the number, for ids that were given; generated ids have it |
+| queue   | ordering key, place  | the number: the order of unfinished runs, with the        |
+|         |                      | priority if it is not NORMAL, and whether the run is evicted |
+| timers  | due time, number     | key and place of evicted runs that wait for a time        |
+| signals | number, sequence     | signals that the run has not taken                        |
+| sent    | number, signal id    | ids of signals that were sent, to recognise a repeat      |
+| journal | number, sequence     | the journal of the run                                    |
+| begun   | number, step         | start markers of steps without an outcome                 |
+| memo    | number, step         | the memo of a step, which survives attempts               |
+| reports | number, step         | progress of a running step, or without a step of the workflow |
 | state   | ordering key         | the durable mapping of a key                              |
-| entities | ordering key, class | what an entity keeps under a key                         |
-| requests, answered |          | see `requests`                                            |
+| entities | ordering key, class | the state of an entity under a key                        |
+| requests, answered |          | see `keyrun.runtime.entities.requests`                    |
 | delayed | due time, number     | runs that get their place when they are due               |
 | ended   | end time, number     | ended runs, for retention                                 |
 | dead    | number               | dead letters                                              |
 | outcomes | ordering key, sequence, number, generation | outcomes that wait for the terminal |
-|         |                      | hook, see `outbox`                                        |
+|         |                      | hook, see `keyrun.runtime.queue.outbox`                   |
 | outbox  | number, generation   | the same, as an older Keyrun stored them                  |
 | held    | ordering key         | keys that are paused; the empty key stands for all        |
-| instances | number             | runs of workflows that allow only so many at a time       |
-| plans   | workflow, version    | the shape of a graph, for those who do not have its code  |
-| schedules, firings |          | see `schedule`                                            |
-| groups, members, former |     | see `group`                                               |
-| counter | name                 | the next admission number; the number of waiting outcomes |
+| instances | number             | runs of workflows that limit their instances              |
+| plans   | workflow, version    | the shape of a graph, for readers without its code        |
+| schedules, firings |          | see `keyrun.runtime.schedules.records`                    |
+| groups, members, former |     | see `keyrun.runtime.groups.records`                       |
+| children |                     | see `keyrun.runtime.children.child_runs`                  |
+| unfinished, unpatched |       | see `keyrun.runtime.records.unfinished`                   |
+| counter | name                 | the next admission number, the clock, counts, the open mark |
 """
 
 import struct
