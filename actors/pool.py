@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from math import inf
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import trio
 
 from keyrun._waking import WAKE, WaitSlot
 from keyrun.actors.cell import BOUND, READY, Cell
+
+T = TypeVar("T")
 
 PASS = 256
 """Messages after which a worker lets other tasks run. Counted, not timed: with a seeded
@@ -33,14 +35,39 @@ scope, is no longer clean; None when the worker may go."""
 
 
 class Suspension:
-    """How a handler learns that what it awaits has to wait: it sets `callback` right before, and
-    the callback is called, once, if the handler's task suspends. Who finds it still there after
-    the `await` knows that nothing waited, and takes it back."""
+    """Calls `callback` once, as soon as the code that has set it suspends.
+
+    A handler sets `callback` right before an `await` and removes it right after. If the callback is
+    still set then, the awaited code has not suspended, so no other task has run. A task that a
+    handler starts has to run its code in `carry`, or its suspensions are not noticed.
+    """
 
     __slots__ = ("callback",)
 
     def __init__(self) -> None:
         self.callback: Callable[[], None] | None = None
+
+    @types.coroutine
+    def carry(self, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Await `coroutine`, and call the callback whenever it suspends with one set. An error of
+        the callback is raised where the code suspends."""
+        try:
+            trap = coroutine.send(None)
+            while True:
+                while self.callback is not None:
+                    callback, self.callback = self.callback, None
+                    try:
+                        callback()
+                    except BaseException as error:
+                        trap = coroutine.throw(error)
+                try:
+                    value = yield trap
+                except BaseException as error:
+                    trap = coroutine.throw(error)
+                else:
+                    trap = coroutine.send(value)
+        except StopIteration as stop:
+            return cast(T, stop.value)
 
 
 class WorkerSlot(WaitSlot):

@@ -25,6 +25,7 @@ from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import attempts, ready
 from keyrun.runtime.steps.current_step import CurrentStep, current_step
 from keyrun.runtime.steps.execution import read_outcome
+from keyrun.runtime.steps.inline_start import check_iterations
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
@@ -205,10 +206,7 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
         if turn is not None and (turn.timer or turn.channel):
             turn = await _wait(run, turn)
         number = 0 if turn is None else turn.number
-        most = run.submission.limits.max_iterations
-        if most is not None and number >= most:
-            reason = f"the machine asked for turn {number + 1}, and max_iterations is {most}"
-            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason))
+        check_iterations(run, number + 1, "the machine asked for turn")
         payload = input_ if turn is None else read_outcome(run, f"turn-{number - 1}", turn.payload)
         signal = None
         if turn is not None and turn.signal is not None:

@@ -88,12 +88,14 @@ class StepFunction(Generic[P, R]):
             for policy in (options.breaker, options.rate, options.max_concurrent, options.resources)
         )
         """Whether there is anything in the way of its calls."""
-        self.light = (
+        self.can_start_inline = (
             self.is_async and not options.asyncio and not options.shield and not self.careful
         )
-        """Whether it may be started with no more ado than a call if nothing is in its way."""
-        self.sprints = self.light and not self.guarded and options.compensate is None
-        """Whether it may be started with no more ado than a call."""
+        """Whether an attempt may be started inline, once no policy of the step delays it."""
+        self.starts_inline = (
+            self.can_start_inline and not self.guarded and options.compensate is None
+        )
+        """Whether an attempt may be started inline without asking a policy."""
         self.read: Callable[[Any], Any] | None = None
         """What its output is, given what the journal has, if that is not the same."""
         self.gate: tuple[object, Any] | None = None

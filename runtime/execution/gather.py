@@ -25,7 +25,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
     """The results of all `parts`, in their order, or what the first that failed raised."""
     run = branch.run
     branch.check()
-    if run.pending:
+    if run.pending and not branch.apart:
         run.partition.suspension.callback = None
     journal = run.journal
     scope = f"{branch.prefix}g{branch.count('gather()')}"

@@ -8,15 +8,16 @@ from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.branch import NodeBranch
 from keyrun.runtime.graphs.edge import On
-from keyrun.runtime.graphs.inline_start import Seat, Spent, sprint
 from keyrun.runtime.graphs.node import FailurePort, read, stored
 from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_input import NodeInput
+from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.internal_errors import from_user, is_internal
-from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import CallRecord
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
+from keyrun.runtime.steps.inline_start import check_iterations
+from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.unwinding import Halt
@@ -28,7 +29,7 @@ class Aside(Protocol):
     """Awaits what may wait, while others go on with the rest."""
 
     def __call__(
-        self, call: Coroutine[Any, Any, None], seat: Seat, /
+        self, call: Coroutine[Any, Any, None], task: NodeTask, /
     ) -> Coroutine[Any, Any, None]: ...
 
 
@@ -52,59 +53,55 @@ class Performer:
         self._aside = aside
         self._end = end
 
-    async def begin(self, activation: Activation, seat: Seat) -> Spent | None:
-        """Run a node. What it gives back is to be gone on with when the seat has another scope."""
+    async def begin(self, activation: Activation, task: NodeTask) -> Started | None:
+        """Run a node. What it gives back is to be gone on with when the task has another scope."""
         run, station, ident = self._run, activation.station, activation.ident
         journal, step = run.journal, station.step
         if journal.expected is not None:
             self._branch.pass_by(ident)
         if step is None:
-            await self._aside(self._durably(activation), seat)
+            await self._aside(self._durably(activation), task)
             return None
         run.begun_steps += 1
         memory = journal.memories.get(ident)
         if memory is not None and memory.outcome is not None:
-            await self._aside(self._again(activation, memory), seat)
+            await self._aside(self._again(activation, memory), task)
             return None
-        most = run.submission.limits.max_iterations
-        if most is not None and run.begun_steps > most:
-            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
-            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
+        check_iterations(run, run.begun_steps, "the run asked for step", ident)
         passed = None
         if (
-            not step.light
+            not step.can_start_inline
             # First, because a dry run, which is always careful, has no slots.
             or (run.careful or run.stopped or (memory is not None and memory.known))
             or not run.partition.slots.free
             or (station.crowded and not self._places.reserve(activation))
         ):
-            await self._aside(self._attempts(activation), seat)
+            await self._aside(self._attempts(activation), task)
             return None
         if step.guarded:
             passed = run.partition.host.gates.of(step).enter_nowait((run.number, step.set.name))
             if passed is None:
-                await self._aside(self._attempts(activation), seat)
+                await self._aside(self._attempts(activation), task)
                 return None
-        value = await sprint(run, activation, seat, passed)
-        if isinstance(value, Spent):
+        value = await task.start(activation, passed)
+        if type(value) is Started:
             return value
         self._complete(activation, value)
         return None
 
-    async def go_on(self, activation: Activation, spent: Spent, seat: Seat) -> None:
+    async def go_on(self, activation: Activation, started: Started, task: NodeTask) -> None:
         """Go on with an attempt that did not simply return."""
-        await self._aside(self._attempts(activation, spent), seat)
+        await self._aside(self._attempts(activation, started), task)
 
-    async def _attempts(self, activation: Activation, spent: Spent | None = None) -> None:
+    async def _attempts(self, activation: Activation, started: Started | None = None) -> None:
         step, ident = activation.station.step, activation.ident
         assert step is not None
         memory = self._run.journal.remember(ident, None)
-        started, passed = (None, None) if spent is None else (spent.started, spent.passed)
         given = (activation.given,)
         if activation.station.crowded and not self._run.is_dry_run:
             await self._places.wait(activation)
         try:
-            value = await attempts(self._steps, step, ident, memory, given, {}, started, passed)
+            value = await attempts(self._steps, step, ident, memory, given, {}, started)
         except StepFailed as error:
             self._fail(activation, error.failure, error)
         else:

@@ -20,9 +20,9 @@ from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, End
 from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
-from keyrun.runtime.graphs.inline_start import Seat, Spent, attended
 from keyrun.runtime.graphs.node_backpressure import Places
 from keyrun.runtime.graphs.node_execution import Performer
+from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.graphs.output_limit import Allowance
 from keyrun.runtime.internal_errors import is_internal
 from keyrun.runtime.records.submission import write_failure
@@ -30,6 +30,7 @@ from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import Expected
 from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.run.memories import NODE_ENDED
+from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Failure, FailureKind
@@ -105,10 +106,14 @@ class Execution:
         return self._frontier.outputs
 
     async def _serve(self) -> None:
+        """Run nodes in the current task, in a way that notices when it suspends."""
+        await self._run.partition.suspension.carry(self._run_nodes())
+
+    async def _run_nodes(self) -> None:
         """Take what may be begun, until there is nothing left or somebody else goes on with it."""
-        seat = Seat(self._run, self)
+        task = NodeTask(self._run, self)
         try:
-            while await self._take(seat):
+            while await self._take(task):
                 pass
         except BaseException as error:
             if is_fatal(error):
@@ -128,12 +133,12 @@ class Execution:
                     # All that is left may wait.
                     self._run.partition.services.eviction.consider(self._run)
 
-    async def _take(self, seat: Seat) -> bool:
+    async def _take(self, task: NodeTask) -> bool:
         """Serve in one scope for as long as that will do. Says whether there may be more."""
         performer, journal = self._performer, self._journal
-        spent: Spent | None = None
-        with trio.CancelScope() as seat.scope:
-            while spent is None and not self._stopped:
+        started: Started | None = None
+        with trio.CancelScope() as task.scope:
+            while started is None and not self._stopped:
                 activation = self._next()
                 if activation is None:
                     if not self._frontier.picked:
@@ -144,10 +149,10 @@ class Execution:
                 if gate is not None and not gate.durable and not journal.replaying:
                     await gate.wait()
                     await trio.lowlevel.checkpoint_if_cancelled()
-                spent = await performer.begin(activation, seat)
-        if spent is not None:
+                started = await performer.begin(activation, task)
+        if started is not None:
             assert activation is not None
-            await performer.go_on(activation, spent, seat)
+            await performer.go_on(activation, started, task)
         return not self._stopped
 
     def relieve(self, *, counted: bool) -> None:
@@ -161,18 +166,18 @@ class Execution:
         elif counted:
             self._journal.tasks -= 1
 
-    async def _aside(self, call: Coroutine[Any, Any, None], seat: Seat) -> None:
+    async def _aside(self, call: Coroutine[Any, Any, None], task: NodeTask) -> None:
         """Await what may wait for an outcome, or for good. While there is more to do, the task that
         would go on with it counts from the start: else it could look as if nobody could."""
         if self._frontier.picked:
             self._journal.tasks += 1
-            seat.counted = True
+            task.counted = True
         try:
-            await attended(call, seat)
+            await task.call(call)
         finally:
-            if seat.counted:
+            if task.counted:
                 self._journal.tasks -= 1
-                seat.counted = False
+                task.counted = False
 
     def _next(self) -> Activation | None:
         """What to begin next. While there are outcomes to be given back, that whose turn it is,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.running_step import RunningStep
 
 _NEVER = float("inf")
+current_task = trio.lowlevel.current_task  # every step asks for it
 
 
 class Branch:
@@ -290,7 +291,7 @@ class Branch:
                 key=run.key,
                 step=step.step,
             )
-        if trio.lowlevel.current_task() is not self.task:
+        if current_task() is not self.task:
             raise WrongTask(
                 "a context can only be used by the task it was given to; to do several things at "
                 "once, pass async functions to ctx.gather(...): each gets a context of its own",

@@ -15,17 +15,21 @@ from keyrun.runtime.run.journal import CallRecord
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF, Wait
 from keyrun.runtime.steps.current_step import CurrentStep
-from keyrun.runtime.steps.invocation import Exited, Overrun, Raised, Returned, attempt, finish
+from keyrun.runtime.steps.invocation import (
+    Exited,
+    Overrun,
+    Raised,
+    Returned,
+    Started,
+    attempt,
+    finish,
+)
 from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
 from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.host.step_gates import Pass
     from keyrun.runtime.run.branch import Branch
-
-Started = tuple[CurrentStep, Raised | Returned]
-"""An attempt that was begun with no more ado than a call, and what came of it."""
 
 _RETRY = object()
 
@@ -61,10 +65,9 @@ async def attempts(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     started: Started | None = None,
-    passed: "Pass | None" = None,
 ) -> Any:
-    """Try until there is a value, or `StepFailed`. `started` is an attempt that was made, and
-    `passed` what it holds if the step is guarded."""
+    """Try until there is a value, or raise `StepFailed`. `started` is an attempt that was started
+    inline, and counts as the first."""
     run = branch.run
     if run.is_dry_run:
         if step.set.compensate is not None:
@@ -78,11 +81,12 @@ async def attempts(
         if step.guarded:
             from keyrun.runtime.steps.gated import guarded
 
+            passed = None if started is None else started.passed
             attempt = guarded(run, step, ident, memory, attempt, passed, _RETRY)
         value = await attempt
         if value is not _RETRY:
             return value
-        started = passed = None
+        started = None
 
 
 async def _try(
@@ -120,7 +124,7 @@ async def _try(
             is_late = True
         await suspects.acquire()
     try:
-        if started is not None and started[0].until is not None:
+        if started is not None and started.current.until is not None:
             pass  # it has its slot
         elif slots.free:
             slots.free -= 1
@@ -134,7 +138,7 @@ async def _try(
             slots.give()
             return _RETRY
         if started is not None:
-            current, done = started
+            current, done = started.current, started.done
         else:
             timeout = step.timeout_in(run.submission.limits)
             current = CurrentStep(

@@ -56,7 +56,8 @@ class CurrentStep:
         self.suspect = suspect
         self.timeout = timeout
         self.until: float | None = None
-        """On Trio's clock: when its own time is up. None while it has waited for nothing."""
+        """The end of the timeout, on Trio's clock. None until the attempt starts in earnest: an
+        attempt that was started inline has a slot from then on."""
         self.marked = False
         self.over = False
         self.in_thread = False
@@ -72,27 +73,31 @@ class CurrentStep:
             return trio.current_time() - self.until + self.timeout
         return max(0.0, self._run.partition.wall() - self.begun)
 
-    def wait_begins(self) -> None:
-        """What was started with no more ado than a call has to wait: it takes the slot that nobody
-        can have taken meanwhile."""
+    def begin_wait(self, scope: trio.CancelScope | None = None) -> None:
+        """Take a slot and start the attempt, because its function was started inline and suspends.
+        A slot is free, because no other task has run since. `scope` is the cancel scope of the
+        attempt, by default that of the run."""
         with GUARD:
             run = self._run
             run.partition.slots.free -= 1
+            # Says that the attempt has a slot, even if the next lines raise an error.
+            self.until = inf
             run.current[self.step] = self
-            self.start()
+            self.start(run.scope if scope is None else scope)
 
-    def start(self) -> None:
-        """An attempt on the main line begins to wait: from here on a crash can interrupt it, and
-        its time is counted, by the scope of the run."""
+    def start(self, scope: trio.CancelScope) -> None:
+        """Mark the attempt as begun, because a crash can interrupt it from here on, and let its
+        deadline cancel `scope`."""
         run = self._run
         if self.marked and self.progress is not None:
-            # It was announced before it had anything to say.
+            # The marker was staged before the attempt reported its progress.
             reports.store(run, self)
         self.mark()
         if run.partition.feed is not None:
             emitter.step_started(run.partition.feed, run, self)
-        run.timed = True
-        run.scope.deadline = start_clock(run, self)
+        if scope is run.scope:
+            run.timed = True
+        scope.deadline = start_clock(run, self)
 
     def mark(self) -> None:
         """Stage that the attempt was begun: a crash can interrupt it."""

@@ -17,25 +17,21 @@ import trio
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
-from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
 from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.attempts import announce, attempts
-from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
-from keyrun.runtime.steps.invocation import Raised, Returned
-from keyrun.runtime.steps.outcome import stage_value, step_failed
+from keyrun.runtime.steps.current_step import CurrentStep
+from keyrun.runtime.steps.inline_start import check_iterations, start_inline
+from keyrun.runtime.steps.invocation import Started
+from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import unreadable_outcome
 from keyrun.runtime.unwinding import Halt
-from keyrun.runtime.values import Failure, FailureKind, QuarantineCause
+from keyrun.runtime.values import QuarantineCause
 from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
-
-_FOREVER = float("inf")
-current_task = trio.lowlevel.current_task
 
 
 async def perform(
@@ -49,17 +45,9 @@ async def perform(
     """
     run, partition = branch.run, branch.run.partition
     try:
-        # What `check` looks at, as far as it costs next to nothing.
-        if (
-            run.unwinding is not None
-            or run.deadline < _FOREVER
-            or branch.closed
-            or running.get() is not None
-            or current_task() is not branch.task
-        ):
-            branch.check()
-        if run.pending:
-            # From here on it waits for a slot, which is what the entrance counts.
+        branch.check()
+        if run.pending and not branch.apart:
+            # From here on the run waits for a slot, which the gate of the key counts.
             partition.suspension.callback = None
         ident = branch.name(step.set.name)
         mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
@@ -79,63 +67,26 @@ async def perform(
             await branch.admit()
         if is_new:
             await branch.start_new(ident)
-        limits = run.submission.limits
-        most = limits.max_iterations
-        if most is not None and run.begun_steps > most:
-            reason = f"the run asked for step {run.begun_steps}, and max_iterations is {most}"
-            raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=ident))
-        sprints = step.sprints and not branch.apart and (memory is None or memory.unsuspected)
+        check_iterations(run, run.begun_steps, "the run asked for step", ident)
+        inline = step.starts_inline and not branch.apart and (memory is None or memory.unsuspected)
         if run.careful and run.is_dry_run:
-            sprints = False
-        if sprints and run.staged is not None and not run.staged.durable:
+            inline = False
+        if inline and run.staged is not None and not run.staged.durable:
             await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
-        standing = run.standing
-        if (
-            not sprints
-            or not partition.slots.free
-            # What `run.stopped` says.
-            or standing.paused
-            or standing.cancel_requested
-            or run.queue.paused
-            or partition.stopped
-        ):
+        # In this order, because a dry run has no slots.
+        if not inline or not partition.slots.free or run.stopped:
             memory = journal.remember(ident, mark)
             return await attempts(branch, step, ident, memory, args, kwargs)
-        # What `step.timeout_in` says.
-        timeout = limits.attempt_timeout if step.patience is None else step.patience
+        timeout = step.timeout_in(run.submission.limits)
         current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
         if run.careful and not await announce(run, current):
             memory = journal.remember(ident, mark)
             return await attempts(branch, step, ident, memory, args, kwargs)
-        if run.pending:
-            run.begin()
-        suspension = partition.suspension
-        done: Raised | Returned
-        token = enter(current)
-        suspension.callback = current.wait_begins
-        try:
-            try:
-                value = await (step.function(*args, **kwargs) if kwargs else step.function(*args))
-            except BaseException as error:
-                from_user(error)
-                raise
-            if current.until is None:
-                suspension.callback = None
-                payload = stage_value(run, step, mark, current, value)
-                journal.fresh[ident] = payload
-                if mark != 0:
-                    journal.marks[ident] = mark
-                if current.marked:
-                    current.unmark()
-                leave(token)
-                return value
-            done = Returned(value)
-        except BaseException as error:
-            suspension.callback = None
-            done = Raised(error)
-        leave(token)
+        value = await start_inline(run, step, current, mark, args, kwargs, current.begin_wait)
+        if type(value) is not Started:
+            return value
         memory = journal.remember(ident, mark)
-        return await attempts(branch, step, ident, memory, args, kwargs, (current, done))
+        return await attempts(branch, step, ident, memory, args, kwargs, value)
     except BaseException as error:
         run.guard(error)
         raise

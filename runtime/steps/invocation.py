@@ -14,26 +14,34 @@ import trio
 from keyrun._errors import KeyrunError
 from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction
-from keyrun.runtime.events import emitter
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
-from keyrun.runtime.steps.deadline import start_clock
 
 if TYPE_CHECKING:
+    from keyrun.runtime.host.step_gates import Pass
     from keyrun.runtime.run.branch import Branch
     from keyrun.runtime.run.run import Run
 
 
 class Raised(NamedTuple):
-    """What a function raised that was started with no more ado than a call."""
+    """The error of a function that was started inline."""
 
     error: BaseException
 
 
 class Returned(NamedTuple):
-    """What such a function returned, after it had waited for something."""
+    """The value of a function that was started inline and has suspended."""
 
     value: Any
+
+
+class Started(NamedTuple):
+    """An attempt that was started inline and suspended or raised an error. Its function has ended.
+    `passed` is the pass of a guarded step."""
+
+    current: CurrentStep
+    done: Raised | Returned
+    passed: "Pass | None" = None
 
 
 class Exited(KeyrunError, RuntimeError):
@@ -77,17 +85,14 @@ async def attempt(
     token = enter(current)
     try:
         if branch.apart or step.set.shield:
-            current.mark()
-            if run.partition.feed is not None:
-                emitter.step_started(run.partition.feed, run, current)
             current.shielded = step.set.shield
             with trio.CancelScope(shield=step.set.shield) as scope:
-                scope.deadline = start_clock(run, current)
+                current.start(scope)
                 value = await _call(run, step, current, args, kwargs)
             if scope.cancelled_caught:
                 raise Overrun
         else:
-            current.start()
+            current.start(run.scope)
             try:
                 value = await _call(run, step, current, args, kwargs)
             finally:

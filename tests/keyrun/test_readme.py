@@ -29,6 +29,7 @@ NOT_FOR_USERS = {
     Runtime: {"wait_for_end", "decode_result"},
     Context: {"branch"},
     CurrentStep: {
+        "begin_wait",
         "elapsed",
         "is_of",
         "mark",
@@ -36,7 +37,6 @@ NOT_FOR_USERS = {
         "start",
         "store_memo",
         "unmark",
-        "wait_begins",
     }
     | {"begun", "in_thread", "marked", "over", "progress", "sealed_state", "shielded"}
     | {"suspect", "timeout", "until"},
