@@ -49,7 +49,7 @@ def names(given: Given | Compensation) -> dict[str, Any]:
             "left": list(given.left),
         }
     # Templates change nothing of it, and code gets it as JSON.
-    given = given.told if isinstance(given, NodeInput) else given
+    given = given.record if isinstance(given, NodeInput) else given
     return {
         "input": given.run_input,
         "output": given.output,
@@ -72,7 +72,7 @@ def scope(
 
 def holds(condition: Condition, given: Given, output: Any) -> bool:
     """Return whether a condition is true for the input of a node and this output."""
-    given = given.told if isinstance(given, NodeInput) else given
+    given = given.record if isinstance(given, NodeInput) else given
     try:
         return condition.holds(output, given.run_input, given.outputs, given.error)
     except ConditionError as error:

@@ -3,14 +3,14 @@
 from typing import Any, NamedTuple
 
 from keyrun.runtime.graphs.edge import On
-from keyrun.runtime.graphs.node_input import Told
+from keyrun.runtime.graphs.node_input import NodeInputRecord
 from keyrun.runtime.graphs.plan import Station
 from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
 
 
-class End(NamedTuple):
-    """How a node ended: `on` is None if it was skipped. `error` is what to raise if it failed and
+class NodeEnd(NamedTuple):
+    """The end of a node: `on` is None if it was skipped. `error` is what to raise if it failed and
     nobody takes care of that."""
 
     on: On | None
@@ -20,7 +20,7 @@ class End(NamedTuple):
     error: BaseException | None = None
     broken: bool = False
     """Skipped since something before it failed and nobody took care of that."""
-    otherwise: "End | None" = None
+    otherwise: "NodeEnd | None" = None
     """How the node has ended if no edge takes its port. Only an edge that names the port can."""
     afresh: bool = False
     """Whether a redrive runs the whole node again, and not only the call in it that failed."""
@@ -32,7 +32,7 @@ class Activation:
     __slots__ = ("gate", "given", "ident", "station")
 
     def __init__(
-        self, station: Station, ident: str, given: Told, gate: Group | None = None
+        self, station: Station, ident: str, given: NodeInputRecord, gate: Group | None = None
     ) -> None:
         self.station = station
         self.ident = ident

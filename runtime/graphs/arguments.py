@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 from keyrun.runtime.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from keyrun.runtime.graphs.node_input import Told
+    from keyrun.runtime.graphs.node_input import NodeInputRecord
 
 _MARKS = ("{{", "{%", "{#")
 
 
 def rendering(
     args: Mapping[str, Any] | None,
-) -> "Callable[[Told], dict[str, Any]] | None":
-    """How to make the arguments of a node of what it is told; None if it takes that itself."""
+) -> "Callable[[NodeInputRecord], dict[str, Any]] | None":
+    """Return a function that renders the arguments of a node from its input; None if the node
+    takes its input itself."""
     if args is None:
         return None
     if not _has_template(args):
@@ -30,7 +31,7 @@ def rendering(
             f'templates in args need Jinja2 ({error}): pip install "keyrun[flows]"'
         ) from error
 
-    def render(given: "Told") -> dict[str, Any]:
+    def render(given: "NodeInputRecord") -> dict[str, Any]:
         filled: dict[str, Any] = ready.fill(scope(given))
         return filled
 

@@ -21,15 +21,15 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from keyrun.runtime.errors import ConditionError
-from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.activation import Activation, NodeEnd
 from keyrun.runtime.graphs.edge import Link, On
-from keyrun.runtime.graphs.node_input import Told
-from keyrun.runtime.graphs.plan import Plan, Station
+from keyrun.runtime.graphs.node_input import NodeInputRecord
+from keyrun.runtime.graphs.plan import GraphPlan, Station
 from keyrun.storage.group import Group
 
 
-class Way(Enum):
-    """What became of an edge."""
+class EdgeState(Enum):
+    """The state of an edge."""
 
     OPEN = auto()
     FIRED = auto()
@@ -37,20 +37,20 @@ class Way(Enum):
     BROKEN = auto()
 
 
-class TooManyTurns(Exception):
+class TooManyIterations(Exception):
     """A back edge fired more often than it may."""
 
 
-_SKIPPED = End(None)
-_BROKEN = End(None, broken=True)
+_SKIPPED = NodeEnd(None)
+_BROKEN = NodeEnd(None, broken=True)
 
 
 class Frontier:
-    """Where a run of a graph is."""
+    """The progress of a run of a graph."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: GraphPlan,
         run_input: Any,
         *,
         max_concurrency: int | None = None,
@@ -60,16 +60,16 @@ class Frontier:
         self.plan = plan
         self.run_input = run_input
         self.outputs: dict[str, Any] = {}
-        self.ends: dict[str, End] = {}
+        self.ends: dict[str, NodeEnd] = {}
         """How each node ended the last time that it ran, or that it was skipped."""
-        self.failed: list[tuple[Activation, End]] = []
+        self.failed: list[tuple[Activation, NodeEnd]] = []
         """Failures that nobody took care of, in order."""
         self.picked: deque[Activation] = deque()
         """What may be begun, in this order. It counts as active."""
         self.active: dict[str, Activation] = {}
         self.turns: dict[str, int] = {}
         """How often each node was activated."""
-        self.ways = [Way.OPEN] * len(plan.links)
+        self.ways = [EdgeState.OPEN] * len(plan.links)
         self.taken: set[int] = set()
         """Edges that fired at any time."""
         self.fired: set[int] = set()
@@ -85,22 +85,22 @@ class Frontier:
         self._ready: list[tuple[int, Activation]] = []
         self._waiting: set[str] = set()
         """Nodes that are ready and not active."""
-        self._tokens: dict[int, tuple[int, End]] = {}
+        self._tokens: dict[int, tuple[int, NodeEnd]] = {}
         """Ends that fired an edge and have led to no activation yet, with a number that grows."""
         self._count = 0
         self._entered: set[str] = set()
         """Nodes that were activated or skipped in this turn of their loop."""
-        self._returns: list[tuple[Link, End]] = []
+        self._returns: list[tuple[Link, NodeEnd]] = []
         self._over: set[int] = set()
         """Back edges that did not fire when their source ended."""
-        self._held: list[tuple[Link, Way]] = []
+        self._held: list[tuple[Link, EdgeState]] = []
         """Edges out of loops that did not fire so far."""
         self._fired_back: dict[int, int] = {}
         for station in plan.entries:
             self._activate(station, _SKIPPED, None)
         self._fill()
 
-    def end(self, activation: Activation, end: End) -> End:
+    def end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
         """Record that an active node has ended, and return how: one that left by a failure port
         which no edge takes has failed."""
         name = activation.station.node.id
@@ -120,7 +120,7 @@ class Frontier:
         self._fill()
         return end
 
-    def _settle(self, station: Station, end: End, activation: Activation | None) -> None:
+    def _settle(self, station: Station, end: NodeEnd, activation: Activation | None) -> None:
         """Decide the edges of a node that has ended, and of those that are skipped by that."""
         left = deque([(station, end)])
         while left:
@@ -134,7 +134,9 @@ class Frontier:
                 if skipped is not None:
                     left.append((target, skipped))
 
-    def _leave(self, station: Station, end: End, activation: Activation | None) -> list[Station]:
+    def _leave(
+        self, station: Station, end: NodeEnd, activation: Activation | None
+    ) -> list[Station]:
         """Decide the edges out of a node: the targets of those that are."""
         fired = set[int]() if end.on is None else self._fired(station, end)
         broken = end.broken
@@ -155,11 +157,11 @@ class Frontier:
                 if link.edge.target not in self._entered:
                     self._count += 1
                     self._tokens[link.index] = (self._count, end)
-                touched.append(self._decide(link, Way.FIRED))
+                touched.append(self._decide(link, EdgeState.FIRED))
             elif self._over.issuperset(link.loops):
-                touched.append(self._decide(link, Way.BROKEN if broken else Way.DEAD))
+                touched.append(self._decide(link, EdgeState.BROKEN if broken else EdgeState.DEAD))
             else:
-                self._held.append((link, Way.BROKEN if broken else Way.DEAD))
+                self._held.append((link, EdgeState.BROKEN if broken else EdgeState.DEAD))
         if self._held and station.returning:
             held, self._held = self._held, []
             for link, way in held:
@@ -169,7 +171,7 @@ class Frontier:
                     self._held.append((link, way))
         return touched
 
-    def _fired(self, station: Station, end: End) -> set[int]:
+    def _fired(self, station: Station, end: NodeEnd) -> set[int]:
         """Return the edges that are taken for this end of a node."""
         on, port = end.on, end.port
         fired: set[int] = set()
@@ -190,11 +192,11 @@ class Frontier:
         self.fired = fired
         return fired
 
-    def _decide(self, link: Link, way: Way) -> Station:
+    def _decide(self, link: Link, way: EdgeState) -> Station:
         self.ways[link.index] = way
         return self.plan.stations[link.edge.target]
 
-    def _consider(self, station: Station) -> End | None:
+    def _consider(self, station: Station) -> NodeEnd | None:
         """Activate a node if its edges allow; if they never can, how it ends."""
         name = station.node.id
         if name in self._entered:
@@ -204,9 +206,9 @@ class Frontier:
         undecided = broken = False
         for link in station.incoming:
             way = ways[link.index]
-            if way is Way.OPEN:
+            if way is EdgeState.OPEN:
                 undecided = True
-            elif way is Way.BROKEN:
+            elif way is EdgeState.BROKEN:
                 broken = True
             elif link.index in tokens:
                 fresh = link
@@ -232,11 +234,13 @@ class Frontier:
         assert latest is not None
         self._activate(station, latest[1], way)
 
-    def _activate(self, station: Station, end: End, link: Link | None) -> None:
+    def _activate(self, station: Station, end: NodeEnd, link: Link | None) -> None:
         name = station.node.id
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
-        given = Told(self.run_input, end.output, dict(self.outputs), port, end.failure, number)
+        given = NodeInputRecord(
+            self.run_input, end.output, dict(self.outputs), port, end.failure, number
+        )
         ident = name if number == 1 else f"{name}#{number}"
         self._entered.add(name)
         self._waiting.add(name)
@@ -255,14 +259,14 @@ class Frontier:
             turns = self._fired_back[link.index] = self._fired_back.get(link.index, 0) + 1
             most = link.edge.max_iterations
             if most is not None and turns >= most:
-                raise TooManyTurns(
+                raise TooManyIterations(
                     f"the loop of edge {link.edge} asked for turn {turns + 1}, and its "
                     f"max_iterations is {most}"
                 )
             for name in loop.region:
                 self._entered.discard(name)
                 for each in self.plan.stations[name].outgoing:
-                    self.ways[each.index] = Way.OPEN
+                    self.ways[each.index] = EdgeState.OPEN
                     self._tokens.pop(each.index, None)
                 for each in self.plan.stations[name].returning:
                     self._over.discard(each.index)

@@ -15,8 +15,8 @@ from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
 from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
-from keyrun.runtime.graphs.plan import Plan, draw, node_of
-from keyrun.runtime.graphs.scheduler import Execution
+from keyrun.runtime.graphs.plan import GraphPlan, draw, node_of
+from keyrun.runtime.graphs.scheduler import GraphScheduler
 from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import excesses, faults
 from keyrun.runtime.limits import Limits
@@ -100,7 +100,7 @@ class Graph(Workflow[Any, Any]):
         self.compensation = compensation
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
-        self._plan: Plan | None = None
+        self._plan: GraphPlan | None = None
         self.document: Mapping[str, Any] | None = None
         """What it was made from, if that was a flow."""
 
@@ -215,7 +215,7 @@ class Graph(Workflow[Any, Any]):
         """Raise `InvalidGraph` with all that is wrong. Registering the graph does that too."""
         self._check()
 
-    def _check(self, shared: Resources | None = None) -> Plan:
+    def _check(self, shared: Resources | None = None) -> GraphPlan:
         given = shared if self.resources is None else self.resources
         if self._plan is None:
             limits = {
@@ -239,7 +239,7 @@ class Graph(Workflow[Any, Any]):
         self._plan = self._check(shared)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> GraphPlan:
         """What is known of it before any run begins."""
         return self._check()
 
@@ -268,7 +268,7 @@ class Graph(Workflow[Any, Any]):
 
     async def _execute(self, context: Context, input_: Any) -> Any:
         plan = self._plan = self._check()
-        execution = Execution(self, context, input_)
+        execution = GraphScheduler(self, context, input_)
         await execution.run()
         outputs = execution.outputs
         if len(plan.sinks) == 1:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from keyrun.runtime.graphs.activation import End
+from keyrun.runtime.graphs.activation import NodeEnd
 from keyrun.runtime.graphs.edge import On
-from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
+from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node import read
 from keyrun.runtime.graphs.plan import Station, node_of
 from keyrun.runtime.graphs.stored_graph import Sketch
@@ -48,7 +48,7 @@ class _Retraced(Frontier):
             waves=sketch.schedule == "waves",
         )
 
-    def _fired(self, station: Station, end: End) -> set[int]:
+    def _fired(self, station: Station, end: NodeEnd) -> set[int]:
         noted = self.noted.get(station.node.id)
         if noted is not None:
             return set(noted)
@@ -180,14 +180,14 @@ class Tracing:
         if fields[0] == _NOTE:
             _, on, port, fired, *failure = fields[3:]
             known = read_failure(failure[0]) if failure else None
-            end = End(On(on), port, None, known or (UNKNOWN if on != On.COMPLETE else None))
+            end = NodeEnd(On(on), port, None, known or (UNKNOWN if on != On.COMPLETE else None))
             frontier.noted = {node.id: fired}
         elif memory is None or memory.outcome is None:
             return
         elif memory.outcome is Entry.DONE:
-            end = End(On.COMPLETE)
+            end = NodeEnd(On.COMPLETE)
             try:
-                end = End(On.COMPLETE, *read(node, self._codec.decode(fields[-1])))
+                end = NodeEnd(On.COMPLETE, *read(node, self._codec.decode(fields[-1])))
             except Exception:
                 # This process cannot read the output.
                 frontier.noted = {node.id: frontier.reached_from(activation.station)}
@@ -195,10 +195,10 @@ class Tracing:
             assert memory.failure is not None
             refused = memory.failure.kind is FailureKind.CIRCUIT_OPEN and node.fallback is not None
             numbers = memory.failure.numbers if refused else None
-            end = End(On.OPEN if refused else On.FAIL, None, numbers, memory.failure)
+            end = NodeEnd(On.OPEN if refused else On.FAIL, None, numbers, memory.failure)
         try:
             frontier.end(activation, end)
-        except TooManyTurns:
+        except TooManyIterations:
             return
         finally:
             frontier.noted = {}

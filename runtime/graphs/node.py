@@ -1,4 +1,4 @@
-"""Nodes: what a graph does, and what it is told when it does it."""
+"""Nodes: the functions of a graph, and how they are called with their input."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +9,7 @@ import attrs
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.graphs.arguments import rendering
-from keyrun.runtime.graphs.node_input import NodeInput, Told, copied
+from keyrun.runtime.graphs.node_input import NodeInput, NodeInputRecord, copied
 from keyrun.runtime.internal_errors import check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.values import Failure, Priority
@@ -114,10 +114,10 @@ class Node:
         return own
 
 
-def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any]:
+def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInputRecord], Any]:
     function, render = base.function, rendering(node.args)
 
-    async def call(given: Told) -> Any:
+    async def call(given: NodeInputRecord) -> Any:
         try:
             own = _own(given)
             try:
@@ -136,10 +136,10 @@ def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], An
     return _named_after(call, base)
 
 
-def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any]:
+def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInputRecord], Any]:
     function, render = base.function, rendering(node.args)
 
-    def call(given: Told) -> Any:
+    def call(given: NodeInputRecord) -> Any:
         try:
             own = _own(given)
             try:
@@ -156,8 +156,8 @@ def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[Told], Any
 
 
 def _own(given: Any) -> Any:
-    """What a function is told. One that undoes another gets a `Compensation`, as it is."""
-    return NodeInput.of(given) if type(given) is Told else given
+    """Return the input of one call. A compensation gets its `Compensation` unchanged."""
+    return NodeInput.of(given) if type(given) is NodeInputRecord else given
 
 
 def _named_after(call: Callable[..., Any], base: StepFunction[..., Any]) -> Callable[..., Any]:

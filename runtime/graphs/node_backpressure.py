@@ -1,9 +1,9 @@
-"""Places: holds nodes back while too many wait for what comes after them.
+"""Backpressure between nodes: a node waits while too many runs wait for the node after it.
 
-A node that leads to one with `max_waiting` begins only when there is a place there for what it may
-bring. It has all the places that it needs, or none. A run may still hold some that it took for a
-node before, and runs that wait for each other's places would wait for ever: so what such places
-depend on waits only for turnstiles further on, and goes over the limit elsewhere.
+A node that leads to a node with `max_waiting` starts only when it has a place in the queue of that
+node. It takes all places that it needs, or none. A run may still hold places that it took for an
+earlier node, and runs that wait for the places of each other would wait forever. So the nodes that
+such places depend on wait only for gates further on, and exceed the limit elsewhere.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from keyrun.runtime.host.step_gates import Held, StepGate
 from keyrun.runtime.run.run import Run
 
 
-class Places:
-    """Those that one run has."""
+class PlaceReservations:
+    """The places that one run holds."""
 
     def __init__(self, run: Run, frontier: Frontier) -> None:
         self._run = run

@@ -1,15 +1,15 @@
-"""The performer: how one node is run, from the journal to its end."""
+"""Node execution: runs one node, from its journal entries to its end."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from keyrun.runtime.errors import StepFailed
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs.activation import Activation, End
+from keyrun.runtime.graphs.activation import Activation, NodeEnd
 from keyrun.runtime.graphs.branch import NodeBranch
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node import FailurePort, read, stored
-from keyrun.runtime.graphs.node_backpressure import Places
+from keyrun.runtime.graphs.node_backpressure import PlaceReservations
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.internal_errors import from_user, is_internal
@@ -25,24 +25,24 @@ from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 
 
-class Aside(Protocol):
-    """Awaits what may wait, while others go on with the rest."""
+class NodeCall(Protocol):
+    """Awaits a call that may suspend. Another task takes the next nodes then."""
 
     def __call__(
         self, call: Coroutine[Any, Any, None], task: NodeTask, /
     ) -> Coroutine[Any, Any, None]: ...
 
 
-class Performer:
-    """Runs nodes. `end` is told how each of them ended, as soon as the journal knows."""
+class NodeExecutor:
+    """Runs nodes, and calls `end` with the end of each node as soon as the journal has it."""
 
     def __init__(
         self,
         context: Context,
-        places: Places,
+        places: PlaceReservations,
         *,
-        aside: Aside,
-        end: Callable[[Activation, End], None],
+        call: NodeCall,
+        end: Callable[[Activation, NodeEnd], None],
     ) -> None:
         self._context = context
         self._branch = context.branch
@@ -50,22 +50,22 @@ class Performer:
         self._steps = context.branch.fork("")
         """The branch that all nodes with a step are in: only their names tell them apart."""
         self._places = places
-        self._aside = aside
+        self._call = call
         self._end = end
 
     async def begin(self, activation: Activation, task: NodeTask) -> Started | None:
-        """Run a node. What it gives back is to be gone on with when the task has another scope."""
+        """Run a node. If it returns a `Started`, call `finish` when the task has another scope."""
         run, station, ident = self._run, activation.station, activation.ident
         journal, step = run.journal, station.step
         if journal.expected is not None:
             self._branch.pass_by(ident)
         if step is None:
-            await self._aside(self._durably(activation), task)
+            await self._call(self._run_workflow_code(activation), task)
             return None
         run.begun_steps += 1
         memory = journal.memories.get(ident)
         if memory is not None and memory.outcome is not None:
-            await self._aside(self._again(activation, memory), task)
+            await self._call(self._replay(activation, memory), task)
             return None
         check_iterations(run, run.begun_steps, "the run asked for step", ident)
         passed = None
@@ -76,12 +76,12 @@ class Performer:
             or not run.partition.slots.free
             or (station.crowded and not self._places.reserve(activation))
         ):
-            await self._aside(self._attempts(activation), task)
+            await self._call(self._attempts(activation), task)
             return None
         if step.guarded:
             passed = run.partition.host.gates.of(step).enter_nowait((run.number, step.set.name))
             if passed is None:
-                await self._aside(self._attempts(activation), task)
+                await self._call(self._attempts(activation), task)
                 return None
         value = await task.start(activation, passed)
         if type(value) is Started:
@@ -89,9 +89,9 @@ class Performer:
         self._complete(activation, value)
         return None
 
-    async def go_on(self, activation: Activation, started: Started, task: NodeTask) -> None:
-        """Go on with an attempt that did not simply return."""
-        await self._aside(self._attempts(activation, started), task)
+    async def finish(self, activation: Activation, started: Started, task: NodeTask) -> None:
+        """Settle or retry an attempt that was started inline and suspended or raised an error."""
+        await self._call(self._attempts(activation, started), task)
 
     async def _attempts(self, activation: Activation, started: Started | None = None) -> None:
         step, ident = activation.station.step, activation.ident
@@ -107,8 +107,8 @@ class Performer:
         else:
             self._complete(activation, value)
 
-    async def _again(self, activation: Activation, memory: CallRecord) -> None:
-        """Give an outcome back."""
+    async def _replay(self, activation: Activation, memory: CallRecord) -> None:
+        """End a node with its outcome in the journal."""
         step = activation.station.step
         assert step is not None
         try:
@@ -118,8 +118,8 @@ class Performer:
         else:
             self._complete(activation, value)
 
-    async def _durably(self, activation: Activation) -> None:
-        """A node that is workflow code."""
+    async def _run_workflow_code(self, activation: Activation) -> None:
+        """Run a node that is workflow code."""
         node, run = activation.station.node, self._run
         before = run.begun_steps
         branch = NodeBranch(self._branch, f"{activation.ident}/")
@@ -153,30 +153,30 @@ class Performer:
             branch.close()
             del self._branch.forks[branch]
 
-    def _left(self, activation: Activation, value: Any) -> End:
+    def _left(self, activation: Activation, value: Any) -> NodeEnd:
         """Return how workflow code has ended that returned `value`."""
         node, ident, journal = activation.station.node, activation.ident, self._run.journal
         if not isinstance(value, FailurePort):
-            return End(On.COMPLETE, *read(node, stored(node, value)))
-        left = End(On.COMPLETE, value.name, value.output)
+            return NodeEnd(On.COMPLETE, *read(node, stored(node, value)))
+        left = NodeEnd(On.COMPLETE, value.name, value.output)
         if journal.left_by is not None and journal.left_by.get(ident) == value.name:
             # An earlier Keyrun let edges without a port take it, and the run has followed them.
             return left
         failed = step_failed(self._run, value.failure)
         return left._replace(
-            otherwise=End(On.FAIL, failure=value.failure, error=failed, afresh=True)
+            otherwise=NodeEnd(On.FAIL, failure=value.failure, error=failed, afresh=True)
         )
 
     def _complete(self, activation: Activation, value: Any) -> None:
         port, output = read(activation.station.node, value)
-        self._end(activation, End(On.COMPLETE, port, output))
+        self._end(activation, NodeEnd(On.COMPLETE, port, output))
 
     def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:
         refused = failure.kind is FailureKind.CIRCUIT_OPEN
         if refused and activation.station.node.fallback is not None:
-            self._end(activation, End(On.OPEN, None, failure.numbers, failure, error))
+            self._end(activation, NodeEnd(On.OPEN, None, failure.numbers, failure, error))
         else:
-            self._end(activation, End(On.FAIL, None, None, failure, error))
+            self._end(activation, NodeEnd(On.FAIL, None, None, failure, error))
 
 
 def _failure(activation: Activation, error: BaseException) -> Failure:

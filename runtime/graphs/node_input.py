@@ -1,8 +1,8 @@
-"""What a node is told, which is its own: what it changes of that nobody else sees.
+"""The input of a node.
 
-Outputs are handed from node to node as they are, and routing looks at them too. A function that
-changed them would change what others see, and only until the run is driven again from its journal.
-So functions get copies, made of what they look at, anew for each attempt.
+Outputs pass from node to node without a copy, and conditions read them, too. If a function changed
+an output, other nodes would see the change, but only until the run is replayed from its journal. So
+each attempt gets its own copies, made of the parts that it reads.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ _FIXED = frozenset({type(None), bool, int, float, str, bytes})
 """Types whose values cannot be changed."""
 
 
-class Told(NamedTuple):
-    """The same as it is, for those who change nothing."""
+class NodeInputRecord(NamedTuple):
+    """The input of a node without copies, for code that changes nothing."""
 
     run_input: Any
     output: Any
@@ -28,11 +28,11 @@ class Told(NamedTuple):
 
 
 class NodeInput:
-    """What a node is told: the input of the run, the output of what triggered it (None for the
+    """The input of a node: the input of the run, the output of what triggered it (None for the
     first nodes), the latest output of every node so far, the port it was reached by, the failure
     on a fail edge, and how often it was reached, from 1."""
 
-    __slots__ = ("_own", "told")
+    __slots__ = ("_own", "record")
 
     def __init__(
         self,
@@ -43,49 +43,49 @@ class NodeInput:
         error: Failure | None = None,
         iteration: int = 1,
     ) -> None:
-        self.told = Told(run_input, output, outputs or {}, port, error, iteration)
+        self.record = NodeInputRecord(run_input, output, outputs or {}, port, error, iteration)
         self._own: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, told: Told) -> "NodeInput":
+    def of(cls, record: NodeInputRecord) -> "NodeInput":
         """For a function that is about to be called."""
         made = cls.__new__(cls)
-        made.told = told
+        made.record = record
         made._own = None
         return made
 
     @property
     def run_input(self) -> Any:
         """The input of the run."""
-        value = self.told.run_input
+        value = self.record.run_input
         return value if type(value) in _FIXED else self._kept("run_input", value)
 
     @property
     def output(self) -> Any:
         """The output of what triggered the node; None for the first nodes."""
-        value = self.told.output
+        value = self.record.output
         return value if type(value) in _FIXED else self._kept("output", value)
 
     @property
     def outputs(self) -> Mapping[str, Any]:
         """The latest output of every node that had completed, by node."""
-        outputs: Mapping[str, Any] = self._kept("outputs", self.told.outputs)
+        outputs: Mapping[str, Any] = self._kept("outputs", self.record.outputs)
         return outputs
 
     @property
     def port(self) -> str | None:
         """The port by which the node was reached."""
-        return self.told.port
+        return self.record.port
 
     @property
     def error(self) -> Failure | None:
         """The failure of the node before, on a fail edge."""
-        return self.told.error
+        return self.record.error
 
     @property
     def iteration(self) -> int:
         """How often the node was reached, from 1."""
-        return self.told.iteration
+        return self.record.iteration
 
     def _kept(self, name: str, value: Any) -> Any:
         with GUARD:
@@ -95,7 +95,7 @@ class NodeInput:
             return own[name]
 
     def __repr__(self) -> str:
-        return f"NodeInput{self.told!r:.500}".replace("Told", "", 1)
+        return f"NodeInput{self.record!r:.500}".replace("NodeInputRecord", "", 1)
 
 
 def copied(value: Any) -> Any:

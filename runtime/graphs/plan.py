@@ -13,7 +13,7 @@ from keyrun.runtime.policies.resources import Resources
 
 
 @attrs.frozen(kw_only=True)
-class Loop:
+class GraphLoop:
     """A back edge: `body` is what lies between its ends, `region` all that can come after its
     target, which has to be at rest before the next turn begins. `inner` are the back edges of the
     loops inside of it, whose turns are counted anew in each of its own."""
@@ -44,14 +44,14 @@ class Station:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Plan:
+class GraphPlan:
     """The stations of a graph, in the order of their declaration."""
 
     stations: Mapping[str, Station]
     entries: tuple[Station, ...]
     sinks: tuple[str, ...]
     links: tuple[Link, ...]
-    loops: Mapping[int, Loop]
+    loops: Mapping[int, GraphLoop]
     """By the index of their back edge."""
 
     def before(self, name: str) -> set[str]:
@@ -69,7 +69,7 @@ def draw(
     *,
     apart: frozenset[str] = frozenset(),
     quota: tuple[str, Resources] | None = None,
-) -> Plan:
+) -> GraphPlan:
     """The plan of nodes and edges that fit together. Those `apart` are no part of the way; `quota`
     is what all of them share."""
     declared = list(nodes)
@@ -126,13 +126,13 @@ def draw(
         )
         for index, node in enumerate(nodes)
     }
-    return Plan(
+    return GraphPlan(
         stations=stations,
         entries=tuple(each for each in stations.values() if not each.incoming),
         sinks=tuple(name for name, each in stations.items() if not _leads_on(each)),
         links=links,
         loops={
-            index: Loop(
+            index: GraphLoop(
                 link=links[index],
                 body=frozenset(body),
                 region=frozenset(region),

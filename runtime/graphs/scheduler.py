@@ -1,11 +1,11 @@
-"""Execution: runs the nodes that the frontier of a graph allows, as durably as any step.
+"""The scheduler of a graph: runs the nodes that the frontier allows, as durable as any step.
 
-Nodes are served by as few tasks as will do. One task takes what may be begun, node after node; as
-soon as a node has to wait for something, another task goes on with the rest. A node that waits for
-nothing so costs no task, no cancel scope and no slot.
+One task runs the nodes that are ready, one after the other. As soon as a node suspends, another
+task takes the next nodes. So a node that does not suspend costs no task, no cancel scope and no
+slot.
 
-Driven again from its journal, outcomes are given back in their order, and nothing is begun before
-the last of them was: the frontier then is where it was, whatever was under way.
+When a run is replayed from its journal, nodes get their outcomes in the order of the journal. No
+node starts before the last outcome was delivered, so the frontier is where it was before.
 """
 
 from collections.abc import Coroutine
@@ -18,10 +18,10 @@ import trio
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs.activation import Activation, End
-from keyrun.runtime.graphs.frontier import Frontier, TooManyTurns
-from keyrun.runtime.graphs.node_backpressure import Places
-from keyrun.runtime.graphs.node_execution import Performer
+from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
+from keyrun.runtime.graphs.node_backpressure import PlaceReservations
+from keyrun.runtime.graphs.node_execution import NodeExecutor
 from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.graphs.output_limit import Allowance
 from keyrun.runtime.internal_errors import is_internal
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.graph import Graph
 
 
-class Execution:
-    """One pass over a graph."""
+class GraphScheduler:
+    """Runs a graph in one pass of its run."""
 
     def __init__(self, graph: "Graph", context: Context, input_: Any) -> None:
         branch = context.branch
@@ -58,10 +58,10 @@ class Execution:
             waves=graph.schedule == "waves",
             staged=self._run.staged,
         )
-        self._places = Places(self._run, self._frontier)
-        self._performer = Performer(context, self._places, aside=self._aside, end=self._end)
+        self._places = PlaceReservations(self._run, self._frontier)
+        self._executor = NodeExecutor(context, self._places, call=self._call, end=self._end)
         self._tasks = 1
-        """Those that serve."""
+        """The number of node tasks."""
         self._raised: BaseException | None = None
         self._stopped = False
         self._clean = copy_context()
@@ -110,7 +110,7 @@ class Execution:
         await self._run.partition.suspension.carry(self._run_nodes())
 
     async def _run_nodes(self) -> None:
-        """Take what may be begun, until there is nothing left or somebody else goes on with it."""
+        """Run ready nodes until there is none left, or another task takes them."""
         task = NodeTask(self._run, self)
         try:
             while await self._take(task):
@@ -134,8 +134,9 @@ class Execution:
                     self._run.partition.services.eviction.consider(self._run)
 
     async def _take(self, task: NodeTask) -> bool:
-        """Serve in one scope for as long as that will do. Says whether there may be more."""
-        performer, journal = self._performer, self._journal
+        """Run nodes in one cancel scope until one of them used it. Return whether there may be more
+        nodes."""
+        executor, journal = self._executor, self._journal
         started: Started | None = None
         with trio.CancelScope() as task.scope:
             while started is None and not self._stopped:
@@ -149,26 +150,26 @@ class Execution:
                 if gate is not None and not gate.durable and not journal.replaying:
                     await gate.wait()
                     await trio.lowlevel.checkpoint_if_cancelled()
-                started = await performer.begin(activation, task)
+                started = await executor.begin(activation, task)
         if started is not None:
             assert activation is not None
-            await performer.go_on(activation, started, task)
+            await executor.finish(activation, started, task)
         return not self._stopped
 
     def relieve(self, *, counted: bool) -> None:
-        """The task that serves has to wait: another goes on, if there is anything to do."""
+        """Start another node task if a node is ready, because the current task suspends."""
         if self._frontier.picked and not self._stopped:
             self._tasks += 1
             if not counted:
                 self._journal.tasks += 1
-            # Not in the context of the step that waits.
+            # Not in the context of the step that suspends.
             self._clean.run(self._nursery.start_soon, self._serve)
         elif counted:
             self._journal.tasks -= 1
 
-    async def _aside(self, call: Coroutine[Any, Any, None], task: NodeTask) -> None:
-        """Await what may wait for an outcome, or for good. While there is more to do, the task that
-        would go on with it counts from the start: else it could look as if nobody could."""
+    async def _call(self, call: Coroutine[Any, Any, None], task: NodeTask) -> None:
+        """Await a call that may suspend. While a node is ready, the task that would take it counts
+        from the start. Otherwise the journal could find that no task can continue."""
         if self._frontier.picked:
             self._journal.tasks += 1
             task.counted = True
@@ -234,7 +235,7 @@ class Execution:
             raise self._branch.contradicts(missing, None)
         self._journal.advance()
 
-    def _end(self, activation: Activation, end: End) -> None:
+    def _end(self, activation: Activation, end: NodeEnd) -> None:
         if self._stopped:
             return
         self._frontier.staged = self._run.staged
@@ -242,14 +243,14 @@ class Execution:
             end = self._frontier.end(activation, end)
             if activation.station.step is None and not self._journal.replaying:
                 self._note(activation, end)
-        except TooManyTurns as error:
+        except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
             raise halt(self._run, limit) from None
         self._places.review()
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
 
-    def _note(self, activation: Activation, end: End) -> None:
+    def _note(self, activation: Activation, end: NodeEnd) -> None:
         """Record how workflow code has ended, for the views of the run: its journal entries do not
         say it."""
         run, failure = self._run, end.failure

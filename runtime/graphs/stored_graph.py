@@ -7,7 +7,7 @@ import attrs
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import Node, durable
 from keyrun.runtime.graphs.node_input import NodeInput
-from keyrun.runtime.graphs.plan import Plan, draw
+from keyrun.runtime.graphs.plan import GraphPlan, draw
 
 if TYPE_CHECKING:
     from keyrun.runtime.execution.context import Context
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Sketch:
     """What is known of a graph without its code."""
 
-    plan: Plan
+    plan: GraphPlan
     max_concurrency: int | None
     schedule: str
 

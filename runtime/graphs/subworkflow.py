@@ -24,10 +24,10 @@ def subworkflow(
     @durable
     async def child(ctx: Context, given: NodeInput) -> Any:
         with GUARD:
-            told = given.told
-            input_ = told.run_input if told.output is None else told.output
+            record = given.record
+            input_ = record.run_input if record.output is None else record.output
             key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
-        input_ = copied(input_ if render is None else render(told))
+        input_ = copied(input_ if render is None else render(record))
         return await ctx.child(workflow, input_, key=key)
 
     child.__name__ = workflow.name

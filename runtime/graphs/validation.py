@@ -58,8 +58,8 @@ def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[str]:
             yield f"{times} nodes are called {name!r}"
     known = {node.id for node in nodes}
     for node in nodes:
-        told = "Compensation" if node.id in apart else "NodeInput"
-        yield from (f"node {node.id!r}: {said}" for said in _of_node(node, told))
+        input_type = "Compensation" if node.id in apart else "NodeInput"
+        yield from (f"node {node.id!r}: {said}" for said in _of_node(node, input_type))
         if node.fallback is not None and node.fallback not in known:
             yield f"node {node.id!r}: its fallback {node.fallback!r} is no node"
         if node.undone_by is not None and node.undone_by not in known:
@@ -68,7 +68,7 @@ def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[str]:
             yield f"node {node.id!r}: options are for steps; give them to the steps of its code"
 
 
-def _of_node(node: Node, told: str) -> Iterator[str]:
+def _of_node(node: Node, input_type: str) -> Iterator[str]:
     try:
         check_name(node.id)
     except ValueError as error:
@@ -85,7 +85,7 @@ def _of_node(node: Node, told: str) -> Iterator[str]:
     if not callable(node.target):
         yield f"it needs a function, got {node.target!r}"
         return
-    yield from _of_call(node, told)
+    yield from _of_call(node, input_type)
     try:
         node.step()
     except (TypeError, ValueError, ImportError) as error:
@@ -110,7 +110,7 @@ def _of_fallbacks(nodes: Sequence[Node]) -> Iterator[str]:
                 yield f"node {node.id!r}: a fallback is for a node with a breaker, and it has none"
 
 
-def _of_call(node: Node, told: str) -> Iterator[str]:
+def _of_call(node: Node, input_type: str) -> Iterator[str]:
     try:
         render = rendering(node.args)
     except (ValueError, ImportError) as error:
@@ -132,7 +132,7 @@ def _of_call(node: Node, told: str) -> Iterator[str]:
     try:
         signature.bind(*given, **({} if node.args is None else dict.fromkeys(node.args)))
     except TypeError as error:
-        takes = f"the context and one {told}" if len(given) == 2 else f"one {told}"
+        takes = f"the context and one {input_type}" if len(given) == 2 else f"one {input_type}"
         takes = takes if render is None else "the arguments in args"
         yield f"its function is called with {takes}, and takes {signature}: {error}"
 
