@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.services import KeyQueueOfRun
 
 
+_PASSES = 100
+"""How many passes of the loop an outcome waits in a dry run for branches that have not asked."""
+
+
 class DryRunState:
     """What a dry run needs of its partition."""
 
@@ -53,11 +57,13 @@ class DryRunState:
 class DryRunJournal(Journal):
     """A journal that knows when no branch can continue."""
 
-    __slots__ = ("parked", "run", "timers")
+    __slots__ = ("asking", "parked", "run", "timers")
 
     def __init__(self, run: "DryRun") -> None:
         super().__init__()
         self.run = run
+        self.asking = 0
+        """Branches that have asked for an outcome and let others ask first."""
         self.parked = 0
         """Branches that wait for what only happens in earnest."""
         self.timers: list[trio.Event] = []
@@ -135,6 +141,20 @@ class DryRun(Run):
         if ident not in self.known:
             self.new.append(ident)
         return await self._park(ident, trio.Event())
+
+    async def let_others_ask(self) -> None:
+        """Wait while a branch can go on by itself. A branch of a nested `gather` begins one pass of
+        the loop after the branch around it. Code that waits for something else than its calls is
+        not waited for."""
+        journal = self.journal
+        journal.asking += 1
+        try:
+            for _ in range(_PASSES):
+                await trio.lowlevel.checkpoint()
+                if journal.tasks <= journal.waiting() + journal.asking:
+                    break
+        finally:
+            journal.asking -= 1
 
     async def dry_run_wait(self, label: str) -> Any:
         return await self._park(label, trio.Event())

@@ -234,6 +234,10 @@ class Run:
             self.compensators = {}
         self.compensators[ident] = step
 
+    async def let_others_ask(self) -> None:
+        """Return when all branches have asked for their next call, in a dry run."""
+        raise AssertionError("this is no dry run")
+
     async def dry_run_wait(self, label: str) -> Any:
         """Wait for a call that has no outcome, in a dry run."""
         raise AssertionError("this is no dry run")

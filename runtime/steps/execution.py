@@ -13,8 +13,6 @@ asked for ──► journaled? ── yes ──► given back in journal order
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import trio
-
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
@@ -134,8 +132,8 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: C
 async def given_back(run: Run, ident: str, memory: CallRecord) -> None:
     """Return when it is the turn of a journaled outcome."""
     if run.is_dry_run:
-        # What begins together asks before any of it is cut off by another.
-        await trio.lowlevel.checkpoint()
+        # All branches ask for their calls before one of them is cut off by another.
+        await run.let_others_ask()
     missing = await run.journal.turn_of(ident)
     if missing is not None:
         if not run.going:

@@ -615,8 +615,9 @@ async def test_a_run_that_a_crash_left_in_a_block_with_a_time_limit_is_undone(
     assert undone == ["reserve"]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 5])
 async def test_what_a_branch_has_done_after_another_failed_is_undone_by_a_run_that_left_memory(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, depth: int
 ) -> None:
     """Branches begin in any order: many runs, so that each order is among them."""
 
@@ -624,10 +625,16 @@ async def test_what_a_branch_has_done_after_another_failed_is_undone_by_a_run_th
     async def steadfast() -> None:
         await trio.sleep(2)
 
+    async def nested(ctx: Context, depth: int) -> None:
+        if depth:
+            await ctx.gather(lambda ctx: nested(ctx, depth - 1))
+        else:
+            await ctx.step(steadfast)
+
     @workflow
     async def flow(ctx: Context) -> None:
         with suppress(StepFailed):
-            await ctx.gather(lambda ctx: ctx.step(refuse, 1), lambda ctx: ctx.step(steadfast))
+            await ctx.gather(lambda ctx: ctx.step(refuse, 1), lambda ctx: nested(ctx, depth))
         await ctx.sleep(100)
         await ctx.step(refuse)
 
@@ -636,4 +643,4 @@ async def test_what_a_branch_has_done_after_another_failed_is_undone_by_a_run_th
         await trio.sleep(200)
         states = Counter([status.state for run in runs if (status := await run.status())])
     assert states == {State.FAILED: 20}
-    assert undone == ["g1.1/steadfast"] * 20
+    assert undone == [f"g1.1/{'g1.0/' * depth}steadfast"] * 20
