@@ -120,11 +120,13 @@ async def wake_keys(
                     logger.error("a place in a queue is damaged, and its run is unknown: %s", error)
                     any_damaged = True
                     continue
-                # What got its place since has been counted and woken by its own admission.
-                if place >= partition.opened_at:
-                    continue
                 number, priority, sleep, damaged = at_place(key, raw, place)
                 any_damaged = any_damaged or damaged
+                if place >= partition.opened_at:
+                    # A run that got its place since was counted and woken by its own admission.
+                    if damaged:
+                        partition.store.open_group().delete("queue", key)
+                    continue
                 if not queues.backlog.counts(key):
                     continue
                 if sleep is not Sleep.NO:
