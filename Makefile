@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 # Many tests wait for a disk or for a process of theirs, so more of them than there are cores.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# The long forms compute most of the time.
+SOAKERS ?= 2
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint types unit bench bench-peers soak clean help
@@ -32,8 +34,8 @@ bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured 
 bench-peers: $(VENV)/user.stamp  ## Keyrun beside DBOS, Restate, LangGraph and others, and the page that shows it
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
-soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests
-	KEYRUN_SOAK=1 $(BIN)/python -m pytest --verbose --capture=no --durations 10 $(TESTS)
+soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests, in two processes, for over an hour
+	KEYRUN_SOAK=1 $(BIN)/python -m pytest --numprocesses $(SOAKERS) --dist worksteal --durations 10 $(TESTS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Keyrun needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
