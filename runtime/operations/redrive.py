@@ -285,7 +285,8 @@ class Redrive:
         return number, submission, standing or Standing(place=number)
 
     async def release(self, key: str) -> bool:
-        """Serve a key again that is quarantined, by itself or by its first run."""
+        """Release a key that is quarantined, by itself or by its first run. Return whether this
+        call released it."""
         self._partition.check_open()
         if self._supervisor.release(key):
             return True
@@ -297,7 +298,14 @@ class Redrive:
         head = None if number is None else await self._status(number)
         if head is None or head.state is not State.QUARANTINED:
             return False
-        await self.redrive(head.run_id)
+        try:
+            _, group = await self.stage_redrive(head.run_id, states=(State.QUARANTINED,))
+        except (RunEnded, UnknownRun):
+            # Another call has released or removed the run since. If the run has failed by now, to
+            # redrive it would start a generation that nobody asked for.
+            return False
+        if group is not None:
+            await self._partition.store.durable(group)
         return True
 
     async def _next_entry(self, number: int) -> int:

@@ -188,6 +188,32 @@ async def test_a_key_is_released_while_its_head_is_forgotten(
         assert await rt.status("r") is None
 
 
+async def test_a_key_that_is_released_twice_at_once_tries_its_head_once(
+    autojump_clock: MockClock,
+) -> None:
+    """The second call must not redrive the run that the first one has let go on."""
+    scene = Scene()
+    await scene.quarantine()
+    released: list[bool] = []
+
+    async def release(rt: Runtime) -> None:
+        released.append(await rt.release_key("k"))
+
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        async with trio.open_nursery() as nursery:
+            # Both calls find the run quarantined and wait until the signal is durable.
+            nursery.start_soon(rt.signal, "r", "hello")
+            await trio.sleep(LATENCY / 2)
+            for _ in range(2):
+                nursery.start_soon(release, rt)
+        assert sorted(released) == [False, True]
+        await trio.sleep(10)
+        status = await rt.status("r")
+        assert status is not None
+        assert (status.state, status.generation) == (State.SUCCEEDED, 1)
+
+
 @pytest.mark.parametrize("signal_id", [None, "s-1"])
 async def test_forget_removes_a_signal_that_is_being_committed(
     autojump_clock: MockClock, signal_id: str | None
