@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 # Many tests wait for a disk or for a process of theirs, so more of them than there are cores.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
-# The long forms compute most of the time.
+# The long forms compute most of the time. Without capture, the workers show their progress.
 SOAKERS ?= 2
 BIN := $(VENV)/bin
 
@@ -35,7 +35,7 @@ bench-peers: $(VENV)/user.stamp  ## Keyrun beside DBOS, Restate, LangGraph and o
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 soak: $(VENV)/dev.stamp  ## the long forms of the randomized tests, in two processes, for over an hour
-	KEYRUN_SOAK=1 $(BIN)/python -m pytest --numprocesses $(SOAKERS) --dist worksteal --durations 10 $(TESTS)
+	KEYRUN_SOAK=1 $(BIN)/python -m pytest --capture=no --numprocesses $(SOAKERS) --dist worksteal --durations 10 $(TESTS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Keyrun needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

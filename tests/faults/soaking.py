@@ -1,4 +1,4 @@
-"""Soaking: the same tests for longer. `make soak` sets KEYRUN_SOAK, and shows how far they are."""
+"""Soaking: the same tests for longer. `make soak` sets KEYRUN_SOAK and shows their progress."""
 
 import os
 import sys
