@@ -154,6 +154,7 @@ class Partition:
             answers=AnswerStore(state, keep_seconds=retention.age, keep_count=retention.count),
             tuning=tuning,
         )
+        self.cycles.has_children = lambda: self.children.used
         self.cycles.called_by = self.dispatcher.waits.keys
         self.control = Control(
             state,
@@ -249,9 +250,8 @@ class Partition:
     def run_ended(self, run: Run) -> None:
         """Report the end of a run, which is durable."""
         run.submission.at_hand = False
-        self.runs.remove(run)
+        self.runs.end(run)
         self.sweeper.run_ended()
-        self.runs.report_end(run.number, run)
         if self.delivery is not None:
             self.delivery.add(run.key)
 

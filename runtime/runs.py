@@ -93,7 +93,7 @@ class RunTable:
         self._waking: set[int] = set()
         self._delayed: dict[int, Submission] = {}
         self._changes: dict[int, tuple[Change, Group]] = {}
-        self._callbacks: dict[int, list[EndCallback]] = {}
+        self._callbacks: dict[int, EndCallback | list[EndCallback]] = {}
         """The callbacks that wait for the end of a run."""
         self._closed = False
 
@@ -163,8 +163,7 @@ class RunTable:
         """Record that the store is right about a run from now on."""
         if self._runs.get(run.number) is run:
             del self._runs[run.number]
-            # Most runs are live when they end. (The hash of an enum's member is a call.)
-            if run.location is not _LIVE and not is_driven(run):
+            if not is_driven(run):
                 self._forget_key(run.key)
 
     def _forget_key(self, key: str) -> None:
@@ -191,24 +190,43 @@ class RunTable:
         quarantine registers again."""
         if self._closed:
             raise StoreClosed("the runtime was left; open it again to go on")
-        callbacks = self._callbacks.get(number)
-        if callbacks is None:
-            self._callbacks[number] = [callback]
+        known = self._callbacks.get(number)
+        if known is None:
+            # Most runs have one callback, and a list would be one more object for each of them.
+            self._callbacks[number] = callback
+        elif isinstance(known, list):
+            known.append(callback)
         else:
-            callbacks.append(callback)
+            self._callbacks[number] = [known, callback]
 
     def ignore_end(self, number: int, callback: EndCallback) -> None:
         """Do not call a callback any more that `when_ended` may have registered."""
-        callbacks = self._callbacks.get(number)
-        if callbacks is not None and callback in callbacks:
-            callbacks.remove(callback)
-            if not callbacks:
-                del self._callbacks[number]
+        known = self._callbacks.get(number)
+        if isinstance(known, list):
+            if callback in known:
+                known.remove(callback)
+        elif known == callback:
+            del self._callbacks[number]
 
     def report_end(self, number: int, end: End) -> None:
         """Call the callbacks that wait for the end of a run."""
-        for callback in self._callbacks.pop(number, ()):
-            callback(number, end)
+        known = self._callbacks.pop(number, None)
+        if isinstance(known, list):
+            for callback in known:
+                callback(number, end)
+        elif known is not None:
+            known(number, end)
+
+    def end(self, run: "Run") -> None:
+        """Record that the end of a run is durable, and call the callbacks that wait for it."""
+        number = run.number
+        if self._runs.get(number) is run:
+            del self._runs[number]
+            # Most runs are live when they end. (The hash of an enum's member is a call.)
+            if run.location is not _LIVE and not is_driven(run):
+                self._forget_key(run.key)
+        if number in self._callbacks:
+            self.report_end(number, run)
 
     def close(self) -> None:
         """Report that no more runs will end."""

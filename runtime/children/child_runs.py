@@ -89,6 +89,8 @@ class Children:
         self._signals = signals
         self._eviction = eviction
         self._cycles = cycles
+        self.used = False
+        """Whether any run has children under other keys."""
         self._told: deque[tuple[int, str]] = deque()
         """Parents to be woken, and by whose end."""
         self._orphans: deque[tuple[int, str]] = deque()
@@ -98,11 +100,6 @@ class Children:
         self._unchecked: set[int] = set()
         """Children that may close a circle, and nobody has looked yet."""
         self._news = trio.Event()
-
-    @property
-    def used(self) -> bool:
-        """Return whether any run has children under other keys."""
-        return self._cycles.has_children
 
     async def admit(
         self,
@@ -127,7 +124,7 @@ class Children:
         )
         described.origin = f"child:{run.run_id}"
         described.parent = Parent(run.number, run.key, standing.place or 0, depth)
-        self._cycles.has_children = True
+        self.used = True
         group = self.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
         memory.call = CallKind.CHILD
@@ -235,9 +232,7 @@ class Children:
     async def recover(self) -> None:
         """Look whether there are any."""
         prefix = self._partition.ledger.prefix
-        self._cycles.has_children = bool(
-            await self._partition.store.scan("children", prefix=prefix, limit=1)
-        )
+        self.used = bool(await self._partition.store.scan("children", prefix=prefix, limit=1))
 
     async def run(self) -> None:
         """Wake parents whose children have ended, and cancel children that are left alone."""

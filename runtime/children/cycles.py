@@ -28,12 +28,12 @@ class Cycles:
 
     called_by: Callable[[str], Iterable[str]]
     """Returns the keys that entities of a key have called and wait for. The wiring sets it."""
+    has_children: Callable[[], bool]
+    """Returns whether any run has children under other keys. The wiring sets it."""
 
     def __init__(self, partition: "PartitionState", runs: "RunTable") -> None:
         self._partition = partition
         self._runs = runs
-        self.has_children = False
-        """Whether any run has children under other keys."""
 
     async def find(self, parent: int, child: Kin) -> list[Kin] | None:
         """The children that lead from a child back to its parent, itself first. Only those count
@@ -50,7 +50,7 @@ class Cycles:
             if path[-1][0] == target:
                 return [key for key, _ in path]
             steps = self._called(path[-1][0])
-            if self.has_children:
+            if self.has_children():
                 holder = await self._holder(path[-1][0])
                 steps += await self._waited_for(path[-1][1], holder)
             for step in steps:

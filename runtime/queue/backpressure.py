@@ -80,7 +80,7 @@ class Backlog:
         queue = self._queues.get(key)
         if queue is not None:
             return queue.pending >= self._most_per_key
-        if not self._queues.any_named:
+        if not self._queues.at_gate and not self._queues.evicted:
             return False
         return self._queues.pending_of(key) >= self._most_per_key
 

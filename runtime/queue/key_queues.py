@@ -67,9 +67,12 @@ class KeyQueues:
             backpressure_timeout=backpressure_timeout,
         )
         self._queues: dict[str, KeyQueue] = {}
-        self._at_gate: dict[str, int] = {}
+        # Every run asks: a method of our own would be one more call.
+        self.get: Callable[[str], KeyQueue | None] = self._queues.get
+        """Returns the queue of a key if it is in memory."""
+        self.at_gate: dict[str, int] = {}
         """Keys that wait at the gate and are known by name: how many of their runs wait."""
-        self._evicted: dict[str, tuple[int, int]] = {}
+        self.evicted: dict[str, tuple[int, int]] = {}
         """Keys that an evicted run holds and that are known by name: its number, and how many runs
         wait behind it."""
         self._empty: dict[str, KeyQueue] = {}
@@ -84,16 +87,12 @@ class KeyQueues:
     def __iter__(self) -> Iterator[KeyQueue]:
         return iter(self._queues.values())
 
-    def get(self, key: str) -> KeyQueue | None:
-        """Return the queue of a key if it is in memory."""
-        return self._queues.get(key)
-
     def of(self, key: str) -> KeyQueue:
         """Return the queue of a key. It is made if it is not in memory."""
         queue = self._queues.get(key)
         if queue is None:
-            evicted = self._evicted.pop(key, None)
-            at_gate = self._at_gate.pop(key, 0)
+            evicted = self.evicted.pop(key, None)
+            at_gate = self.at_gate.pop(key, 0)
             queue = self._empty.pop(key, None)
             known = self.partition.recovered and not at_gate and evicted is None
             if queue is None or not known:
@@ -107,33 +106,24 @@ class KeyQueues:
                 queue.revive_evicted(*evicted)
         return queue
 
-    def is_named(self, key: str) -> bool:
-        """Return whether only the name of a key is in memory."""
-        return key in self._at_gate or key in self._evicted
-
-    @property
-    def any_named(self) -> bool:
-        """Return whether there are keys of which only the name is in memory."""
-        return bool(self._at_gate or self._evicted)
-
     def pending_of(self, key: str) -> int:
         """Return how many runs of a key wait to be started."""
         queue = self._queues.get(key)
         if queue is not None:
             return queue.pending
-        return self._at_gate.get(key, 0) or self._evicted.get(key, (0, 0))[1]
+        return self.at_gate.get(key, 0) or self.evicted.get(key, (0, 0))[1]
 
     def enter(self, key: str) -> None:
         """Count one more run of a key that waits to be started."""
         queue = self._queues.get(key)
         if queue is None:
-            if key in self._at_gate:
-                self._at_gate[key] += 1
+            if key in self.at_gate:
+                self.at_gate[key] += 1
                 self.backlog.pending += 1
                 return
-            if key in self._evicted:
-                number, pending = self._evicted[key]
-                self._evicted[key] = number, pending + 1
+            if key in self.evicted:
+                number, pending = self.evicted[key]
+                self.evicted[key] = number, pending + 1
                 self.backlog.pending += 1
                 return
             queue = self.of(key)
@@ -142,8 +132,8 @@ class KeyQueues:
     def admitted(self, submission: "Submission") -> None:
         """Add a run whose place is durable. A key that is known by name only stays so."""
         queue = self._queues.get(submission.key)
-        if queue is None and submission.key not in self._at_gate:
-            if submission.key in self._evicted:
+        if queue is None and submission.key not in self.at_gate:
+            if submission.key in self.evicted:
                 return
             queue = self.of(submission.key)
         if queue is not None:
@@ -152,9 +142,9 @@ class KeyQueues:
     def found_evicted(self, key: str, number: int) -> None:
         """Record that an evicted run, found in the store, holds its key."""
         queue = self._queues.get(key)
-        if queue is None and key not in self._at_gate:
+        if queue is None and key not in self.at_gate:
             # It may have been read before, and runs that came since be counted.
-            self._evicted[key] = number, self._evicted.get(key, (0, 0))[1]
+            self.evicted[key] = number, self.evicted.get(key, (0, 0))[1]
         elif self.runs.live(number) is None:
             self.of(key).evicted_head = number
 
@@ -169,22 +159,22 @@ class KeyQueues:
 
     def is_held_by_evicted(self, key: str) -> bool:
         """Return whether only the name of a key is known, because an evicted run holds it."""
-        return key in self._evicted
+        return key in self.evicted
 
     def is_at_gate(self, key: str) -> bool:
         """Return whether only the name of a key is known, because it waits at the gate."""
-        return key in self._at_gate
+        return key in self.at_gate
 
     def keep_name_at_gate(self, key: str, pending: int) -> None:
         """Keep only the name of a key that waits at the gate."""
-        self._at_gate[key] = pending
+        self.at_gate[key] = pending
         self._queues.pop(key, None)
 
     def keep_name(self, queue: KeyQueue, evicted: int) -> None:
         """Keep only the name of a key that an evicted run holds. A queue that another one has
         replaced knows nothing of the key any more."""
         if self._queues.get(queue.key) is queue and queue.unload():
-            self._evicted[queue.key] = (evicted, queue.pending)
+            self.evicted[queue.key] = (evicted, queue.pending)
             del self._queues[queue.key]
 
     def drop(self, queue: KeyQueue) -> None:

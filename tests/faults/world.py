@@ -123,7 +123,7 @@ class World(Clients):
             partition = runtime._partition
             left = (
                 bool(partition.runs),
-                partition.queues.any_named,
+                bool(partition.queues.at_gate or partition.queues.evicted),
                 partition.queues.gate.queued,
                 partition.queues.gate.under_way,
                 partition.backlog.pending,

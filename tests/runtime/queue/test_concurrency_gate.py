@@ -75,12 +75,12 @@ async def test_what_is_known_by_name_only_runs_once_each_and_in_order(
             await rt.submit(gate.job, number, key=f"k{number % 20}") for number in range(100)
         ]
         await wait_all_tasks_blocked()
-        assert len(rt._partition.queues._at_gate) > 10
+        assert len(rt._partition.queues.at_gate) > 10
         assert rt.statistics().backlog.pending == 99
         gate.open.set()
         assert [await handle.result() for handle in handles] == list(range(100))
         assert rt.statistics().backlog.pending == 0
-        assert not rt._partition.queues._at_gate
+        assert not rt._partition.queues.at_gate
         assert not rt._partition.queues.gate.under_way
     for key in range(20):
         assert [n for k, n in gate.begun if k == f"k{key}"] == list(range(key, 100, 20))
@@ -118,7 +118,7 @@ async def test_runs_of_a_key_that_is_known_by_name_only_can_be_cancelled_and_pau
         for number in range(40):
             await rt.submit(gate.job, number, key=f"k{number % 20}", run_id=f"r{number}")
         await wait_all_tasks_blocked()
-        assert "k15" in rt._partition.queues._at_gate
+        assert "k15" in rt._partition.queues.at_gate
         assert await rt.cancel("r15")
         assert await rt.pause("r36")
         assert rt.statistics().backlog.pending == 38

@@ -696,7 +696,7 @@ async def test_a_sleeper_that_is_found_again_has_as_many_behind_it(
         await trio.sleep(10)
         second = await rt.submit(napping, 1, key="k", run_id="second")
         partition = rt._partition
-        ((evicted, pending),) = partition.queues._evicted.values()
+        ((evicted, pending),) = partition.queues.evicted.values()
         assert pending == 1
         partition.queues.found_evicted("k", evicted)
         await second.result()
