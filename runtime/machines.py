@@ -17,6 +17,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
+from keyrun.runtime.records.journal_entry import CallDone, Timer
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, NextTurn
@@ -65,11 +66,11 @@ class Continue:
                 "a turn waits for a time or a signal: give after or on_signal, not both"
             )
 
-    def timer(self, now: float) -> tuple[float, float] | None:
+    def timer(self, now: float) -> Timer | None:
         """Return when the next turn is due and the length of that wait, or None if it has no
         limit."""
         length = self.timeout if self.on_signal is not None else self.after or None
-        return None if length is None else (now + length, float(length))
+        return None if length is None else Timer(now + length, float(length))
 
 
 @attrs.frozen
@@ -241,11 +242,11 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
     finally:
         inbox.leave("turn", run.journal)
     if signal is not None:
-        turn = turn._replace(timer=None, signal=signal.payload)
+        turn = turn._replace(at=run.partition.wall(), timer=None, signal=signal.payload)
         run.partition.services.signals.take(run, signal)
         _keep_next(run, turn)
     elif turn.channel is not None:
-        turn = turn._replace(timer=None, channel=None)
+        turn = turn._replace(at=run.partition.wall(), timer=None, channel=None)
         _keep_next(run, turn)
     return turn
 
@@ -254,8 +255,7 @@ def _keep_next(run: Run, turn: NextTurn) -> None:
     """Stage the next turn, which replaces the one before."""
     partition = run.partition
     run.journal.turn = turn
-    key = partition.ledger.entry(run.number, 0)
-    run.put("journal", key, int(Entry.TURN), "turn", partition.wall(), *turn)
+    run.put("journal", partition.ledger.entry(run.number, 0), *turn.encode())
 
 
 async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> Verdict:
@@ -280,9 +280,8 @@ def _keep(run: Run, current: CurrentStep, last: Succeed | Fail | Cancel) -> None
     the run is held, or its coroutine is cancelled, before it ends."""
     value = last.result if isinstance(last, Succeed) else last.reason
     payload = [type(last).__name__.lower(), run.partition.codec.encode(value)]
-    run.write(
-        Entry.DONE, current.step, int(CallKind.STEP), 0, current.attempt, current.begun, payload
-    )
+    at, attempt, begun = run.partition.wall(), current.attempt, current.begun
+    run.write(CallDone(current.step, at, CallKind.STEP, 0, attempt, begun, payload))
 
 
 def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> None:
@@ -304,7 +303,8 @@ def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> N
         number = int(current.step.partition("-")[2]) + 1
         timer = value.timer(partition.steady())
         counted = journal.retries, journal.next
-        _keep_next(run, NextTurn(number, payload, timer, *counted, value.on_signal))
+        at = partition.wall()
+        _keep_next(run, NextTurn(at, number, payload, timer, *counted, value.on_signal))
     elif run.held or run.unwinding is not None:
         _keep(run, current, value)
     for sequence in journal.turn_entries:

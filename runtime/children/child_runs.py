@@ -17,7 +17,7 @@ import trio
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.records.ids import number_in
-from keyrun.runtime.records.journal_entry import CHILD, CallKind, CallRecord, Entry
+from keyrun.runtime.records.journal_entry import CHILD, CallKind, CallRecord, WaitBegan
 from keyrun.runtime.records.submission import Parent, Standing, Submission, write_failure
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.run import Run
@@ -128,7 +128,8 @@ class Children:
         group = self.admission.admit(described)
         channel = memory.channel = CHILD + described.run_id
         memory.call = CallKind.CHILD
-        run.write(Entry.WAIT, ident, int(CallKind.CHILD), channel, None, memory.child)
+        at = run.partition.wall()
+        run.write(WaitBegan(ident, at, CallKind.CHILD, channel, None, memory.child))
         memory.rank = run.journal.next - 1
         self._put(group, run.number, described.number, described.run_id, key)
         self._unchecked.add(described.number)

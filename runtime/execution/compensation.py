@@ -25,8 +25,7 @@ from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.records.exported import Records
-from keyrun.runtime.records.journal_entry import COMPENSATION, Entry
-from keyrun.runtime.records.submission import read_failure, write_failure
+from keyrun.runtime.records.journal_entry import COMPENSATION, Entry, Undo, decode
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import input_of
 from keyrun.runtime.run.quarantine import quarantine, quarantine_input
@@ -73,9 +72,8 @@ def decide(
     idents = run.workflow.to_undo(noted, failure)
     if not idents:
         return False
-    fields = (str(state), reason, write_failure(failure), dead, idents)
-    run.write(Entry.UNDO, "", *fields)
-    journal.undoing = list(fields)
+    journal.undoing = Undo(run.partition.wall(), state, reason, failure, dead, idents)
+    run.write(journal.undoing)
     standing = run.standing
     standing.failure, standing.waiting_on = failure, None
     if standing.state is State.WAITING:
@@ -102,8 +100,7 @@ async def undo(run: Run) -> bool:
     """Run the compensations that have not run, then end the run. Says whether it has ended."""
     journal, partition = run.journal, run.partition
     assert journal.undoing is not None
-    stored, reason, failed, dead, idents = journal.undoing
-    state, failure = State(stored), read_failure(failed)
+    _, state, reason, failure, dead, idents = journal.undoing
     run.undoing = True
     run.deadline = inf
     run.begin()
@@ -220,7 +217,7 @@ async def _collect(
     await run.gate()
     ledger = run.partition.ledger
     rows = await ledger.scan("journal", run.record)
-    entries = tuple((int.from_bytes(key[-4:], "big"), fields) for key, fields in rows)
+    entries = tuple((int.from_bytes(key[-4:], "big"), decode(fields)) for key, fields in rows)
     records = Records(run.submission, run.standing, entries)
     dry = DryRun(records, run.workflow, run.partition.codec, {})
     with trio.CancelScope() as scope:

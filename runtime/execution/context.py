@@ -14,6 +14,7 @@ from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.gather import gather
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.records.checks import check_key
+from keyrun.runtime.records.journal_entry import CallDone
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import identity, what_keeps
@@ -356,7 +357,8 @@ def _now(branch: Branch) -> float:
     if memory.outcome is None:
         memory.call = CallKind.NOW
         memory.payload = run.partition.wall()
-        run.write(Entry.DONE, ident, int(CallKind.NOW), None, 1, None, memory.payload)
+        at = run.partition.wall()
+        run.write(CallDone(ident, at, CallKind.NOW, None, 1, None, memory.payload))
         run.journal.settled(ident, memory, Entry.DONE)
     else:
         run.journal.deliver(memory)

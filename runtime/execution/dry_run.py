@@ -16,9 +16,10 @@ from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.records.exported import Records
+from keyrun.runtime.records.journal_entry import JournalEntry
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import Wait
 from keyrun.runtime.unwinding import Unwind
@@ -116,8 +117,8 @@ class DryRun(Run):
         self.records = records
         self.given = given
         self.journal: DryRunJournal = DryRunJournal(self)
-        for sequence, fields in records.entries:
-            self.journal.fold(sequence, fields)
+        for sequence, entry in records.entries:
+            self.journal.fold(sequence, entry)
         self.journal.expect(workflow.kind)
         self.known = frozenset(self.journal.memories)
         self.outcomes = self.journal.outcomes()
@@ -131,7 +132,7 @@ class DryRun(Run):
     def resume(self) -> None:
         """Nobody can hold it, and it stands in no line."""
 
-    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+    def write(self, entry: JournalEntry) -> None:
         """Nothing is written in a rehearsal."""
 
     async def dry_run_step(self, step: StepFunction[..., Any], ident: str) -> Any:

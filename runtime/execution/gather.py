@@ -11,6 +11,7 @@ import trio
 
 from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.internal_errors import is_internal
+from keyrun.runtime.records.journal_entry import CallDone
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END, INSIDE
@@ -111,5 +112,5 @@ def _decide(branch: Branch, ident: str, index: int) -> None:
         return
     memory.call = CallKind.GATHER
     memory.payload = index
-    run.write(Entry.DONE, ident, int(CallKind.GATHER), None, 1, None, index)
+    run.write(CallDone(ident, run.partition.wall(), CallKind.GATHER, None, 1, None, index))
     run.journal.settled(ident, memory, Entry.DONE)

@@ -15,19 +15,25 @@ from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node import read
 from keyrun.runtime.graphs.plan import Station, node_of
 from keyrun.runtime.graphs.stored_graph import Sketch
-from keyrun.runtime.records.journal_entry import Entry
-from keyrun.runtime.records.submission import read_failure
+from keyrun.runtime.records.journal_entry import (
+    AttemptFailed,
+    CallDone,
+    Entry,
+    Interrupted,
+    JournalEntry,
+    NodeEnded,
+    Redriven,
+    StepGaveUp,
+    TimerSet,
+    WaitBegan,
+)
 from keyrun.runtime.run.journal import Journal
-from keyrun.runtime.run.memories import NODE_ENDED
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import PayloadCodec
 
 UNKNOWN = Failure(kind=FailureKind.WORKFLOW_ERROR, reason="the node failed")
 """Stands for a failure that no record describes."""
 
-_DONE, _FAILED, _GAVE_UP = int(Entry.DONE), int(Entry.FAILED), int(Entry.GAVE_UP)
-_NOTE, _REDRIVEN = int(Entry.NOTE), int(Entry.REDRIVEN)
-_UNRELATED = frozenset(map(int, (Entry.TURN, Entry.UNDO, Entry.CONTINUED)))
 _AT_ONCE = 32
 """Outcomes that are walked in one go."""
 
@@ -74,15 +80,13 @@ class NodeTimes:
         self.attempts: dict[str, int] = {}
         self._totals: dict[str, tuple[int, float]] = {}
 
-    def take(self, fields: list[Any]) -> None:
-        """Take in an attempt that is over."""
-        kind, ident, at, *rest = fields
-        _, _, attempt, begun, _ = rest if kind == _DONE else (None, *rest[:3], None)
-        name = ident.partition("/")[0]
-        if begun is not None:
-            self.begun.setdefault(name, begun)
-        self.attempts[name] = attempt
-        if kind == _FAILED:
+    def take(self, entry: CallDone | AttemptFailed | StepGaveUp) -> None:
+        """Add an attempt that is over."""
+        name, at = entry.ident.partition("/")[0], entry.at
+        if entry.begun is not None:
+            self.begun.setdefault(name, entry.begun)
+        self.attempts[name] = entry.attempt
+        if isinstance(entry, AttemptFailed):
             return
         start, last = self.begun.get(name), self.ended.get(name)
         self.ended[name] = at
@@ -115,7 +119,7 @@ class Tracing:
     def restart(self) -> None:
         """Forget all entries."""
         self.times = NodeTimes()
-        self._ends: list[list[Any]] = []
+        self._ends: list[CallDone | StepGaveUp | NodeEnded] = []
         """The entries that say how turns of nodes ended, the last one of each turn."""
         self._ended: set[str] = set()
         self._failed: list[str] = []
@@ -127,67 +131,70 @@ class Tracing:
         self.frontier = _Retraced(self._sketch, self._input, self._reached)
         self._walked = 0
 
-    def take(self, entries: Iterable[list[Any]]) -> None:
-        """Take in the next entries."""
+    def take(self, entries: Iterable[JournalEntry]) -> None:
+        """Add the next entries."""
         if self.frontier.guessed:
             self._walk_again()
-        for fields in entries:
-            kind, ident = fields[0], fields[1]
-            if kind == _NOTE:
-                if fields[3] == NODE_ENDED:
-                    self._add(ident, fields)
-            elif kind == _REDRIVEN:
-                # What is tried again has not ended yet.
-                for name in self._failed:
-                    self._drop(name.removesuffix("/"))
-                self._walk_again()
-            elif ident == "graph()":
-                self._failed = fields[-1]
-            elif kind not in _UNRELATED:
-                self._reached.add(node_of(ident))
-                if kind in (_DONE, _FAILED, _GAVE_UP):
-                    self.times.take(fields)
-                    if kind != _FAILED and "/" not in ident:
-                        self._add(ident, fields)
+        for entry in entries:
+            match entry:
+                case NodeEnded():
+                    self._add(entry)
+                case Redriven():
+                    # The nodes that are retried have not ended yet.
+                    for name in self._failed:
+                        self._drop(name.removesuffix("/"))
+                    self._walk_again()
+                case CallDone(ident="graph()"):
+                    self._failed = entry.payload
+                case CallDone() | AttemptFailed() | StepGaveUp():
+                    self._reached.add(node_of(entry.ident))
+                    self.times.take(entry)
+                    if not isinstance(entry, AttemptFailed) and "/" not in entry.ident:
+                        self._add(entry)
+                case Interrupted() | TimerSet() | WaitBegan():
+                    self._reached.add(node_of(entry.ident))
+                case _:
+                    pass
 
-    def _add(self, ident: str, fields: list[Any]) -> None:
-        if ident in self._ended:
-            self._drop(ident)
+    def _add(self, entry: CallDone | StepGaveUp | NodeEnded) -> None:
+        if entry.ident in self._ended:
+            self._drop(entry.ident)
             self._walk_again()
-        self._ended.add(ident)
-        self._ends.append(fields)
+        self._ended.add(entry.ident)
+        self._ends.append(entry)
 
     def _drop(self, ident: str) -> None:
         self._ended.discard(ident)
-        self._ends = [each for each in self._ends if each[1] != ident]
+        self._ends = [each for each in self._ends if each.ident != ident]
 
     def walk(self, journal: Journal) -> bool:
         """Walk past the next outcomes. `journal` is what all entries add up to: it lacks the
         outcomes that a redrive took back. Says whether there are more."""
         part = self._ends[self._walked : self._walked + _AT_ONCE]
         self._walked += len(part)
-        for fields in part:
-            self._follow(journal, fields[1], fields)
+        for entry in part:
+            self._follow(journal, entry)
         return self._walked < len(self._ends)
 
-    def _follow(self, journal: Journal, ident: str, fields: list[Any]) -> None:
-        frontier = self.frontier
+    def _follow(self, journal: Journal, entry: CallDone | StepGaveUp | NodeEnded) -> None:
+        frontier, ident = self.frontier, entry.ident
         activation = frontier.active.get(node_of(ident)) or frontier.recall(ident)
         if activation is None or activation.ident != ident:
             return
         node = activation.station.node
         memory = journal.memories.get(ident)
-        if fields[0] == _NOTE:
-            _, on, port, fired, *failure = fields[3:]
-            known = read_failure(failure[0]) if failure else None
-            end = NodeEnd(On(on), port, None, known or (UNKNOWN if on != On.COMPLETE else None))
-            frontier.noted = {node.id: fired}
+        if isinstance(entry, NodeEnded):
+            on = On(entry.on)
+            failure = entry.failure or (UNKNOWN if on is not On.COMPLETE else None)
+            end = NodeEnd(on, entry.port, None, failure)
+            frontier.noted = {node.id: entry.fired}
         elif memory is None or memory.outcome is None:
             return
         elif memory.outcome is Entry.DONE:
             end = NodeEnd(On.COMPLETE)
             try:
-                end = NodeEnd(On.COMPLETE, *read(node, self._codec.decode(fields[-1])))
+                assert isinstance(entry, CallDone)
+                end = NodeEnd(On.COMPLETE, *read(node, self._codec.decode(entry.payload)))
             except Exception:
                 # This process cannot read the output.
                 frontier.noted = {node.id: frontier.reached_from(activation.station)}

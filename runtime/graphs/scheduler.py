@@ -25,11 +25,10 @@ from keyrun.runtime.graphs.node_execution import NodeExecutor
 from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.graphs.output_limit import Allowance
 from keyrun.runtime.internal_errors import is_internal
-from keyrun.runtime.records.submission import write_failure
+from keyrun.runtime.records.journal_entry import CallDone, NodeEnded
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import Expected
 from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
-from keyrun.runtime.run.memories import NODE_ENDED
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
@@ -254,9 +253,9 @@ class GraphScheduler:
         """Record how workflow code has ended, for the views of the run: its journal entries do not
         say it."""
         run, failure = self._run, end.failure
-        stored = failure and write_failure(attrs.evolve(failure, traceback=None, cause=None))
-        about = (NODE_ENDED, str(end.on), end.port, sorted(self._frontier.fired), stored)
-        run.write(Entry.NOTE, activation.ident, *about)
+        brief = failure and attrs.evolve(failure, traceback=None, cause=None)
+        at, fired = run.partition.wall(), sorted(self._frontier.fired)
+        run.write(NodeEnded(activation.ident, at, str(end.on), end.port, fired, brief))
         if end.afresh and failure is not None and not run.is_dry_run:
             log(run, "step_failed", failure.reason, failure)
             if run.partition.feed is not None:
@@ -272,7 +271,7 @@ class GraphScheduler:
             for ident in [each.ident for each in self._frontier.active.values()]:
                 # What is running says so itself.
                 if ident not in run.current and not _is_known(journal.memories.get(ident)):
-                    run.write(Entry.NOTE, ident, "step_cancelled", "while it waited")
+                    run.note(ident, "step_cancelled", "while it waited")
         # What was given to others after this is asked for by nobody.
         journal.abandon("")
         self._nursery.cancel_scope.cancel()
@@ -289,7 +288,8 @@ class GraphScheduler:
             f"{activation.ident}/" if end.afresh else activation.ident
             for activation, end in self._frontier.failed
         ]
-        run.write(Entry.DONE, "graph()", int(CallKind.GRAPH), None, 1, None, memory.payload)
+        at = run.partition.wall()
+        run.write(CallDone("graph()", at, CallKind.GRAPH, None, 1, None, memory.payload))
         journal.settled("graph()", memory, Entry.DONE)
 
 

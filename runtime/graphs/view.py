@@ -145,7 +145,7 @@ def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeStat
     assert progress is not None
     assert journal.undoing is not None
     begun: dict[str, set[NodeState]] = {}
-    for ident in journal.undoing[4]:
+    for ident in journal.undoing.steps:
         memory = journal.memories.get(COMPENSATION + ident)
         outcome = None if memory is None else memory.outcome
         if outcome is Entry.DONE:

@@ -14,7 +14,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.host.due_loop import DueLoop
-from keyrun.runtime.records.journal_entry import Entry
+from keyrun.runtime.records.journal_entry import STEP_OVERRUN
 
 if TYPE_CHECKING:
     from keyrun.runtime.events.emitter import EventStep
@@ -26,8 +26,8 @@ class OverrunRun(emitter.EventRun, Protocol):
     @property
     def deadline(self) -> float: ...
 
-    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
-        """Stage a journal entry."""
+    def note(self, ident: str, what: str, *details: Any) -> None:
+        """Stage a journal entry for the history."""
 
 
 class Watched:
@@ -84,7 +84,7 @@ class Overruns:
 
 def _tell(watched: Watched) -> None:
     run, current, limit = watched.run, watched.current, watched.limit
-    run.write(Entry.NOTE, current.step, "step_overrun", current.attempt, limit)
+    run.note(current.step, STEP_OVERRUN, current.attempt, limit)
     said = (
         f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
         "still runs; slot and key stay held until it returns"

@@ -34,7 +34,7 @@ class History(Sequence[Happening]):
         if told is None:
             return ()
         story = HistoryBuilder(told.submission)
-        story.add(fields for _, fields in told.entries)
+        story.add(entry for _, entry in told.entries)
         return story.end(told.standing)
 
     def save(self, path: str | PathLike[str]) -> None:

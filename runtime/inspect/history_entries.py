@@ -10,9 +10,28 @@ from typing import Any
 
 import attrs
 
-from keyrun.runtime.records.journal_entry import CHILD, GATE, CallKind, Entry
+from keyrun.runtime.records.journal_entry import (
+    CHILD,
+    GATE,
+    NODE_ENDED,
+    STEP_OVERRUN,
+    AttemptFailed,
+    CallDone,
+    CallKind,
+    Continued,
+    Interrupted,
+    JournalEntry,
+    NextTurn,
+    NodeEnded,
+    Note,
+    Redriven,
+    StepGaveUp,
+    StepOverrun,
+    TimerSet,
+    Undo,
+    WaitBegan,
+)
 from keyrun.runtime.records.submission import Standing, Submission, read_failure
-from keyrun.runtime.run.memories import NODE_ENDED
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
 
@@ -46,19 +65,19 @@ class HistoryBuilder:
         self._start = len(self._told)
         self._turn: Happening | None = None
 
-    def add(self, entries: Iterable[list[Any] | StoreError]) -> None:
-        """Tell the next entries of the journal."""
+    def add(self, entries: Iterable[JournalEntry | StoreError]) -> None:
+        """Add the next entries of the journal."""
         told = self._told
-        for fields in entries:
-            if isinstance(fields, StoreError):
-                told.append(_damaged(told, fields))
-            elif fields[0] == Entry.TURN:
-                self._turn = _entry(fields)
+        for entry in entries:
+            if isinstance(entry, StoreError):
+                told.append(_damaged(told, entry))
+            elif isinstance(entry, NextTurn):
+                self._turn = _happening(entry)
             else:
-                if fields[0] == Entry.REDRIVEN:
-                    _add_ends(told, self._start, _former(fields))
+                if isinstance(entry, Redriven):
+                    _add_ends(told, self._start, entry.former or Standing())
                     self._start = len(told) + 1
-                told.append(_entry(fields))
+                told.append(_happening(entry))
 
     def end(self, standing: Standing | StoreError | None) -> tuple[Happening, ...]:
         """All of it; `standing` is how the run stands."""
@@ -71,20 +90,6 @@ class HistoryBuilder:
         else:
             _add_ends(told, self._start, standing or Standing())
         return tuple(told)
-
-
-def _former(fields: list[Any]) -> Standing:
-    """How the generation went that was over when the run was redriven, as far as that is known."""
-    if len(fields) < 9:
-        return Standing()
-    started_at, ended_at, state, reason, failure = fields[4:9]
-    return Standing(
-        started_at=started_at,
-        ended_at=ended_at,
-        state=State(state),
-        reason=reason,
-        failure=read_failure(failure),
-    )
 
 
 def _add_ends(story: list[Happening], start: int, standing: Standing) -> None:
@@ -120,94 +125,84 @@ def _damaged(story: list[Happening], error: StoreError) -> Happening:
     return Happening(at=at, event="damaged", detail=str(error))
 
 
-def _entry(fields: list[Any]) -> Happening:
-    kind, ident, at, *rest = fields
-    match Entry(kind):
-        case Entry.DONE:
-            call, _, attempt, began, payload = rest
-            if call == CallKind.SCOPE:
+def _happening(entry: JournalEntry) -> Happening:
+    """Return what an entry says, for the history."""
+    at = entry.at
+    match entry:
+        case CallDone(ident=ident, call=call, payload=payload):
+            if call is CallKind.SCOPE:
                 ending, length, *_ = payload
                 event = "scope_expired" if ending else "scope_finished"
                 said = f"its limit was {length:g} s"
-                return Happening(at=at, event=event, step=ident, began_at=began, detail=said)
+                return Happening(at=at, event=event, step=ident, began_at=entry.begun, detail=said)
             if call in _RECEIVED:
-                return _received(at, ident, CallKind(call), payload)
-            event = {
-                CallKind.STEP: "step_completed",
-                CallKind.NOW: "time_taken",
-                CallKind.GATHER: "branch_failed",
-                CallKind.TIMER: "timer_fired",
-                CallKind.GRAPH: "graph_failed",
-            }[CallKind(call)]
-            return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=began)
-        case Entry.FAILED:
-            _, attempt, began, failure, retry = rest
+                return _received(at, ident, call, payload)
+            event = _COMPLETED[call]
+            attempt, begun = entry.attempt, entry.begun
+            return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=begun)
+        case AttemptFailed():
             return Happening(
                 at=at,
                 event="attempt_failed",
-                step=ident,
-                attempt=attempt,
-                began_at=began,
-                delay=retry[1],
-                failure=read_failure(failure),
+                step=entry.ident,
+                attempt=entry.attempt,
+                began_at=entry.begun,
+                delay=entry.retry.length,
+                failure=entry.failure,
             )
-        case Entry.GAVE_UP:
-            _, attempt, began, failure = rest
+        case StepGaveUp():
             return Happening(
                 at=at,
                 event="step_failed",
-                step=ident,
-                attempt=attempt,
-                began_at=began,
-                failure=read_failure(failure),
+                step=entry.ident,
+                attempt=entry.attempt,
+                began_at=entry.begun,
+                failure=entry.failure,
             )
-        case Entry.INTERRUPTED:
-            attempt, alone, *begun = rest
-            detail = "while it was the only suspect" if alone else None
+        case Interrupted():
             return Happening(
                 at=at,
                 event="interrupted",
-                step=ident,
-                attempt=attempt,
-                began_at=begun[0] if begun else None,
-                detail=detail,
+                step=entry.ident,
+                attempt=entry.attempt,
+                began_at=entry.begun,
+                detail="while it was the only suspect" if entry.alone else None,
             )
-        case Entry.TIMER:
-            event = "timer_set" if len(rest) == 2 else "scope_entered"
-            return Happening(at=at, event=event, step=ident, delay=rest[1])
-        case Entry.WAIT:
-            call, channel, timer, *_ = rest
-            event = _WANTED[CallKind(call)]
-            said, delay = channel.removeprefix(GATE).removeprefix(CHILD), timer and timer[1]
+        case TimerSet(ident=ident, timer=timer):
+            event = "timer_set" if entry.call is CallKind.TIMER else "scope_entered"
+            return Happening(at=at, event=event, step=ident, delay=timer.length)
+        case WaitBegan(ident=ident, channel=channel, limit=limit):
+            event, delay = _WANTED[entry.call], limit and limit.length
+            said = channel.removeprefix(GATE).removeprefix(CHILD)
             return Happening(at=at, event=event, step=ident, delay=delay, detail=said)
-        case Entry.CONTINUED:
-            return Happening(at=at, event="continued", detail=f"with journal {rest[0] + 1}")
-        case Entry.TURN:
-            return Happening(at=at, event="turned", attempt=None, detail=f"next turn {rest[0]}")
-        case Entry.REDRIVEN:
-            return Happening(at=at, event="redriven", detail=f"generation {rest[0]}")
-        case Entry.UNDO:
-            state, _, failure, _, idents = rest
-            named = ", ".join(map(repr, reversed(idents)))
-            said = f"before it is {state}, these are undone: {named}"
-            failed = read_failure(failure)
-            return Happening(at=at, event="compensating", failure=failed, detail=said)
-        case Entry.NOTE:
-            what, *details = rest
-            if what == NODE_ENDED:
-                on, port, _, *failure = details
-                failed = read_failure(failure[0]) if failure else None
-                said = str(on) if port is None else f"by the port {port!r}"
-                return Happening(at=at, event=what, step=ident, failure=failed, detail=said)
-            if what == "step_overrun":
-                attempt, limit = details
-                detail = f"its time of {limit:g} s is up and its thread still runs"
-                return Happening(at=at, event=what, step=ident, attempt=attempt, detail=detail)
-            return Happening(
-                at=at, event=what, step=ident or None, detail="; ".join(map(str, details)) or None
-            )
+        case Continued():
+            return Happening(at=at, event="continued", detail=f"with journal {entry.number + 1}")
+        case NextTurn():
+            return Happening(at=at, event="turned", detail=f"next turn {entry.number}")
+        case Redriven():
+            return Happening(at=at, event="redriven", detail=f"generation {entry.generation}")
+        case Undo():
+            named = ", ".join(map(repr, reversed(entry.steps)))
+            said = f"before it is {entry.state}, these are undone: {named}"
+            return Happening(at=at, event="compensating", failure=entry.failure, detail=said)
+        case NodeEnded(ident=ident, port=port, failure=failure):
+            said = entry.on if port is None else f"by the port {port!r}"
+            return Happening(at=at, event=NODE_ENDED, step=ident, failure=failure, detail=said)
+        case StepOverrun(ident=ident, attempt=attempt):
+            said = f"its time of {entry.limit:g} s is up and its thread still runs"
+            return Happening(at=at, event=STEP_OVERRUN, step=ident, attempt=attempt, detail=said)
+        case Note():
+            detail = "; ".join(map(str, entry.details)) or None
+            return Happening(at=at, event=entry.what, step=entry.ident or None, detail=detail)
 
 
+_COMPLETED = {
+    CallKind.STEP: "step_completed",
+    CallKind.NOW: "time_taken",
+    CallKind.GATHER: "branch_failed",
+    CallKind.TIMER: "timer_fired",
+    CallKind.GRAPH: "graph_failed",
+}
 _RECEIVED = (CallKind.SIGNAL, CallKind.APPROVAL, CallKind.CHILD)
 _WANTED = {
     CallKind.SIGNAL: "signal_wanted",

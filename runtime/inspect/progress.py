@@ -8,13 +8,20 @@ Rate and time left are guesses from what was observed: how fast the steps of thi
 and how many of them earlier runs of the workflow took.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyrun.runtime.inspect.durations import DurationStatistics
-from keyrun.runtime.records.journal_entry import COMPENSATION, began_at, is_driven
+from keyrun.runtime.records.journal_entry import (
+    COMPENSATION,
+    CallDone,
+    JournalEntry,
+    Redriven,
+    began_at,
+    is_driven,
+)
 from keyrun.runtime.records.submission import Standing, Submission, Summary
 from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, Journal
 from keyrun.runtime.values import CompensationProgress, Failure, State
@@ -132,32 +139,23 @@ class JournalTally:
         before = 0 if turn is None else turn.number
         return self._done + before + (0 if continued is None else continued.steps)
 
-    def take(self, entries: list[tuple[int, list[Any]]]) -> None:
+    def take(self, entries: Sequence[tuple[int, JournalEntry]]) -> None:
         """Add the next entries."""
         fold = self.journal.fold
-        for sequence, fields in entries:
-            kind, at = fields[0], fields[2]
-            if kind == _DONE:
-                begun = fields[6] or at
-                if self.first is None or begun < self.first:
-                    self.first = begun
-                self.stirred = True
-                if fields[3] == _STEP:
-                    self._done += not fields[1].startswith(COMPENSATION)
-                    fields = [*fields[:7], None]  # its output is not needed
-            elif kind == Entry.REDRIVEN:
+        for sequence, entry in entries:
+            if isinstance(entry, Redriven):
                 self.first, self.stirred = None, False
-            elif is_driven(kind):
-                begun = began_at(fields)
+            elif is_driven(entry):
+                begun = began_at(entry)
                 if self.first is None or begun < self.first:
                     self.first = begun
                 self.stirred = True
-            if self.last is None or at > self.last:
-                self.last = at
-            fold(sequence, fields)
-
-
-_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
+            if self.last is None or entry.at > self.last:
+                self.last = entry.at
+            if type(entry) is CallDone and entry.call is CallKind.STEP:
+                self._done += not entry.ident.startswith(COMPENSATION)
+                entry = entry._replace(payload=None)  # the output is not needed
+            fold(sequence, entry)
 
 
 @attrs.frozen(kw_only=True)

@@ -13,7 +13,7 @@ import attrs
 
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.records.damage import DAMAGE, stand_in, traces
-from keyrun.runtime.records.journal_entry import Entry, is_driven
+from keyrun.runtime.records.journal_entry import decode, is_driven, is_note
 from keyrun.runtime.records.submission import DAMAGED, Standing, Submission
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.values import QuarantineCause, RunStatus, State
@@ -292,8 +292,9 @@ class StatusReader:
         rows = await self.ledger.store.scan(
             "journal", prefix=self.ledger.number(number), limit=_NOTES, reverse=True
         )
-        kinds = (unseal("journal", key, raw)[0] for key, raw in rows)
-        return is_driven(next((kind for kind in kinds if kind != Entry.NOTE), Entry.NOTE))
+        entries = (decode(unseal("journal", key, raw)) for key, raw in rows)
+        last = next((entry for entry in entries if not is_note(entry)), None)
+        return last is not None and is_driven(last)
 
     async def up_to_date(self, number: int, status: RunStatus) -> RunStatus:
         """The status of a run with what the journal knows and the status record does not. The

@@ -10,7 +10,7 @@ from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.inspect.journal_follower import SLICE, JournalFollower
 from keyrun.runtime.inspect.progress import JournalTally, StoredRecords
 from keyrun.runtime.inspect.statuses import ListedRun, StatusReader
-from keyrun.runtime.records.journal_entry import Entry
+from keyrun.runtime.records.journal_entry import NextTurn, decode
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Ledger
@@ -31,7 +31,8 @@ async def knows_journal(ledger: Ledger, number: int) -> bool:
     if standing.journal_next != int.from_bytes(rows[0][0][-4:], "big") + 1:
         return False
     first = await ledger.get("journal", ledger.entry(number, 0))
-    return first is None or first[0] != Entry.TURN or standing.state.terminal
+    is_machine = first is not None and isinstance(decode(first), NextTurn)
+    return not is_machine or standing.state.terminal
 
 
 async def last_entry(ledger: Ledger, number: int) -> float | None:
@@ -41,7 +42,7 @@ async def last_entry(ledger: Ledger, number: int) -> float | None:
     rows = await store.scan("journal", prefix=prefix, limit=1, reverse=True)
     if rows and rows[0][0] != first:
         rows = [*rows, *await store.scan("journal", prefix=first, limit=1)]
-    return max((unseal("journal", key, raw)[2] for key, raw in rows), default=None)
+    return max((decode(unseal("journal", key, raw)).at for key, raw in rows), default=None)
 
 
 class StoredRun:
@@ -113,11 +114,12 @@ class StoredRun:
 
     def _take(self, rows: Rows) -> None:
         entries = [
-            (int.from_bytes(key[-4:], "big"), unseal("journal", key, raw)) for key, raw in rows
+            (int.from_bytes(key[-4:], "big"), decode(unseal("journal", key, raw)))
+            for key, raw in rows
         ]
         self.tally.take(entries)
         if self.tracing is not None:
-            self.tracing.take(fields for _, fields in entries)
+            self.tracing.take(entry for _, entry in entries)
 
     def _restart(self) -> None:
         self.tally = JournalTally()

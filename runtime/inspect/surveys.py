@@ -5,7 +5,7 @@ most programs ask for, so it is imported when somebody does.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -31,6 +31,7 @@ from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.inspect.stored_run import StoredRun, last_entry
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.exported import Records as Exported
+from keyrun.runtime.records.journal_entry import JournalEntry, decode
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import Standing
 from keyrun.storage import StoreError
@@ -87,7 +88,7 @@ class RunInspector:
         if number is None:
             return History()
         ledger, key = self._ledger, self._ledger.number(number)
-        entries: list[tuple[int, list[Any] | StoreError]] = []
+        entries: list[tuple[int, JournalEntry | StoreError]] = []
 
         def take(rows: Rows) -> None:
             for record, raw in rows:
@@ -107,9 +108,9 @@ class RunInspector:
         for at in range(0, len(entries), AT_ONCE):
             if at:
                 await trio.lowlevel.checkpoint()
-            story.add(fields for _, fields in entries[at : at + AT_ONCE])
+            story.add(entry for _, entry in entries[at : at + AT_ONCE])
         told = story.end(standing)
-        whole = [(at, fields) for at, fields in entries if not isinstance(fields, StoreError)]
+        whole = [(at, entry) for at, entry in entries if not isinstance(entry, StoreError)]
         if (
             isinstance(submission, StoreError)
             or isinstance(standing, StoreError)
@@ -184,9 +185,9 @@ class RunView:
         return far if nodes is None else in_nodes(far, nodes)
 
 
-def _entry(key: bytes, raw: bytes) -> list[Any] | StoreError:
-    """A journal entry, or why it cannot be read."""
+def _entry(key: bytes, raw: bytes) -> JournalEntry | StoreError:
+    """Return a journal entry, or the error that reading it raises."""
     try:
-        return unseal("journal", key, raw)
+        return decode(unseal("journal", key, raw))
     except DAMAGE as error:
         return error

@@ -9,7 +9,6 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.run.loading import recall
 from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.run import Run
@@ -71,7 +70,7 @@ class Control:
             return self._unchanged(run)
         decided = run.journal.undoing
         quarantined = run.standing.state is State.QUARANTINED
-        if decided is not None and decided[0] != State.CANCELLED and not quarantined:
+        if decided is not None and decided.state is not State.CANCELLED and not quarantined:
             # It has failed, and only what it did is being undone.
             return self._unchanged(run)
         run.standing.cancel_requested = True
@@ -91,7 +90,7 @@ class Control:
             run.queue.wake()
             await run.gate()
             return True
-        run.write(Entry.NOTE, "", "cancel_requested")
+        run.note("", "cancel_requested")
         run.store_standing()
         self._tell(EventKind.RUN_CANCELLING, run, run.staged)
         settled_soon = not run.current and not undoes
@@ -129,7 +128,7 @@ class Control:
             if self._runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
-        run.write(Entry.NOTE, "", "cancel_requested")
+        run.note("", "cancel_requested")
         run.store_standing()
         group = run.staged
         assert group is not None
@@ -221,7 +220,7 @@ class Control:
             if run.standing.state.terminal or not run.standing.paused:
                 return self._unchanged(run)
         run.standing.paused = paused
-        run.write(Entry.NOTE, "", "paused" if paused else "resumed")
+        run.note("", "paused" if paused else "resumed")
         run.store_standing()
         self._tell(_PAUSES[paused], run, run.staged)
         group = run.staged

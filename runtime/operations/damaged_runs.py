@@ -15,9 +15,9 @@ from keyrun.runtime.events.logs import log_key, title
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import PAGE, Trace, stand_in, trace
+from keyrun.runtime.records.journal_entry import Redriven, decode
 from keyrun.runtime.records.submission import DAMAGED, SALVAGED, Standing, Submission
 from keyrun.runtime.records.tables import sealed
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
 
@@ -186,8 +186,9 @@ class DamagedRuns:
             raise _beyond_repair(submission, "it has ended, and how is lost")
         try:
             for _, fields in await ledger.scan("journal", ledger.number(number)):
-                if fields[0] == Entry.REDRIVEN:
-                    generation = max(generation, fields[3])
+                entry = decode(fields)
+                if isinstance(entry, Redriven):
+                    generation = max(generation, entry.generation)
             await ledger.scan("memo", ledger.number(number))
         except StoreCorrupt as error:
             if error.key is None:

@@ -11,9 +11,9 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.operations.control import Control
 from keyrun.runtime.operations.damaged_runs import DamagedRuns, check_submitted
-from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission, write_end
+from keyrun.runtime.records.journal_entry import Redriven, Undo, decode
+from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission
 from keyrun.runtime.records.tables import placed, sealed
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.runs import Change
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import State
@@ -168,8 +168,8 @@ class Redrive:
             patches=standing.patches,
         )
         self._put_standing(group, number, fresh)
-        fields = (int(Entry.REDRIVEN), "", self._partition.wall(), generation, *write_end(standing))
-        group.put("journal", journal_key, sealed("journal", journal_key, *fields))
+        redriven = Redriven(self._partition.wall(), generation, standing)
+        group.put("journal", journal_key, sealed("journal", journal_key, *redriven.encode()))
         queued = ledger.place(submission.key, place)
         group.put("queue", queued, sealed("queue", queued, *placed(submission)))
         submission = self._put_version(group, submission, version)
@@ -320,7 +320,7 @@ class Redrive:
             "journal", prefix=self._partition.ledger.number(number)
         ):
             with suppress(StoreCorrupt):
-                if unseal("journal", key, raw)[0] == Entry.UNDO:
+                if isinstance(decode(unseal("journal", key, raw)), Undo):
                     return True
         return False
 

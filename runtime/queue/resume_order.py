@@ -8,7 +8,7 @@ sleeps and holds the key, and the reading of the index may not have come to it.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keyrun.runtime.records.journal_entry import Entry
+from keyrun.runtime.records.journal_entry import Redriven, decode, is_note
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import Sleep, at_place
 from keyrun.storage import StoreCorrupt
@@ -61,8 +61,9 @@ async def _has_begun(ledger: "Ledger", number: int) -> bool:
     """Whether a run has done something in this generation: the status is not stored with it."""
     begun = False
     for _, fields in await ledger.scan("journal", ledger.number(number)):
-        if fields[0] == Entry.REDRIVEN:
+        entry = decode(fields)
+        if isinstance(entry, Redriven):
             begun = False
-        elif fields[0] != Entry.NOTE:
+        elif not is_note(entry):
             begun = True
     return begun

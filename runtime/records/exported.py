@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.errors import InvalidHistory
+from keyrun.runtime.records.journal_entry import JournalEntry, decode
 from keyrun.runtime.records.submission import Standing, Submission
 
 FORMAT = 1
@@ -23,14 +24,14 @@ class Records:
 
     submission: Submission
     standing: Standing | None
-    entries: tuple[tuple[int, list[Any]], ...]
-    """Sequence number and fields, in order."""
+    entries: tuple[tuple[int, JournalEntry], ...]
+    """Sequence number and entry, in order."""
 
     @property
     def last_at(self) -> float:
         """Return the time of the last record."""
         ended = None if self.standing is None else self.standing.ended_at
-        journaled: list[float] = [fields[2] for _, fields in self.entries[-1:]]
+        journaled = [entry.at for _, entry in self.entries[-1:]]
         return max([self.submission.submitted_at, *journaled, ended or 0.0])
 
 
@@ -44,7 +45,8 @@ def render(records: Records) -> str:
         "status": None if standing is None else standing.fields(),
     }
     head = [f"{_line(name)}: {_line(value)}" for name, value in parts.items()]
-    entries = ",\n".join(map(_line, records.entries))
+    encoded = [(sequence, entry.encode()) for sequence, entry in records.entries]
+    entries = ",\n".join(map(_line, encoded))
     return "{\n" + ",\n".join([*head, f'"journal": [\n{entries}\n]']) + "\n}\n"
 
 
@@ -60,7 +62,7 @@ def parse(text: str) -> Records:
     return Records(
         Submission.read(read["number"], read["run"]),
         None if read["status"] is None else Standing.read(read["status"]),
-        tuple((int(sequence), list(fields)) for sequence, fields in read["journal"]),
+        tuple((int(sequence), decode(fields)) for sequence, fields in read["journal"]),
     )
 
 

@@ -1,14 +1,16 @@
-"""Journal entries: the kinds of entries, and what the entries of one call say together.
+"""Journal entries: one type for each kind, with `encode` and `decode`.
 
-An entry is a list of fields. It starts with its kind, the identity of the call, and the time at
-which the entry was made.
+A stored entry is a list of fields that starts with the number of its kind, the name of the call it
+is about, and the time when it was made. Only this module knows the positions of fields. Older
+versions of Keyrun stored fewer fields for some kinds: `decode` fills those with defaults.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from keyrun.runtime.values import Failure
+from keyrun.runtime.records.submission import Standing, read_failure, write_end, write_failure
+from keyrun.runtime.values import Failure, State
 
 CHILD = "keyrun.child:"
 """What the channel on which a run hears of a child begins with."""
@@ -23,30 +25,16 @@ class Entry(IntEnum):
     """Kinds of entries; the numbers are stored."""
 
     DONE = 1
-    """A call has an outcome: kind of call, fingerprint, attempt, begun, payload."""
     FAILED = 2
-    """An attempt failed and another follows: fingerprint, attempt, begun, failure, next."""
     GAVE_UP = 3
-    """A step failed for good: fingerprint, attempt, begun, failure."""
     INTERRUPTED = 4
-    """A crash cut an attempt off: attempt, whether it ran alone, begun."""
     REDRIVEN = 5
-    """Failures before this no longer count: generation, and of the one before it when it started
-    and ended, and how: state, reason, failure."""
     TIMER = 6
-    """A timer was set: when it is due, how long it is, and what for if not to sleep."""
-    TURN = 8
-    """The next turn of a machine, always at sequence 0: number, payload, timer, retries of the
-    turns before, the entry up to which those are counted, and if it waits for a signal the channel
-    and what came."""
-    UNDO = 16
-    """The run will end when all is undone: state, reason, failure, whether dead, and what."""
     NOTE = 7
-    """For the history only: what, and details."""
+    TURN = 8
     WAIT = 9
-    """A wait to be sent something began: kind of call, channel, and when it is over, if ever."""
     CONTINUED = 10
-    """The run goes on with another input, always at sequence 0: how often, input, steps done."""
+    UNDO = 16
 
 
 class CallKind(IntEnum):
@@ -61,37 +49,6 @@ class CallKind(IntEnum):
     APPROVAL = 7
     CHILD = 8
     GRAPH = 16
-
-
-def began_at(fields: list[Any]) -> float:
-    """When the call began that an entry is about: when the entry was made, if it does not say."""
-    kind, _, at, *rest = fields
-    begun = None
-    if kind == Entry.DONE:
-        begun = rest[3]
-    elif kind in (Entry.FAILED, Entry.GAVE_UP):
-        begun = rest[2]
-    elif kind == Entry.INTERRUPTED:
-        begun = rest[2] if len(rest) > 2 else None
-    return float(at if begun is None else begun)
-
-
-def is_driven(kind: int) -> bool:
-    """Whether an entry of this kind shows that the run was driven."""
-    return kind not in (Entry.NOTE, Entry.REDRIVEN, Entry.CONTINUED)
-
-
-def started_at(entries: Iterable[list[Any]]) -> float | None:
-    """When the first call of the present generation began; None if there is none. The status record
-    is not written when a run starts, so after a crash only the journal may know."""
-    first: float | None = None
-    for fields in entries:
-        if fields[0] == Entry.REDRIVEN:
-            first = None
-        elif is_driven(fields[0]):
-            began = began_at(fields)
-            first = began if first is None else min(first, began)
-    return first
 
 
 class Ending(IntEnum):
@@ -118,31 +75,7 @@ class Left(NamedTuple):
     last: str
     """The call that had begun last."""
     outcomes: int
-    """How many calls had an outcome."""
-
-
-class NextTurn(NamedTuple):
-    """What is known of the next turn of a machine: when it is due, what it waits for, and what it
-    was sent."""
-
-    number: int
-    payload: bytes
-    timer: tuple[float, float] | None = None
-    retries: int = 0
-    """Of the turns before."""
-    upto: int = 0
-    """The entry up to which those are counted."""
-    channel: str | None = None
-    signal: bytes | None = None
-
-
-class Continued(NamedTuple):
-    """What a journal begins with whose run has gone on with another input: how often it has, the
-    input, and how many steps were done before."""
-
-    number: int
-    input: bytes
-    steps: int
+    """The number of calls that had an outcome."""
 
 
 class CallRecord:
@@ -153,13 +86,13 @@ class CallRecord:
     fingerprint: int | None = None
     attempts = 0
     failure: Failure | None = None
-    next_attempt: tuple[float, float] | None = None
+    next_attempt: "Timer | None" = None
     """Of a step: when the next attempt is due, and the length of that wait."""
-    sleep_timer: tuple[float, float] | None = None
+    sleep_timer: "Timer | None" = None
     """Of a sleep: when it is over, and its length."""
-    wait_limit: tuple[float, float] | None = None
+    wait_limit: "Timer | None" = None
     """Of a wait for a signal or an approval: when it times out, and its length; None if never."""
-    scope_limit: tuple[float, float] | None = None
+    scope_limit: "Timer | None" = None
     """Of a block with a time limit: when it expires, and its length."""
     interruptions = 0
     interruptions_alone = 0
@@ -183,8 +116,8 @@ class CallRecord:
     rank = 0
     """The sequence number of the entry that says since when it waits; 0 if it does not."""
 
-    def interrupted(self, _attempt: int, alone: bool, *_begun: float | None) -> None:
-        """A crash cut an attempt off."""
+    def interrupted(self, alone: bool) -> None:
+        """Count an attempt that a crash cut off. `alone` says that no other attempt was running."""
         self.interruptions += 1
         self.interruptions_alone += bool(alone)
 
@@ -197,3 +130,404 @@ class CallRecord:
     def known(self) -> bool:
         """Whether anything happened to it yet."""
         return self.attempts > 0 or self.interruptions > 0
+
+
+NODE_ENDED = "node_ended"
+"""The note that says how a node ended that is workflow code."""
+STEP_OVERRUN = "step_overrun"
+"""The note that says that a step in a thread has exceeded its timeout."""
+UNDOABLE = "undoable"
+"""The note that says that a step has a compensation."""
+
+
+class Timer(NamedTuple):
+    """A point in time, in seconds since the epoch, and the length of the wait until then."""
+
+    due: float
+    length: float
+
+
+class CallDone(NamedTuple):
+    """A call has an outcome."""
+
+    ident: str
+    at: float
+    call: CallKind
+    fingerprint: int | None
+    attempt: int
+    begun: float | None
+    payload: Any
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, call, fingerprint, attempt, begun, payload = self
+        return _DONE, ident, at, int(call), fingerprint, attempt, begun, payload
+
+
+class AttemptFailed(NamedTuple):
+    """An attempt failed, and another follows."""
+
+    ident: str
+    at: float
+    fingerprint: int | None
+    attempt: int
+    begun: float | None
+    failure: Failure
+    retry: Timer
+    """When the next attempt is due."""
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, fingerprint, attempt, begun, failure, retry = self
+        kind = int(Entry.FAILED)
+        return kind, ident, at, fingerprint, attempt, begun, write_failure(failure), retry
+
+
+class StepGaveUp(NamedTuple):
+    """A step failed permanently."""
+
+    ident: str
+    at: float
+    fingerprint: int | None
+    attempt: int
+    begun: float | None
+    failure: Failure
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, fingerprint, attempt, begun, failure = self
+        kind = int(Entry.GAVE_UP)
+        return kind, ident, at, fingerprint, attempt, begun, write_failure(failure)
+
+
+class Interrupted(NamedTuple):
+    """A crash cut an attempt off."""
+
+    ident: str
+    at: float
+    attempt: int
+    alone: bool
+    """Whether no other attempt was running."""
+    begun: float | None = None
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        return int(Entry.INTERRUPTED), *self
+
+
+class Redriven(NamedTuple):
+    """The run was redriven. Failures before this entry no longer count."""
+
+    at: float
+    generation: int
+    former: Standing | None = None
+    """When the generation before started and ended, and how. Older versions did not store this."""
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        former = () if self.former is None else write_end(self.former)
+        return int(Entry.REDRIVEN), "", self.at, self.generation, *former
+
+
+class TimerSet(NamedTuple):
+    """A sleep began, or a block with a time limit was entered: `call` says which."""
+
+    ident: str
+    at: float
+    timer: Timer
+    call: CallKind = CallKind.TIMER
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, (due, length), call = self
+        block = () if call is CallKind.TIMER else (int(call),)
+        return int(Entry.TIMER), ident, at, due, length, *block
+
+
+class NextTurn(NamedTuple):
+    """The next turn of a machine, always at sequence 0: when it is due, the signal that it waits
+    for, and the signal that arrived."""
+
+    at: float
+    number: int
+    payload: bytes
+    timer: Timer | None = None
+    retries: int = 0
+    """The number of retries in the turns before."""
+    upto: int = 0
+    """The entry up to which those are counted."""
+    channel: str | None = None
+    signal: bytes | None = None
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        at, *rest = self
+        return int(Entry.TURN), "turn", at, *rest
+
+
+class Undo(NamedTuple):
+    """The run ends with this state when the compensations of `steps` have run."""
+
+    at: float
+    state: State
+    reason: str | None
+    failure: Failure | None
+    dead: bool
+    steps: Sequence[str]
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        at, state, reason, failure, dead, steps = self
+        return int(Entry.UNDO), "", at, str(state), reason, write_failure(failure), dead, steps
+
+
+class Note(NamedTuple):
+    """Something that happened, for the history. A few notes also matter to replay."""
+
+    ident: str
+    at: float
+    what: str
+    details: tuple[Any, ...] = ()
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        return int(Entry.NOTE), self.ident, self.at, self.what, *self.details
+
+
+class NodeEnded(NamedTuple):
+    """A node that is workflow code has ended."""
+
+    ident: str
+    at: float
+    on: str
+    """`complete` or `fail`."""
+    port: str | None
+    fired: list[int]
+    """The edges that were taken."""
+    failure: Failure | None
+    has_failure: bool = True
+    """False for an entry from before the rule that a rejection or a timeout which no edge takes
+    fails its node. Such an entry has no field for the failure."""
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, on, port, fired, failure, has_failure = self
+        failed = (write_failure(failure),) if has_failure else ()
+        return int(Entry.NOTE), ident, at, NODE_ENDED, on, port, fired, *failed
+
+
+class StepOverrun(NamedTuple):
+    """A step in a thread has exceeded its timeout, and its thread still runs."""
+
+    ident: str
+    at: float
+    attempt: int
+    limit: float
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, attempt, limit = self
+        return int(Entry.NOTE), ident, at, STEP_OVERRUN, attempt, limit
+
+
+class WaitBegan(NamedTuple):
+    """A wait for a signal, an approval or a child began."""
+
+    ident: str
+    at: float
+    call: CallKind
+    channel: str
+    limit: Timer | None
+    """When the wait times out; None if never."""
+    child: int | None = None
+    """Of a child: the checksum of its workflow, key and input."""
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        ident, at, call, channel, limit, child = self
+        which = (child,) if call is CallKind.CHILD else ()
+        return int(Entry.WAIT), ident, at, int(call), channel, limit, *which
+
+
+class Continued(NamedTuple):
+    """The run was continued with another input, always at sequence 0: how often, the input, and the
+    number of steps that were done before."""
+
+    at: float
+    number: int
+    input: bytes
+    steps: int
+
+    def encode(self) -> tuple[Any, ...]:
+        """Return the fields to store."""
+        at, number, input_, steps = self
+        return int(Entry.CONTINUED), "", at, number, input_, steps
+
+
+JournalEntry: TypeAlias = (
+    CallDone
+    | AttemptFailed
+    | StepGaveUp
+    | Interrupted
+    | Redriven
+    | TimerSet
+    | NextTurn
+    | Undo
+    | Note
+    | NodeEnded
+    | StepOverrun
+    | WaitBegan
+    | Continued
+)
+
+# To look a member up in its enum takes as long as the rest of an entry.
+_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
+_CALL_KINDS = {int(call): call for call in CallKind}
+_new = tuple.__new__
+
+
+def encode_step(
+    ident: str, at: float, fingerprint: int | None, attempt: int, begun: float, payload: bytes
+) -> tuple[Any, ...]:
+    """Return the fields of the `CallDone` of a step without making one: every step is encoded."""
+    return _DONE, ident, at, _STEP, fingerprint, attempt, begun, payload
+
+
+def decode(fields: list[Any]) -> JournalEntry:
+    """Return the entry that is stored as `fields`. Raise ValueError if the kind is not known, or
+    the number of fields does not match the kind."""
+    decoder = _DECODERS.get(fields[0])
+    if decoder is None:
+        raise ValueError(f"{fields[0]!r} is not a known kind of journal entry")
+    return decoder(fields)
+
+
+def _done(fields: list[Any]) -> CallDone:
+    _, ident, at, call, fingerprint, attempt, begun, payload = fields
+    kind = _CALL_KINDS[call]
+    return _new(CallDone, (ident, at, kind, fingerprint, attempt, begun, payload))
+
+
+def _failed(fields: list[Any]) -> AttemptFailed:
+    _, ident, at, fingerprint, attempt, begun, failure, retry = fields
+    return AttemptFailed(ident, at, fingerprint, attempt, begun, _failure(failure), Timer(*retry))
+
+
+def _gave_up(fields: list[Any]) -> StepGaveUp:
+    _, ident, at, fingerprint, attempt, begun, failure = fields
+    return StepGaveUp(ident, at, fingerprint, attempt, begun, _failure(failure))
+
+
+def _failure(fields: list[Any]) -> Failure:
+    failure = read_failure(fields)
+    assert failure is not None
+    return failure
+
+
+def _interrupted(fields: list[Any]) -> Interrupted:
+    _, ident, at, attempt, alone, *begun = fields
+    return _new(Interrupted, (ident, at, attempt, alone, begun[0] if begun else None))
+
+
+def _redriven(fields: list[Any]) -> Redriven:
+    _, _, at, generation, *former = fields
+    if len(former) < 5:
+        return Redriven(at, generation)
+    started_at, ended_at, state, reason, failure = former[:5]
+    end = Standing(
+        started_at=started_at,
+        ended_at=ended_at,
+        state=State(state),
+        reason=reason,
+        failure=read_failure(failure),
+    )
+    return Redriven(at, generation, end)
+
+
+def _timer_set(fields: list[Any]) -> TimerSet:
+    _, ident, at, due, length, *call = fields
+    kind = CallKind(call[0]) if call else CallKind.TIMER
+    return TimerSet(ident, at, Timer(due, length), kind)
+
+
+def _turn(fields: list[Any]) -> NextTurn:
+    _, _, at, number, payload, timer, *more = fields
+    return NextTurn(at, number, payload, timer and Timer(*timer), *more)
+
+
+def _undo(fields: list[Any]) -> Undo:
+    _, _, at, state, reason, failure, dead, steps = fields
+    return Undo(at, State(state), reason, read_failure(failure), dead, steps)
+
+
+def _note(fields: list[Any]) -> JournalEntry:
+    _, ident, at, what, *details = fields
+    if what == NODE_ENDED:
+        on, port, fired, *failure = details
+        failed = read_failure(failure[0]) if failure else None
+        return NodeEnded(ident, at, on, port, fired, failed, bool(failure))
+    if what == STEP_OVERRUN:
+        attempt, limit = details
+        return StepOverrun(ident, at, attempt, limit)
+    return Note(ident, at, what, tuple(details))
+
+
+def _wait_began(fields: list[Any]) -> WaitBegan:
+    _, ident, at, call, channel, limit, *child = fields
+    which = child[0] if child else None
+    return WaitBegan(ident, at, CallKind(call), channel, limit and Timer(*limit), which)
+
+
+def _continued(fields: list[Any]) -> Continued:
+    _, _, at, number, input_, steps = fields
+    return Continued(at, number, input_, steps)
+
+
+_DECODERS: dict[int, Callable[[list[Any]], JournalEntry]] = {
+    int(Entry.DONE): _done,
+    int(Entry.FAILED): _failed,
+    int(Entry.GAVE_UP): _gave_up,
+    int(Entry.INTERRUPTED): _interrupted,
+    int(Entry.REDRIVEN): _redriven,
+    int(Entry.TIMER): _timer_set,
+    int(Entry.NOTE): _note,
+    int(Entry.TURN): _turn,
+    int(Entry.WAIT): _wait_began,
+    int(Entry.CONTINUED): _continued,
+    int(Entry.UNDO): _undo,
+}
+
+
+def began_at(entry: JournalEntry) -> float:
+    """Return when the call began that an entry is about, or when the entry was made if the entry
+    does not say it."""
+    begun = None
+    if isinstance(entry, CallDone | AttemptFailed | StepGaveUp | Interrupted):
+        begun = entry.begun
+    return float(entry.at if begun is None else begun)
+
+
+_UNDRIVEN = (Note, NodeEnded, StepOverrun, Redriven, Continued)
+
+
+def is_note(entry: JournalEntry) -> bool:
+    """Return whether an entry is stored as a note."""
+    return isinstance(entry, Note | NodeEnded | StepOverrun)
+
+
+def is_driven(entry: JournalEntry) -> bool:
+    """Return whether an entry shows that the run was driven."""
+    return not isinstance(entry, _UNDRIVEN)
+
+
+def started_at(entries: Iterable[JournalEntry]) -> float | None:
+    """Return when the first call of the present generation began, or None if there is none. The
+    status record is not written when a run starts, so after a crash only the journal may know."""
+    first: float | None = None
+    for entry in entries:
+        if isinstance(entry, Redriven):
+            first = None
+        elif is_driven(entry):
+            began = began_at(entry)
+            first = began if first is None else min(first, began)
+    return first

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from keyrun.runtime.logger import logger
+from keyrun.runtime.records.journal_entry import Interrupted
 from keyrun.runtime.records.tables import Sleep, at_place
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.run.loading import read_together
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.tuning import Tuning
-
-
-_INTERRUPTED = int(Entry.INTERRUPTED)
 
 
 @contextmanager
@@ -72,8 +69,8 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
                 ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
             entry = ledger.entry(number, following[number])
             following[number] += 1
-            fields = (_INTERRUPTED, ident, at, attempt, alone, begun)
-            tables["journal"][entry] = seal("journal", entry, fields)
+            interrupted = Interrupted(ident, at, attempt, alone, begun)
+            tables["journal"][entry] = seal("journal", entry, interrupted.encode())
             tables["begun"][key] = None
             if reported:
                 tables["reports"][key] = None

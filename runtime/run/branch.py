@@ -13,7 +13,7 @@ from keyrun.runtime.errors import NonDeterminism, WrongTask
 from keyrun.runtime.events import emitter
 from keyrun.runtime.run.contradiction import REMEDY, halt
 from keyrun.runtime.run.expected import END
-from keyrun.runtime.run.journal import CallRecord, Ending, Entry, Journal
+from keyrun.runtime.run.journal import CallRecord, Ending, Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.unwinding import Halt
@@ -267,7 +267,7 @@ class Branch:
 
     def note_cancelled(self, current: "RunningStep") -> None:
         """Write down that an attempt was cut off, by a sibling or by a time limit."""
-        self.run.write(Entry.NOTE, current.step, "step_cancelled", f"attempt {current.attempt}")
+        self.run.note(current.step, "step_cancelled", f"attempt {current.attempt}")
         emitter.step_cancelled(self.run, current)
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.records.journal_entry import Continued, Entry
+from keyrun.runtime.records.journal_entry import Continued
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.values import State
 
@@ -58,11 +58,10 @@ def go_on(run: "Run", input_: bytes) -> None:
         group.delete("memo", ledger.step(run.number, step))
     run.memos.clear()
     count = 1 if before.continued is None else before.continued.number + 1
-    continued = Continued(count, input_, standing.steps_done)
+    continued = Continued(partition.wall(), count, input_, standing.steps_done)
     run.journal = Journal()
     run.journal.continued = continued
-    fields = (int(Entry.CONTINUED), "", partition.wall(), *continued)
-    run.put("journal", ledger.entry(run.number, 0), *fields)
+    run.put("journal", ledger.entry(run.number, 0), *continued.encode())
     standing.state = State.RUNNING
     standing.waiting_on = standing.step = None
     standing.attempt = 0

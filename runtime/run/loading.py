@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from keyrun.runtime.records.journal_entry import started_at
+from keyrun.runtime.records.journal_entry import JournalEntry, decode, started_at
 from keyrun.runtime.records.submission import Standing
 from keyrun.runtime.records.tables import misplaced
 from keyrun.runtime.run.run import Run
@@ -116,15 +116,18 @@ async def recall(run: Run) -> None:
 def take_in(run: Run, journal: Rows, memos: Rows) -> None:
     """Fold the records of a journal and of memos into a run."""
     fold = run.journal.fold
+    entries: list[JournalEntry] = []
     for key, raw in journal:
-        fold(int.from_bytes(key[-4:], "big"), unseal("journal", key, raw))
+        entry = decode(unseal("journal", key, raw))
+        entries.append(entry)
+        fold(int.from_bytes(key[-4:], "big"), entry)
     if run.workflow is not None:
         run.journal.expect(run.workflow.kind)
     # The status is not stored with every step, nor when the run starts.
     standing = run.standing
     standing.steps_done = run.journal.steps_done()
     if standing.started_at is None and journal and run.submission.limits.run_timeout is None:
-        standing.started_at = started_at(unseal("journal", key, raw) for key, raw in journal)
+        standing.started_at = started_at(entries)
         if standing.started_at is not None and standing.state is State.PENDING:
             standing.state = State.RUNNING
     for key, raw in memos:

@@ -1,38 +1,38 @@
 """Memories: what a run remembers, in memory as it is in the store."""
 
-from typing import Any
 from zlib import crc32
 
 from keyrun.runtime.records.journal_entry import (
     COMPENSATION,
     SCOPE_LEFT,
+    UNDOABLE,
+    AttemptFailed,
+    CallDone,
     CallKind,
     CallRecord,
     Continued,
     Ending,
     Entry,
+    Interrupted,
+    JournalEntry,
     Left,
     NextTurn,
+    NodeEnded,
+    Note,
+    Redriven,
+    StepGaveUp,
+    StepOverrun,
+    TimerSet,
+    Undo,
+    WaitBegan,
 )
-from keyrun.runtime.records.submission import read_failure
 from keyrun.runtime.run.unhandled import blocks_left_last, unhandled
 from keyrun.runtime.values import CompensationProgress, Failure
 
-NODE_ENDED = "node_ended"
-"""What the note of a node says that is workflow code: `complete` or `fail`, its port, the edges
-that were taken, and its failure. Keyrun wrote no failure before the rule that a rejection or a
-timeout which no edge takes fails its node."""
-UNDOABLE = "undoable"
-"""What the note of a step says that has a compensation."""
-
-# To look a member up by its number takes as long as the rest of an entry.
-_DONE, _INTERRUPTED = int(Entry.DONE), int(Entry.INTERRUPTED)
-_SCOPE = int(CallKind.SCOPE)
-_USUAL = (_DONE, _INTERRUPTED)
-"""What most entries are that a run is loaded with."""
-_CALLS = {int(call): call for call in CallKind}
+_SCOPE = CallKind.SCOPE
 _GONE = CallRecord()
-_APART = ("turn-", COMPENSATION)
+_TURN = "turn-"
+_APART = (_TURN, COMPENSATION)
 
 
 class Memories:
@@ -84,8 +84,8 @@ class Memories:
         """What the journal begins with, if the run has gone on with another input."""
         self.done_before: int | None = None
         """Steps that were done before the last redrive, if there was one."""
-        self.undoing: list[Any] | None = None
-        """How the run will end when all is undone: see `undoing.decide`."""
+        self.undoing: Undo | None = None
+        """How the run ends when all is undone: see `compensation.decide`."""
         self.left_by: dict[str, str] | None = None
         """The ports by which nodes left in the time of a Keyrun that let an edge without a port
         take every port."""
@@ -157,7 +157,7 @@ class Memories:
         steps = [each for each in self.memories.values() if each.call is step]
         count = len([each for each in steps if each.outcome is done])
         if self.undoing is not None:
-            undone = (self.memories.get(COMPENSATION + ident) for ident in self.undoing[4])
+            undone = (self.memories.get(COMPENSATION + ident) for ident in self.undoing.steps)
             count -= sum(each is not None and each.outcome is done for each in undone)
         return before + count
 
@@ -165,7 +165,7 @@ class Memories:
         """How far the compensation is; None if it has not been decided that there is one."""
         if self.undoing is None:
             return None
-        idents = self.undoing[4]
+        idents = self.undoing.steps
         outcomes = {
             ident: None if memory is None else memory.outcome
             for ident in idents
@@ -189,90 +189,99 @@ class Memories:
             return None
         return next((ident for ident in self._order if not self.memories[ident].delivered), None)
 
-    def fold(self, sequence: int, fields: list[Any]) -> None:
-        """Take in one stored entry; they come in order."""
+    def fold(self, sequence: int, entry: JournalEntry) -> None:
+        """Add one stored entry; entries come in order."""
         self.next = sequence + 1
-        kind, ident, _at, *rest = fields
-        if kind in _USUAL and not ident.startswith(_APART):
+        if type(entry) is CallDone and not entry.ident.startswith(_APART):
+            # Most entries that a run is loaded with.
+            ident, _at, call, fingerprint, attempt, _begun, payload = entry
             memory = self._goes_on(ident)
-            if kind == _INTERRUPTED:
-                memory.interrupted(*rest)
-                return
-            call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
-            memory.call = _CALLS[call]
-            if call == _SCOPE:
+            memory.call = call
+            memory.fingerprint = fingerprint
+            memory.attempts = attempt
+            memory.payload = payload
+            if call is _SCOPE:
                 memory.last = next(reversed(self.memories))
-                if memory.payload[0] == Ending.FINISHED:
+                if payload[0] == Ending.FINISHED:
                     memory.left = Left(sequence, memory.last, len(self._order))
             self._has(ident, memory, Entry.DONE)
             return
-        entry = Entry(kind)
-        if entry is Entry.CONTINUED:
-            self.continued = Continued(*rest)
-            return
-        if entry is Entry.TURN:
-            number, payload, timer, *more = rest
-            self.turn = NextTurn(number, payload, timer and (timer[0], timer[1]), *more)
-            self.retries = self.turn.retries
-            return
-        if ident.startswith("turn-"):
-            self.turn_entries += (sequence,)
-        if entry is Entry.NOTE:
-            if rest[0] == UNDOABLE:
+        match entry:
+            case Continued():
+                self.continued = entry
+            case NextTurn():
+                self.turn = entry
+                self.retries = entry.retries
+            case Undo():
+                self.undoing = entry
+            case Redriven():
+                self.done_before = self.steps_done()
+                self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
+            case _:
+                if entry.ident.startswith(_TURN):
+                    self.turn_entries += (sequence,)
+                if isinstance(entry, Note | NodeEnded | StepOverrun):
+                    self._fold_note(sequence, entry)
+                else:
+                    self._fold_call(sequence, entry)
+
+    def _fold_note(self, sequence: int, entry: Note | NodeEnded | StepOverrun) -> None:
+        ident = entry.ident
+        if isinstance(entry, NodeEnded):
+            if not entry.has_failure and entry.port is not None:
+                self.left_by = {**(self.left_by or {}), ident: entry.port}
+        elif isinstance(entry, Note):
+            if entry.what == UNDOABLE:
                 self.note_undoable(ident)
-            elif rest[0] in ("wait_cancelled", "step_cancelled"):
+            elif entry.what in ("wait_cancelled", "step_cancelled"):
                 memory = self.memory(ident)
                 memory.rank = 0
                 memory.lost = True
-            elif rest[0] == SCOPE_LEFT:
+            elif entry.what == SCOPE_LEFT:
                 last = next(reversed(self.memories))
                 self.memory(ident).left = Left(sequence, last, len(self._order))
-            elif rest[0] == NODE_ENDED and len(rest) == 4 and rest[2] is not None:
-                self.left_by = {**(self.left_by or {}), ident: rest[2]}
-            return
-        if entry is Entry.UNDO:
-            self.undoing = rest
-            return
-        if entry is Entry.REDRIVEN:
-            self.done_before = self.steps_done()
-            self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
-            return
-        memory = self._goes_on(ident)
+
+    def _fold_call(
+        self,
+        sequence: int,
+        entry: CallDone | AttemptFailed | StepGaveUp | Interrupted | TimerSet | WaitBegan,
+    ) -> None:
+        memory = self._goes_on(entry.ident)
         match entry:
-            case Entry.DONE:
-                call, memory.fingerprint, memory.attempts, _begun, memory.payload = rest
-                memory.call = CallKind(call)
-            case Entry.FAILED:
-                memory.fingerprint, memory.attempts, _begun, failure, retry = rest
-                memory.failure = self.last_failure = read_failure(failure)
-                memory.next_attempt = (retry[0], retry[1])
+            case Interrupted():
+                memory.interrupted(entry.alone)
+            case CallDone():
+                memory.call, memory.payload = entry.call, entry.payload
+                memory.fingerprint, memory.attempts = entry.fingerprint, entry.attempt
+                self._fold_outcome(entry.ident, memory, Entry.DONE)
+            case AttemptFailed():
+                memory.fingerprint, memory.attempts = entry.fingerprint, entry.attempt
+                memory.failure = self.last_failure = entry.failure
+                memory.next_attempt = entry.retry
                 memory.interruptions = memory.interruptions_alone = 0
                 self.retries += 1
-            case Entry.GAVE_UP:
-                memory.fingerprint, memory.attempts, _begun, failure = rest
-                memory.failure = self.last_failure = read_failure(failure)
-            case Entry.TIMER:
-                due, length, *call = rest
-                memory.call = CallKind(*call) if call else CallKind.TIMER
-                if memory.call is CallKind.SCOPE:
-                    memory.scope_limit = (due, length)
+            case StepGaveUp():
+                memory.fingerprint, memory.attempts = entry.fingerprint, entry.attempt
+                memory.failure = self.last_failure = entry.failure
+                self._fold_outcome(entry.ident, memory, Entry.GAVE_UP)
+            case TimerSet():
+                memory.call = entry.call
+                if entry.call is CallKind.SCOPE:
+                    memory.scope_limit = entry.timer
                 else:
-                    memory.sleep_timer = (due, length)
-            case Entry.WAIT:
-                call, memory.channel, timer, *child = rest
-                memory.child = child[0] if child else None
-                memory.call = CallKind(call)
-                memory.fingerprint = crc32((memory.channel or "").encode())
-                memory.wait_limit = timer and (timer[0], timer[1])
+                    memory.sleep_timer = entry.timer
+            case WaitBegan():
+                memory.call, memory.channel, memory.child = entry.call, entry.channel, entry.child
+                memory.fingerprint = crc32((entry.channel or "").encode())
+                memory.wait_limit = entry.limit
                 memory.rank = sequence
                 self.waited = True
-            case Entry.INTERRUPTED:
-                memory.interrupted(*rest)
-        if entry in (Entry.DONE, Entry.GAVE_UP):
-            if ident.startswith(COMPENSATION):
-                memory.outcome = entry  # no workflow asks for it
-            else:
-                self._has(ident, memory, entry)
+
+    def _fold_outcome(self, ident: str, memory: CallRecord, outcome: Entry) -> None:
+        if ident.startswith(COMPENSATION):
+            memory.outcome = outcome  # no workflow asks for it
+        else:
+            self._has(ident, memory, outcome)
 
     def _has(self, ident: str, memory: CallRecord, outcome: Entry) -> None:
         """`ident` had its outcome before this pass."""

@@ -1,7 +1,6 @@
 """Patches: small changes of a workflow's code that runs in flight take, or do not take."""
 
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.texts import check_text
 
 MAX_NAME = 200
@@ -26,6 +25,6 @@ def patched(branch: Branch, name: str) -> bool:
     standing.patches = {**(standing.patches or {}), name: answer}
     if not run.is_dry_run:
         run.partition.unfinished.patched(run.submission, {name: answer}, 1)
-        run.write(Entry.NOTE, "", "patched", f"{name}: {str(answer).lower()}")
+        run.note("", "patched", f"{name}: {str(answer).lower()}")
         run.store_standing()
     return answer

@@ -19,7 +19,6 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.records.submission import Quarantine
-from keyrun.runtime.run.journal import Entry
 from keyrun.runtime.texts import clean, named
 from keyrun.runtime.values import QuarantineCause, State
 
@@ -38,7 +37,7 @@ def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
     contradicts = cause is QuarantineCause.CONTRADICTION and workflow is not None
     standing.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
     if run.tried_again != (cause, run.journal.next):
-        run.write(Entry.NOTE, "", "quarantined", reason)
+        run.note("", "quarantined", reason)
     run.store_standing()
     _hold(run)
     feed = run.partition.feed

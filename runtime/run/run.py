@@ -10,10 +10,11 @@ import trio
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import InternalError, as_internal, is_internal
+from keyrun.runtime.records.journal_entry import JournalEntry, Note
 from keyrun.runtime.records.submission import Standing, Submission, Summary
 from keyrun.runtime.records.tables import SEQUENCE
 from keyrun.runtime.run.inbox import Inbox
-from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.location import Location
 from keyrun.runtime.run.wait import Wait, waiting_on
 from keyrun.runtime.unwinding import Halt, Unwind
@@ -197,12 +198,16 @@ class Run:
         group = self.staged = self.partition.commits.open_group()
         group.tables[table][key] = None
 
-    def write(self, entry: Entry, ident: str, *fields: Any) -> None:
+    def write(self, entry: JournalEntry) -> None:
         """Stage a journal entry."""
-        self.enter((int(entry), ident, self.partition.wall(), *fields))
+        self.enter(entry.encode())
+
+    def note(self, ident: str, what: str, *details: Any) -> None:
+        """Stage a journal entry for the history."""
+        self.write(Note(ident, self.partition.wall(), what, details))
 
     def enter(self, fields: tuple[Any, ...]) -> None:
-        """Stage the fields of a journal entry: its kind, what it is about, when, and the rest."""
+        """Stage a journal entry that was encoded."""
         journal = self.journal
         sequence = journal.next
         journal.next = sequence + 1

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
+from keyrun.runtime.records.journal_entry import CallDone, Timer, TimerSet
 from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.journal import SCOPE_LEFT, CallKind, CallRecord, Ending, Entry, Left
 
@@ -74,10 +75,10 @@ class Scope:
     @property
     def due(self) -> float:
         """When its time is up, in seconds since the epoch; never if it has finished before."""
-        return self._timer[0] if self.memory.outcome is None else inf
+        return self._timer.due if self.memory.outcome is None else inf
 
     @property
-    def _timer(self) -> tuple[float, float]:
+    def _timer(self) -> Timer:
         timer = self.memory.scope_limit
         assert timer is not None
         return timer
@@ -124,7 +125,8 @@ class Scope:
         payload = self.memory.payload = [int(ending), length]
         if ending is not Ending.FINISHED:
             payload.append(True)  # an entry follows when the block is left
-        run.write(Entry.DONE, self._ident, int(CallKind.SCOPE), None, 1, due - length, payload)
+        at, begun = run.partition.wall(), due - length
+        run.write(CallDone(self._ident, at, CallKind.SCOPE, None, 1, begun, payload))
         run.journal.settled(self._ident, self.memory, Entry.DONE)
         if ending is not Ending.FINISHED:
             run.journal.expect_no_more(self.prefix)
@@ -148,9 +150,10 @@ class Scope:
         branch.check_place(ident, memory)
         if memory.scope_limit is None and memory.outcome is None:
             memory.call = CallKind.SCOPE
-            memory.scope_limit = (run.partition.steady() + self._seconds, self._seconds)
+            limit = Timer(run.partition.steady() + self._seconds, self._seconds)
+            memory.scope_limit = limit
             if not (branch.bound and branch.cut_off_next):
-                run.write(Entry.TIMER, ident, *memory.scope_limit, int(CallKind.SCOPE))
+                run.write(TimerSet(ident, run.partition.wall(), limit, CallKind.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
         journal.scopes[ident] = self
         if journal.caught_up():
@@ -211,7 +214,7 @@ class Scope:
             branch.check_ended()
             run, journal = branch.run, branch.run.journal
             memory.left = Left(journal.next, self._ident, journal.outcomes())
-            run.write(Entry.NOTE, self._ident, SCOPE_LEFT)
+            run.note(self._ident, SCOPE_LEFT)
 
     def _contradiction(self, said: str) -> BaseException:
         run = self._branch.run
@@ -252,7 +255,7 @@ class FailAfter(Scope):
         with run.guarded():
             if self.fired and (caught or error is None):
                 raise ScopeTimeout(
-                    f"the block {self._ident!r} took longer than its {self._timer[1]:g} s",
+                    f"the block {self._ident!r} took longer than its {self._timer.length:g} s",
                     run_id=run.run_id,
                     key=run.key,
                     step=self._ident,

@@ -8,7 +8,6 @@ import trio
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
-from keyrun.runtime.run.journal import Entry
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.run import Run
@@ -24,7 +23,7 @@ def start_clock(run: "Run", current: "CurrentStep") -> float:
     if until < inf:
         left = max(0.0, run.deadline - now)
         said = f"{current.timeout:g} s is more than the {left:.3f} s that are left of the run"
-        run.write(Entry.NOTE, current.step, "timeout_clamped", said)
+        run.note(current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
             run.journal.turn_entries += (run.journal.next - 1,)
         if run.partition.feed is not None:

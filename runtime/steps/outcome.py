@@ -7,18 +7,20 @@ from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, Wrong
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.policies.retry import DEFAULT_RETRY, Retry
-from keyrun.runtime.records.submission import write_failure
-from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
-from keyrun.runtime.run.memories import UNDOABLE
+from keyrun.runtime.records.journal_entry import (
+    UNDOABLE,
+    AttemptFailed,
+    StepGaveUp,
+    Timer,
+    encode_step,
+)
+from keyrun.runtime.run.journal import CallRecord, Entry
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.runtime.steps.invocation import Overrun
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import UNFIT
-
-# To look a member up in its enum, and to pack it, takes as long as the rest of the record.
-_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
 
 
 def succeeded(
@@ -38,7 +40,7 @@ def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
     run.compensated_by(ident, step)
     run.journal.note_undoable(ident)
     awaited = run.staged
-    run.write(Entry.NOTE, ident, UNDOABLE)
+    run.note(ident, UNDOABLE)
     if run.cadence is not None:
         run.staged = awaited
 
@@ -64,7 +66,7 @@ def stage_value(
     if run.allowance is not None:
         run.allowance.take(len(payload), ident)
     now = partition.wall()
-    run.enter((_DONE, ident, now, _STEP, mark, current.attempt, current.begun, payload))
+    run.enter(encode_step(ident, now, mark, current.attempt, current.begun, payload))
     current.over = True
     if held:
         run.queue.keep_state(run, current)
@@ -113,17 +115,10 @@ def failed(
         assert isinstance(error, TransientError)
         delay = max(delay, error.retry_after or 0.0)
     memory.failure = run.journal.last_failure = failure
-    memory.next_attempt = (run.partition.steady() + delay, delay)
+    retry = memory.next_attempt = Timer(run.partition.steady() + delay, delay)
     run.journal.retries += 1
-    run.write(
-        Entry.FAILED,
-        ident,
-        memory.fingerprint,
-        number,
-        current.begun,
-        write_failure(failure),
-        memory.next_attempt,
-    )
+    at = run.partition.wall()
+    run.write(AttemptFailed(ident, at, memory.fingerprint, number, current.begun, failure, retry))
     if step.complete is not None:
         run.journal.turn_entries += (run.journal.next - 1,)
     if feed is not None:
@@ -137,9 +132,8 @@ def gave_up(
 ) -> StepFailed:
     """Stage that a step failed for good."""
     memory.failure = run.journal.last_failure = failure
-    run.write(
-        Entry.GAVE_UP, ident, memory.fingerprint, memory.attempts, begun, write_failure(failure)
-    )
+    at = run.partition.wall()
+    run.write(StepGaveUp(ident, at, memory.fingerprint, memory.attempts, begun, failure))
     run.journal.settled(ident, memory, Entry.GAVE_UP)
     log(run, "step_failed", failure.reason, failure)
     return step_failed(run, failure)

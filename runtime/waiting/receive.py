@@ -7,6 +7,7 @@ import attrs
 import trio
 
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
+from keyrun.runtime.records.journal_entry import CallDone, Timer, WaitBegan
 from keyrun.runtime.run.contradiction import contradiction, halt
 from keyrun.runtime.run.journal import GATE, CallKind, CallRecord, Entry
 from keyrun.runtime.run.wait import Wait
@@ -135,10 +136,12 @@ async def receive(
         if is_new:
             await branch.start_new(ident)
         if not memory.rank:
-            timer = None if timeout is None else (run.partition.steady() + timeout, float(timeout))
+            limit = None
+            if timeout is not None:
+                limit = Timer(run.partition.steady() + timeout, float(timeout))
             memory.call, memory.channel, memory.fingerprint = call, channel, mark
-            memory.wait_limit = timer
-            run.write(Entry.WAIT, ident, int(call), channel, timer)
+            memory.wait_limit = limit
+            run.write(WaitBegan(ident, run.partition.wall(), call, channel, limit))
             memory.rank = run.journal.next - 1
         now = run.partition.steady()
         wait = Wait(label, timer=memory.wait_limit, now=now, channel=channel, rank=memory.rank)
@@ -152,13 +155,14 @@ async def receive(
         if signal is not None:
             memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
             run.partition.services.signals.take(run, signal)
-        run.write(Entry.DONE, ident, int(call), mark, 1, None, memory.payload)
+        at = run.partition.wall()
+        run.write(CallDone(ident, at, call, mark, 1, None, memory.payload))
         run.journal.settled(ident, memory, Entry.DONE)
     except trio.Cancelled:
         if memory.rank and run.going:
             # A sibling, or a time limit, ended it: nothing is kept for it any more.
             memory.rank = 0
-            run.write(Entry.NOTE, ident, "wait_cancelled", label)
+            run.note(ident, "wait_cancelled", label)
             inbox.match(run.journal)
         raise
     finally:

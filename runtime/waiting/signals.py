@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
+from keyrun.runtime.records.journal_entry import decode
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.inbox import Signal, waits_on
@@ -333,7 +334,7 @@ class Signals:
             for key, fields in await partition.ledger.scan(
                 "journal", partition.ledger.number(number)
             ):
-                journal.fold(int.from_bytes(key[-4:], "big"), fields)
+                journal.fold(int.from_bytes(key[-4:], "big"), decode(fields))
         return journal
 
     async def _settled(self, number: int, channel: str) -> bool:

@@ -1,5 +1,6 @@
 """Durable timers: a wait whose end is written down before it begins."""
 
+from keyrun.runtime.records.journal_entry import CallDone, Timer, TimerSet
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.journal import CallKind, Entry
 from keyrun.runtime.run.wait import TIMER, Wait
@@ -33,9 +34,9 @@ async def sleep(branch: Branch, seconds: float) -> None:
         await branch.start_new(ident)
     if memory.sleep_timer is None:
         memory.call = CallKind.TIMER
-        memory.sleep_timer = (run.partition.steady() + seconds, float(seconds))
-        run.write(Entry.TIMER, ident, *memory.sleep_timer)
+        memory.sleep_timer = Timer(run.partition.steady() + seconds, float(seconds))
+        run.write(TimerSet(ident, run.partition.wall(), memory.sleep_timer))
     await run.wait(Wait(TIMER, timer=memory.sleep_timer, now=run.partition.steady()))
     await ready(run)
-    run.write(Entry.DONE, ident, int(CallKind.TIMER), None, 1, None, None)
+    run.write(CallDone(ident, run.partition.wall(), CallKind.TIMER, None, 1, None, None))
     run.journal.settled(ident, memory, Entry.DONE)

@@ -20,7 +20,7 @@ from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.execution import driver
 from keyrun.runtime.groups import service
 from keyrun.runtime.host.step_gates import Pass, StepGate
-from keyrun.runtime.records.journal_entry import CallKind
+from keyrun.runtime.records.journal_entry import CallKind, JournalEntry, WaitBegan
 from keyrun.runtime.run import loading
 from keyrun.runtime.run.continue_as import go_on
 from keyrun.runtime.run.journal import Entry, Journal
@@ -210,11 +210,11 @@ def child_again() -> None:
     """A run that is driven again does not know which children it has."""
     fold = Journal.fold
 
-    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
-        if fields[0] == Entry.WAIT and fields[3] == CallKind.CHILD:
+    def forgetful(self: Journal, sequence: int, entry: JournalEntry) -> None:
+        if isinstance(entry, WaitBegan) and entry.call is CallKind.CHILD:
             self.next = sequence + 1
         else:
-            fold(self, sequence, fields)
+            fold(self, sequence, entry)
 
     sabotage.replace(Journal, "fold", forgetful)
 

@@ -14,8 +14,9 @@ from keyrun import Runtime
 from keyrun.runtime.queue.delays import Delays
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
+from keyrun.runtime.records.journal_entry import CallDone, Interrupted, JournalEntry
 from keyrun.runtime.records.submission import Standing, Submission
-from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.steps import outcome
 from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.storage.group import Group
@@ -63,11 +64,11 @@ def replay() -> None:
     """The journal forgets what was finished."""
     fold = Journal.fold
 
-    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
-        if fields[0] == Entry.DONE:
+    def forgetful(self: Journal, sequence: int, entry: JournalEntry) -> None:
+        if isinstance(entry, CallDone):
             self.next = sequence + 1
         else:
-            fold(self, sequence, fields)
+            fold(self, sequence, entry)
 
     replace(Journal, "fold", forgetful)
 
@@ -122,11 +123,11 @@ def once() -> None:
     """What a crash cut off is forgotten, so that what may run once runs again."""
     fold = Journal.fold
 
-    def forgetful(self: Journal, sequence: int, fields: list[Any]) -> None:
-        if fields[0] == Entry.INTERRUPTED:
+    def forgetful(self: Journal, sequence: int, entry: JournalEntry) -> None:
+        if isinstance(entry, Interrupted):
             self.next = sequence + 1
         else:
-            fold(self, sequence, fields)
+            fold(self, sequence, entry)
 
     replace(Journal, "fold", forgetful)
 

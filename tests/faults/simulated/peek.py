@@ -8,6 +8,7 @@ from bisect import bisect_left
 from typing import Any
 
 from keyrun.runtime.records.ids import number_in
+from keyrun.runtime.records.journal_entry import decode
 from keyrun.runtime.records.submission import Standing, Submission
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.run.journal import Journal
@@ -63,7 +64,7 @@ class Peek:
         """What a run remembers."""
         journal = Journal()
         for key, fields in self._scan("journal", self.ledger.number(number)):
-            journal.fold(int.from_bytes(key[-4:], "big"), fields)
+            journal.fold(int.from_bytes(key[-4:], "big"), decode(fields))
         return journal
 
     def begun(self, number: int, step: str) -> bool:

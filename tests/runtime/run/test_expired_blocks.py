@@ -25,7 +25,7 @@ from keyrun import (
     step,
     workflow,
 )
-from keyrun.runtime.records.journal_entry import SCOPE_LEFT, CallKind, Entry
+from keyrun.runtime.records.journal_entry import SCOPE_LEFT, CallDone, CallKind, JournalEntry, Note
 from keyrun.status import History
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime, replay
@@ -357,13 +357,13 @@ async def test_journals_of_an_earlier_keyrun_do_not_say_where_a_block_was_left(
     flow = make("function", sequence(tidied(tidies, naps), naps, hold))
     history = await _history(flow)
     records = history.whole()
-    entries = []
-    for sequence_, fields in records.entries:
-        if fields[0] == Entry.NOTE and fields[3] == SCOPE_LEFT:
+    entries: list[tuple[int, JournalEntry]] = []
+    for sequence_, entry in records.entries:
+        if isinstance(entry, Note) and entry.what == SCOPE_LEFT:
             continue
-        if fields[0] == Entry.DONE and fields[3] == CallKind.SCOPE:
-            fields = [*fields[:-1], fields[-1][:2]]
-        entries.append((sequence_, fields))
+        if isinstance(entry, CallDone) and entry.call is CallKind.SCOPE:
+            entry = entry._replace(payload=entry.payload[:2])
+        entries.append((sequence_, entry))
     assert len(entries) == len(records.entries) - 1
     earlier = History(attrs.evolve(records, entries=tuple(entries)))
     assert (await replay(earlier, flow)).state is State.RUNNING
