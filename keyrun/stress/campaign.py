@@ -199,7 +199,9 @@ class Campaign:
                     child.stdin.write(setup.encoded())
                     child.stdin.flush()
                 except BrokenPipeError:
-                    pass
+                    # What is left in the buffer would raise again when the pipe is closed.
+                    with suppress(BrokenPipeError):
+                        child.stdin.close()
                 yield child
             except KeyboardInterrupt:
                 # Whoever stops this means no harm: what is running may finish.

@@ -303,7 +303,7 @@ async def test_who_waits_for_a_result_outside_of_the_block_is_sent_away(
             nursery.start_soon(wait)
             await trio.sleep(1)
     assert len(errors) == 1
-    assert "goes on" in errors[0]
+    assert "resumes" in errors[0]
 
 
 async def test_a_submit_in_the_drain_is_kept_for_the_next_open(
