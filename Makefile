@@ -8,7 +8,7 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 SOAKERS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench bench-peers soak clean help
+.PHONY: demo test lint types unit docs bench bench-peers soak clean help
 
 help:            ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -23,10 +23,14 @@ lint: $(VENV)/dev.stamp  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/dev.stamp  ## mypy, strict
-	$(BIN)/mypy keyrun benchmarks tests examples
+	$(BIN)/mypy keyrun benchmarks tests examples website
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov --cov-report term $(TESTS)
+
+docs: $(VENV)/dev.stamp  ## the reference, and the documentation site in build/site/index.html
+	$(BIN)/python -m website.reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file website/mkdocs.yml
 
 bench: $(VENV)/bench.stamp  ## every benchmark, with ratios to a limit measured in the same run
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -1,8 +1,8 @@
 """Keyed, supervised in-memory actors on Trio.
 
-One actor per key, made on demand: work under one key runs in order, different keys run
-concurrently, and an idle key costs a few hundred bytes. Knows nothing of runs or disks, and is
-useful alone.
+Each key has one actor, which is created on demand. Messages of one key are handled in order, and
+different keys run concurrently. An idle key costs a few hundred bytes. This package knows nothing
+of runs or disks, and you can use it on its own.
 """
 
 from keyrun.actors.actor import Actor

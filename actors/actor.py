@@ -13,14 +13,14 @@ A = TypeVar("A")
 
 
 class Actor(ABC, Generic[M, A]):
-    """Handles the messages of one key, in order, one at a time.
+    """Handle the messages of one key, in order, one at a time. Derive your actors from this class.
 
-    Every handler runs inside a real Trio task, so cancel scopes and nurseries work as usual,
-    and in a fresh copy of the context that the system was opened in: a context variable that
-    one message sets is not seen by the next.
+    Every handler runs in a Trio task, so cancel scopes and nurseries work as usual. It runs in a
+    fresh copy of the context that the system was opened in: the next message does not see the
+    context variables that a message sets.
 
-    The base class has no instance dictionary. Declare `__slots__` in the subclass as well and
-    an idle key stays at a few hundred bytes.
+    The base class has no instance dictionary. If the subclass declares `__slots__`, too, an idle
+    key takes a few hundred bytes.
     """
 
     __slots__ = ()
@@ -36,27 +36,28 @@ class Actor(ABC, Generic[M, A]):
 
     @abstractmethod
     async def receive(self, message: M) -> A:
-        """Handle one message. What it returns is the answer to `ask`."""
+        """Handle one message, and return the answer to `ActorSystem.ask`."""
         raise NotImplementedError
 
     async def on_start(self) -> None:
-        """Runs before the first message of a fresh actor. An error counts as a crash."""
+        """Run before the first message of a new actor. An error counts as a crash."""
 
     async def on_restart(self, error: BaseException) -> None:
-        """Runs instead of `on_start` on the actor that replaces one that crashed with `error`."""
+        """Run instead of `on_start` on the actor that replaces an actor that crashed with
+        `error`."""
         await self.on_start()
 
     async def on_stop(self) -> None:
-        """Runs when the actor is stopped or its system drained, not after a crash.
+        """Run when the actor is stopped or its system is closed, but not after a crash.
 
-        An error is logged, and the actor is dropped all the same.
+        An error is logged, and the actor is dropped anyway.
         """
 
     async def on_passivate(self) -> None:
-        """Runs before an actor that was idle for the idle timeout is dropped.
+        """Run before an actor that was idle for the idle timeout is dropped. By default this calls
+        `on_stop`.
 
-        An error is logged, and the actor stays for another idle timeout. The default is what
-        happens on a stop.
+        An error is logged, and the actor stays for another idle timeout.
         """
         await self.on_stop()
 

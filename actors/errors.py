@@ -39,7 +39,7 @@ def logged(error: BaseException) -> tuple[type[BaseException], BaseException, An
 
 
 class MailboxFull(KeyrunError, RuntimeError):
-    """The key has as many waiting messages as its mailbox holds."""
+    """Raised by `ActorSystem.tell_nowait` if the mailbox of the key is full."""
 
     def __init__(self, key: Hashable, capacity: int) -> None:
         super().__init__(
@@ -47,15 +47,13 @@ class MailboxFull(KeyrunError, RuntimeError):
             "use `await tell(...)` to wait for room"
         )
         self.key = key
+        """The key of the actor."""
         self.capacity = capacity
+        """The number of messages that the mailbox holds."""
 
 
 class AskTimeout(KeyrunError, TimeoutError):
-    """No answer came in time.
-
-    If the message was `accepted` it stays queued and will still be handled. If not, the mailbox
-    was full all the time and nothing was sent.
-    """
+    """Raised by `ActorSystem.ask` if no answer arrived within the timeout."""
 
     def __init__(self, key: Hashable, timeout: float, *, accepted: bool) -> None:
         super().__init__(
@@ -66,21 +64,27 @@ class AskTimeout(KeyrunError, TimeoutError):
             "the message was not sent"
         )
         self.key = key
+        """The key of the actor."""
         self.timeout = timeout
+        """The timeout in seconds."""
         self.accepted = accepted
+        """Whether the message stays queued and will still be handled. If False, the mailbox was
+        full all the time and the message was not sent."""
 
 
 class ActorFailed(KeyrunError, RuntimeError):
-    """The actor raised while it handled the message; `__cause__` is what it raised."""
+    """Raised by `ActorSystem.ask` if the actor raised while it handled the message. `__cause__` is
+    the exception of the actor."""
 
     def __init__(self, key: Hashable, cause: BaseException) -> None:
         super().__init__(f"the actor of key {shown(key)} failed: {shown(cause)}")
         self.key = key
+        """The key of the actor."""
         self.__cause__ = cause
 
 
 class ActorStopped(KeyrunError, RuntimeError):
-    """The message was accepted, but its actor was stopped before it was handled."""
+    """Raised by `ActorSystem.ask` if the actor was stopped before it handled the message."""
 
     def __init__(self, key: Hashable, cause: BaseException | None = None) -> None:
         why = "" if cause is None else f" after {shown(cause)}"
@@ -88,15 +92,13 @@ class ActorStopped(KeyrunError, RuntimeError):
             f"the actor of key {shown(key)} was stopped{why}: the message was not handled"
         )
         self.key = key
+        """The key of the actor."""
         self.__cause__ = cause
 
 
 class KeyQuarantined(KeyrunError, RuntimeError):
-    """The key is quarantined, and nobody knows for how long; `__cause__` is its last crash.
-
-    If the message was `accepted` it stays in the mailbox, and is handled if the key is released.
-    If not, nothing was sent.
-    """
+    """Raised by `ActorSystem.ask` if the key is or becomes quarantined. `__cause__` is its last
+    crash."""
 
     def __init__(self, key: Hashable, cause: BaseException | None, *, accepted: bool) -> None:
         what = "the message stays in its mailbox" if accepted else "the message was not sent"
@@ -104,27 +106,30 @@ class KeyQuarantined(KeyrunError, RuntimeError):
             f"key {shown(key)} is quarantined: {what}, and release({shown(key)}) lets the key go on"
         )
         self.key = key
+        """The key of the actor."""
         self.accepted = accepted
+        """Whether the message stays in the mailbox, and is handled after a release of the key. If
+        False, the message was not sent."""
         self.__cause__ = cause
 
 
 class SystemClosed(KeyrunError, RuntimeError):
-    """The system takes messages only inside its `async with` block."""
+    """Raised if an actor system is used outside of its `async with` block."""
 
     def __init__(self) -> None:
         super().__init__("the actor system is not open: use it inside its `async with` block")
 
 
 class WouldDeadlock(KeyrunError, RuntimeError):
-    """A handler asked for something that can only happen after it has returned.
-
-    `cycle` has the keys that would wait for each other: the one that was called first, the one
-    whose handler called last.
-    """
+    """Raised if a handler waits for something that can only happen after the handler has
+    returned."""
 
     def __init__(self, call: str, key: Hashable, cycle: Sequence[Hashable] = ()) -> None:
         self.key = key
+        """The key that the handler called."""
         self.cycle = tuple(cycle) or (key,)
+        """The keys that would wait for each other. The first one was called, and the handler of the
+        last one called it."""
         if len(self.cycle) == 1:
             super().__init__(
                 f"{call} on key {shown(key)} from its own handler would wait for itself for ever: "

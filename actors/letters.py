@@ -22,11 +22,14 @@ M = TypeVar("M")
 
 @attrs.frozen(kw_only=True)
 class DeadLetter(Generic[K, M]):
-    """A message that was given up, and why."""
+    """Describe a message that will not be handled. `on_dead_letter` receives this."""
 
     key: K
+    """The key of the actor."""
     message: M
+    """The message."""
     error: BaseException
+    """Why the message is not handled."""
 
 
 class DeadLetters:

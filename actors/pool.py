@@ -84,13 +84,17 @@ class WorkerSlot(WaitSlot):
 class Pool:
     """Serves ready cells with as many workers as have something to do."""
 
-    def __init__(self, max_workers: int | None) -> None:
+    def __init__(self, max_workers: int | None, pass_size: int | None) -> None:
+        self.pass_size = PASS if pass_size is None else pass_size
+        """Messages after which a worker lets other tasks run."""
+        self._max_burst = MAX_IDLE if pass_size is None else pass_size
+        """Workers that are woken at once."""
         self.ready: deque[Cell] = deque()
         self.delayed: set[Cell] = set()
         """Cells that will come back to the queue by themselves."""
         self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
         """Every running worker, and the cell it had last."""
-        self.seats: dict[trio.lowlevel.Task, WorkerSlot] = {}
+        self.slots: dict[trio.lowlevel.Task, WorkerSlot] = {}
         """How each of them waits, and the scope that it lends to its handlers."""
         self.borrowed: set[trio.lowlevel.Task] = set()
         """Workers whose scope a handler has asked for, until it is taken back."""
@@ -154,7 +158,7 @@ class Pool:
     def _wake_several(self) -> None:
         """A handler waits, so those of the other ready cells may wait, too: as many workers as
         were of use lately, and twice as many as the last time."""
-        self._burst = min(2 * self._burst, MAX_IDLE)
+        self._burst = min(2 * self._burst, self._max_burst)
         for _ in range(min(self._burst, len(self.ready))):
             self.wake()
 
@@ -163,9 +167,9 @@ class Pool:
         served = 0
         try:
             self.serving[task] = None
-            seat = self.seats[task] = WorkerSlot(task)
+            slot = self.slots[task] = WorkerSlot(task)
             while True:
-                with trio.CancelScope() as seat.scope:
+                with trio.CancelScope() as slot.scope:
                     while task not in self.spent:
                         if not self.ready:
                             self._burst = max(1, self._burst // 2)  # woken in vain
@@ -179,7 +183,7 @@ class Pool:
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             del self.serving[task]
-            self.seats.pop(task, None)
+            self.slots.pop(task, None)
             self.borrowed.discard(task)
             self.spent.discard(task)
             self.workers -= 1
@@ -195,7 +199,7 @@ class Pool:
         self._idle[task] = None
         if self._quiet:
             self.signal_quiet()
-        await self.seats[task].wait(self._idle)
+        await self.slots[task].wait(self._idle)
         self.seeking -= 1  # it was counted when it was woken, and again when it went on
         if not self.ready:
             self._burst = max(1, self._burst // 2)  # woken in vain
@@ -260,17 +264,17 @@ class Pool:
     def scope(self, *, kept: bool = False) -> trio.CancelScope:
         """The scope that the worker of this task lends. Where it is `kept`, nobody looks at it
         when the handler has ended."""
-        seat = self.seat()
+        slot = self.wait_slot()
         if not kept:
-            self.borrowed.add(seat.task)
-        return seat.scope
+            self.borrowed.add(slot.task)
+        return slot.scope
 
-    def seat(self) -> WorkerSlot:
+    def wait_slot(self) -> WorkerSlot:
         """That of the worker of this task."""
-        seat = self.seats.get(trio.lowlevel.current_task())
-        if seat is None:
+        slot = self.slots.get(trio.lowlevel.current_task())
+        if slot is None:
             raise RuntimeError("only a handler has a scope, in the task that it was called in")
-        return seat
+        return slot
 
     def renew_scope(self) -> None:
         """Have the worker of this task get another scope as soon as its handler returns."""
@@ -281,7 +285,7 @@ class Pool:
         """A handler that had the scope has ended. Says whether the next one may have it: not one
         that is cancelled, and none keeps a deadline."""
         self.borrowed.discard(task)
-        scope = self.seats[task].scope
+        scope = self.slots[task].scope
         if scope.deadline != inf:
             scope.deadline = inf
         if scope.cancel_called:

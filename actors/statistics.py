@@ -5,8 +5,8 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Statistics:
-    """Figures of one moment. Taking them costs as much as there are active keys, idle ones
-    are free."""
+    """Hold a snapshot of an actor system. Its cost grows with the number of active keys, not of
+    idle keys."""
 
     keys: int
     """Keys that have an actor, messages or crashes that still count."""
@@ -23,9 +23,9 @@ class Statistics:
     waiting_tellers: int
     """Tasks that wait for room in a mailbox."""
     workers: int
-    """Worker tasks, the idle ones included."""
+    """Worker tasks, idle tasks included."""
     idle_workers: int
-    """Worker tasks that wait for something to do."""
+    """Worker tasks that wait for a message."""
     handled: int
     """Messages handled so far."""
     restarts: int
@@ -33,4 +33,4 @@ class Statistics:
     passivations: int
     """Actors dropped so far because they were idle."""
     dead_letters: int
-    """Messages given up so far."""
+    """Messages that became dead letters so far."""

@@ -18,22 +18,22 @@ from keyrun.actors.errors import shown
 
 
 class Directive(enum.Enum):
-    """What to do with an actor that raised."""
+    """Decide what happens to an actor that crashed."""
 
     RESTART = "restart"
+    """A new actor replaces it."""
     STOP = "stop"
+    """It is dropped, and its mailbox becomes dead letters."""
 
 
 class FailedMessage(enum.Enum):
-    """What to do with the message that crashed a restarted actor.
-
-    `RETRY` keeps it at the head of the mailbox: nothing is lost and nothing overtakes it, and a
-    message that always crashes ends in quarantine. `DEAD_LETTER` gives it up and goes on with
-    the next.
-    """
+    """Decide what happens to the message that crashed an actor which is restarted."""
 
     RETRY = "retry"
+    """The new actor handles it again, before all other messages. If it crashes the actor every
+    time, the key is quarantined."""
     DEAD_LETTER = "dead_letter"
+    """It becomes a dead letter, and the new actor continues with the next message."""
 
 
 def _frozen(directives: Mapping[type[BaseException], Directive]) -> Mapping[Any, Directive]:
@@ -46,29 +46,36 @@ def _at_least(least: float) -> Any:
 
 @attrs.frozen(kw_only=True)
 class Supervision:
-    """How crashes are answered. If in doubt, use `Supervision()`.
+    """Decide how an actor system handles crashes. If in doubt, use `Supervision()`.
 
-    `directives` says what to do per exception type; the most specific class wins, and what is
-    not named restarts. An exception group stops the actor if any error in it would. Restarts
-    wait `base * factor ** (n - 1)` seconds, `n` counting the restarts within `window`, give or
-    take the share `jitter`, and never more than `max_delay`. A crash after `max_restarts`
-    restarts within `window` seconds, not counting the waits, puts the key into quarantine,
-    where it keeps its mailbox until `release` and takes more with `tell`; whoever waits for an
-    answer of it, and who asks from then on, gets `KeyQuarantined`.
+    Restart number `n` within `window` seconds waits `base * factor ** (n - 1)` seconds, with
+    `jitter` and at most `max_delay`. A crash after `max_restarts` restarts within `window` seconds,
+    waits not counted, quarantines the key. A quarantined key keeps its mailbox until
+    `ActorSystem.release`, and `ActorSystem.tell` can add messages. `ActorSystem.ask` raises
+    `KeyQuarantined`.
     """
 
     directives: Mapping[type[BaseException], Directive] = attrs.field(
         factory=dict, converter=_frozen, hash=False
     )
+    """What happens for which exception type. The most specific class counts. All other exceptions
+    restart the actor. An exception group stops the actor if one of its exceptions does."""
     failed_message: FailedMessage = attrs.field(
         default=FailedMessage.RETRY, validator=attrs.validators.instance_of(FailedMessage)
     )
+    """What happens to the message that crashed the actor."""
     base: float = attrs.field(default=0.1, validator=_at_least(0))
+    """Seconds before the first restart."""
     factor: float = attrs.field(default=2.0, validator=_at_least(1))
+    """The growth of the delay from one restart to the next."""
     max_delay: float = attrs.field(default=30.0, validator=_at_least(0))
+    """The longest delay in seconds."""
     jitter: float = attrs.field(default=0.25, validator=_at_least(0))
+    """The share by which a delay may differ either way, from 0 to 1."""
     max_restarts: int = attrs.field(default=5)
+    """The number of restarts within the window before the key is quarantined."""
     window: float = attrs.field(default=60.0)
+    """The seconds in which restarts count."""
 
     @directives.validator
     def _check_directives(self, _: object, value: Mapping[Any, Any]) -> None:
@@ -92,7 +99,7 @@ class Supervision:
         checks.positive("window", value)
 
     def directive_for(self, error: BaseException) -> Directive:
-        """What to do about `error`."""
+        """Return what happens after `error`."""
         if isinstance(error, BaseExceptionGroup):
             leaves = {self.directive_for(leaf) for leaf in error.exceptions}
             return Directive.STOP if Directive.STOP in leaves else Directive.RESTART
@@ -102,10 +109,10 @@ class Supervision:
         return Directive.RESTART
 
     def delay_for(self, key: Hashable, restart: int) -> float:
-        """Seconds before restart number `restart` (from 1) of `key`: always the same ones.
+        """Return the seconds before restart number `restart` (from 1) of `key`.
 
-        The jitter is drawn from the key and the number, so that keys that crash together come
-        back apart, and a test sees the same times in every run.
+        The jitter depends on the key and the number only. So keys that crash together restart at
+        different times, and a test sees the same times in every run.
         """
         checks.count("restart", restart, 1)
         try:

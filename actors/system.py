@@ -32,26 +32,32 @@ A = TypeVar("A")
 
 
 class ActorSystem(Generic[K, M, A]):
-    """Keyed actors: one per key, made on demand, each handling its messages in order.
+    """Run one actor per key, created on demand. Each actor handles its messages in order.
 
         async with ActorSystem(Account) as accounts:
             await accounts.tell("alice", Deposit(5))
             balance = await accounts.ask("alice", GetBalance())
 
-    `factory(key)` makes the actor of a key. Leaving the block drains: every accepted message is
-    handled, then `on_stop` runs for every actor. If the block is left by an exception or a
-    cancellation, handlers are cancelled and what was accepted and not finished goes to the dead
-    letters. Either way each accepted message ends exactly once, handled or as a dead letter.
+    Leaving the block drains the system: every accepted message is handled, then `on_stop` runs for
+    every actor. If an exception or a cancellation leaves the block, handlers are cancelled, and
+    messages that are not finished become dead letters. In both cases each accepted message ends
+    exactly once, handled or as a dead letter. Use a system only from the Trio thread that it was
+    opened in.
 
-    `mailbox_capacity` is how many messages may wait per key. `fairness` is how many messages of
-    one key are handled before other keys have their turn. `idle_timeout` drops actors that got
-    no message for so many seconds; without it they stay. `max_workers` bounds how many handlers
-    may wait at the same time, also for each other's answers, so too few can wait for ever;
-    without it a handler may wait for days and disturbs nobody.
-    `on_dead_letter` is called with each message that is given up, `on_quarantine` with each key
-    that is quarantined and its last error; they must not wait. If in doubt, set none of them.
-
-    Use it from the Trio thread it was opened in.
+    - `factory`: `factory(key)` returns the actor of a key.
+    - `mailbox_capacity`: the number of messages that may wait per key.
+    - `fairness`: the number of messages of one key that are handled before other keys run.
+    - `supervision`: what happens after a crash.
+    - `idle_timeout`: seconds without a message after which an actor is dropped. By default actors
+      stay.
+    - `max_workers`: the number of handlers that may wait at once, also for answers of each other,
+      so a small number can deadlock. By default there is no limit.
+    - `pass_size`: the number of messages that are handled, and of handlers that are woken, before
+      other tasks run. By default Keyrun favours throughput. A small number keeps the event loop
+      responsive.
+    - `on_dead_letter`: called with each message that will not be handled. It must not block.
+    - `on_quarantine`: called with each key that is quarantined and its last error. It must not
+      block.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class ActorSystem(Generic[K, M, A]):
         supervision: Supervision = Supervision(),  # noqa: B008 (a frozen value)
         idle_timeout: float | None = None,
         max_workers: int | None = None,
+        pass_size: int | None = None,
         on_dead_letter: Callable[[DeadLetter[K, M]], object] | None = None,
         on_quarantine: Callable[[K, BaseException], object] | None = None,
     ) -> None:
@@ -75,11 +82,13 @@ class ActorSystem(Generic[K, M, A]):
             checks.positive("idle_timeout", idle_timeout)
         if max_workers is not None:
             checks.count("max_workers", max_workers, 1)
+        if pass_size is not None:
+            checks.count("pass_size", pass_size, 1)
         if on_dead_letter is not None:
             checks.function("on_dead_letter", on_dead_letter)
         if on_quarantine is not None:
             checks.function("on_quarantine", on_quarantine)
-        pool = self._pool = Pool(max_workers)
+        pool = self._pool = Pool(max_workers, pass_size)
         directory = self._directory = Directory(pool, mailbox_capacity)
         letters = self._letters = DeadLetters(on_dead_letter)
         lifecycle = self._lifecycle = Lifecycle(factory)
@@ -92,7 +101,7 @@ class ActorSystem(Generic[K, M, A]):
             directory.on_idle = Passivation(
                 idle_timeout, supervision.window, pool, directory, lifecycle
             ).watch
-        self.seat = pool.seat
+        self.wait_slot = pool.wait_slot
         """How the task of the calling handler waits, if it often has to, and the scope that it is
         in, to be kept as it was."""
         self._cells = directory.cells
@@ -144,10 +153,10 @@ class ActorSystem(Generic[K, M, A]):
             raise MailboxFull(key, self._capacity)
 
     async def tell(self, key: K, message: M) -> None:
-        """Put a message into the mailbox of `key`, waiting for room while it is full.
+        """Put a message into the mailbox of `key`. Wait for room if the mailbox is full.
 
-        Waiting tellers of a key are served first come, first served. One that is cancelled
-        while it waits has not sent anything. Not a checkpoint unless it has to wait.
+        Calls that wait for the same key continue in their order. A call that is cancelled while it
+        waits has not sent the message. The call is not a Trio checkpoint unless it has to wait.
         """
         try:
             cell = self._cells[key]
@@ -160,15 +169,15 @@ class ActorSystem(Generic[K, M, A]):
             self._directory.post(cell, message)
 
     async def ask(self, key: K, message: M, timeout: float | None = None) -> A:
-        """Send a message and wait for what the handler returns.
+        """Send a message, and return the answer of the handler.
 
         Raises `AskTimeout` after `timeout` seconds, `ActorFailed` if the handler raised and the
-        message was given up, `ActorStopped` if the actor was stopped before, `KeyQuarantined` if
-        the key is or gets quarantined. A caller that goes away does not take the message back: it
-        is handled in its turn and the answer dropped.
+        message is not handled again, `ActorStopped` if the actor was stopped before, and
+        `KeyQuarantined` if the key is or becomes quarantined. If the caller is cancelled, the
+        message stays: it is handled in its turn, and the answer is dropped.
 
-        A handler that asks a key whose handler waits, without a deadline, for its own answer gets
-        `WouldDeadlock`, also if there are more in the cycle.
+        Raises `WouldDeadlock` if the handlers of two or more keys would wait for each other without
+        a timeout.
         """
         envelope = Envelope(message)
         if timeout is None:
@@ -203,10 +212,10 @@ class ActorSystem(Generic[K, M, A]):
         self._pool.renew_scope()
 
     async def stop(self, key: K) -> None:
-        """Stop the actor of `key` after the messages that it has by now, and wait for that.
+        """Stop the actor of `key` after the messages in its mailbox, and wait until it has stopped.
 
-        Messages told later are for its successor. A quarantined key is dropped at once, with
-        its messages as dead letters. Giving up the wait does not take the order back.
+        A new actor handles later messages. A quarantined key is dropped at once, and its messages
+        become dead letters. If the caller is cancelled, the actor still stops.
         """
         cell = self._cells.get(key)
         if cell is not None and not self._stop_at_once(cell):
@@ -218,7 +227,7 @@ class ActorSystem(Generic[K, M, A]):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def release(self, key: K) -> bool:
-        """Let a quarantined key go on with its mailbox. Says whether it was quarantined."""
+        """Let a quarantined key handle its mailbox again. Return whether it was quarantined."""
         cell = self._cells.get(key)
         if cell is None or cell.state is not QUARANTINED:
             return False
@@ -226,21 +235,21 @@ class ActorSystem(Generic[K, M, A]):
         return True
 
     def quarantined(self) -> list[K]:
-        """The keys that wait for `release`."""
+        """Return the keys that wait for `release`."""
         return [cast(K, cell.key) for cell in self._supervisor.quarantined]
 
     def hasten(self) -> None:
-        """Restart at once what waits to be restarted after a crash."""
+        """Restart at once all actors that wait for their restart after a crash."""
         self._supervisor.hasten()
 
     async def drain(self) -> None:
-        """Wait for a moment when every accepted message is handled, quarantined keys aside."""
+        """Wait until every accepted message is handled, except those of quarantined keys."""
         for cell in self._pool.cells_above():
             raise WouldDeadlock("drain", cell.key)
         await self._pool.wait_quiet()
 
     def statistics(self) -> Statistics:
-        """What the system is doing and has done."""
+        """Return a snapshot of the system."""
         pool, bound, held = self._pool, self._pool.bound(), self._supervisor.quarantined
         active = [*pool.ready, *bound, *pool.delayed, *held]
         return Statistics(

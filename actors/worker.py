@@ -13,7 +13,7 @@ from keyrun.actors.cell import BOUND, Cell, Envelope, Order
 from keyrun.actors.directory import Directory
 from keyrun.actors.errors import is_crash
 from keyrun.actors.lifecycle import Lifecycle
-from keyrun.actors.pool import PASS, Pool
+from keyrun.actors.pool import Pool
 from keyrun.actors.supervisor import Supervisor
 
 
@@ -43,6 +43,7 @@ class Worker:
         """
         ready = self._pool.ready
         serving, borrowed = self._pool.serving, self._pool.borrowed
+        pass_size = self._pool.pass_size
         clean = copy_context()
         values = tuple(clean.values())
         while True:
@@ -53,7 +54,7 @@ class Worker:
                     return None
                 served = 0
                 continue
-            if served >= PASS:
+            if served >= pass_size:
                 served = 0
                 await self._pool.let_others_run()
                 continue
@@ -80,7 +81,7 @@ class Worker:
                         await actor.receive(item)
                         self.handled += 1
                 except BaseException as error:
-                    scope = self._pool.seats[task].scope
+                    scope = self._pool.slots[task].scope
                     if scope.cancel_called and is_crash(error, trio.Cancelled):
                         # By whoever has borrowed the scope: the handler's own doing.
                         borrowed.add(task)

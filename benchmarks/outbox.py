@@ -15,7 +15,7 @@ from benchmarks.harness import Bench, Metric
 from keyrun import Context, RunOutcome, State, open_runtime, step, workflow
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.values import Priority
 from keyrun.storage import LmdbStore
@@ -42,13 +42,13 @@ async def fill(path: Path, keys: int, ends: int) -> None:
     async with LmdbStore(path) as store:
         outbox = Outbox(Ledger(store.namespace("default")))
         await outbox.open(hook=True)
-        standing = Standing(
+        status = StatusRecord(
             state=State.SUCCEEDED, ended_at=1.7e9, result=PayloadCodec().encode(None)
         ).fields()
         for first in range(0, keys * ends, PAGE):
             group = store.open_group()
             for number in range(first, min(first + PAGE, keys * ends)):
-                outbox.put(group, ended(number + 1, f"key-{number % keys}"), standing)
+                outbox.put(group, ended(number + 1, f"key-{number % keys}"), status)
             await store.durable(group)
 
 

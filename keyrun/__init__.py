@@ -4,6 +4,8 @@ At top level are the names that most programs use: what opens a runtime, what de
 steps, machines, entities and graphs, the values that they take and return, and the errors that
 callers are expected to catch. Every other public name has one home:
 
+- `keyrun.asyncio`: the runtime for asyncio programs
+- `keyrun.sync`: the runtime for programs with threads
 - `keyrun.errors`: all errors, those at top level included, and their hierarchy
 - `keyrun.events`: the events of `rt.events()`
 - `keyrun.graphs`: nodes with workflow code, and the view of the execution of a graph
@@ -27,6 +29,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from keyrun import actors as actors
+    from keyrun import asyncio as asyncio
     from keyrun import errors as errors
     from keyrun import events as events
     from keyrun import graphs as graphs
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from keyrun import schedules as schedules
     from keyrun import status as status
     from keyrun import storage as storage
+    from keyrun import sync as sync
     from keyrun import testing as testing
     from keyrun import types as types
     from keyrun._errors import KeyrunError as KeyrunError
@@ -104,6 +108,7 @@ if TYPE_CHECKING:
 
 _PARTS = (
     "actors",
+    "asyncio",
     "errors",
     "events",
     "graphs",
@@ -113,6 +118,7 @@ _PARTS = (
     "schedules",
     "status",
     "storage",
+    "sync",
     "testing",
     "types",
 )

@@ -7,4 +7,4 @@ from `KeyrunError` and from the matching builtin, so that `except KeyrunError` a
 
 
 class KeyrunError(Exception):
-    """Base of all errors that Keyrun raises."""
+    """Base of all errors that Keyrun raises. `except KeyrunError` catches all of them."""

@@ -36,6 +36,7 @@ Errors derive from `KeyrunError` and from a builtin, so that `except KeyrunError
     ├── RunCancelled (RuntimeError)
     │   └── ChildCancelled
     ├── RunQuarantined (RuntimeError)
+    ├── ResultTimeout (TimeoutError)
     ├── NonDeterminism (RuntimeError)
     │   how a step, a wait or a scope ended
     ├── StepFailed (RuntimeError)
@@ -93,6 +94,7 @@ from keyrun.runtime.errors import (
     OutputTooLarge,
     PermanentError,
     ReservedHeader,
+    ResultTimeout,
     RunCancelled,
     RunEnded,
     RunFailed,
@@ -151,6 +153,7 @@ __all__ = [
     "PayloadTypeError",
     "PermanentError",
     "ReservedHeader",
+    "ResultTimeout",
     "RunCancelled",
     "RunEnded",
     "RunFailed",

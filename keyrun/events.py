@@ -1,4 +1,4 @@
-"""Events: what `rt.events()` yields.
+"""Events: the values that `rt.events()` yields.
 
 `Event` is the union of all event types. They begin with the same five fields: `kind` (an
 `EventKind`), `at`, `run_id`, `key` and `workflow`.

@@ -1,13 +1,13 @@
-"""Status: what a `Runtime` and a `Reader` report, beyond `RunStatus` and `State` of `keyrun`.
+"""Status: the values that a `Runtime` and a `Reader` return, beyond `RunStatus` and `State`, which
+are in `keyrun`.
 
 All are frozen values, except `Watch`, an async iterator of `Progress`.
 """
 
 from keyrun.runtime.host.step_gates import StepGateStatus
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
-from keyrun.runtime.inspect.entities import EntityStatus
 from keyrun.runtime.inspect.history import Happening, History
-from keyrun.runtime.inspect.keys import KeyStatus
+from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch

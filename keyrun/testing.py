@@ -1,7 +1,7 @@
-"""For tests of workflows: a runtime on memory and virtual time that can be crashed and reopened.
+"""Test tools: a runtime in memory and on virtual time that a test can crash and reopen.
 
 Use it with Trio's `MockClock(autojump_threshold=0)` (pytest-trio's `autojump_clock`): a workflow
-that sleeps for a day is tested in a millisecond. `crash_points` tries a scenario with a crash at
+that sleeps for a day is tested in a millisecond. `crash_points` runs a scenario with a crash at
 each of its commits. `replay` checks that changed code still fits the runs of earlier code.
 """
 
@@ -38,24 +38,28 @@ __all__ = [
 T = TypeVar("T")
 
 EPOCH = 1_700_000_000.0
-"""What the wall clock says when virtual time begins."""
+"""The time of the wall clock when virtual time begins, in seconds since the epoch."""
 
 
 def virtual_wall() -> float:
-    """A wall clock that goes with Trio's clock."""
+    """Return the time of a wall clock that follows Trio's clock."""
     return EPOCH + trio.current_time()
 
 
 class RecordingHook:
-    """A terminal hook that keeps what it is told; with `failures` it raises that often first."""
+    """Record the outcomes that a terminal hook receives: `open_test_runtime(on_terminal=hook)`.
+
+    With `failures` the first calls raise an error."""
 
     def __init__(self, failures: int = 0) -> None:
         self.outcomes: list[RunOutcome] = []
+        """The outcomes of the calls that did not raise, in order."""
         self.calls = 0
+        """The number of calls."""
         self._failures = failures
 
     async def __call__(self, outcome: RunOutcome) -> None:
-        """What `on_terminal` calls."""
+        """Record an outcome. Keyrun calls this as `on_terminal`."""
         self.calls += 1
         if self._failures:
             self._failures -= 1
@@ -63,12 +67,12 @@ class RecordingHook:
         self.outcomes.append(outcome)
 
     def of(self, run_id: str) -> list[RunOutcome]:
-        """What it was told about one run: at least one outcome per generation that has ended."""
+        """Return the outcomes of one run, at least one for each generation that has ended."""
         return [outcome for outcome in self.outcomes if outcome.run_id == run_id]
 
 
 class RuntimeOptions(TypedDict, total=False):
-    """What `open_runtime` takes besides the store."""
+    """Type the options of `open_runtime` besides the store."""
 
     workflows: Iterable[Workflow[Any, Any]]
     entities: Iterable[type]
@@ -83,6 +87,8 @@ class RuntimeOptions(TypedDict, total=False):
     hook_timeout: float
     retention: Retention
     on_unregistered: Literal["hold", "refuse"]
+    when_locked: Literal["fail", "wait"]
+    lock_timeout: float
     transform: Transform | None
     wall: Callable[[], float]
     max_restarts: int
@@ -95,8 +101,11 @@ class RuntimeOptions(TypedDict, total=False):
 def open_test_runtime(
     store: Store | None = None, **options: Unpack[RuntimeOptions]
 ) -> AbstractAsyncContextManager[Runtime, bool]:
-    """`open_runtime` on a `MemoryStore` (or your store) and on virtual time. If the store is
-    crashed inside the block, the block ends quietly: everything in it is cancelled."""
+    """Open a runtime on virtual time, on a new `MemoryStore` or on `store`. The options are those
+    of `open_runtime`.
+
+    If the test crashes the store inside the block, everything in the block is cancelled, and the
+    block ends without an error."""
     block = _open_test_runtime(MemoryStore() if store is None else store, options)
     return cast(AbstractAsyncContextManager[Runtime, bool], block)
 
@@ -123,11 +132,13 @@ class _Crashing(Store):
     _until = 0
     _applied = False
     commits = 0
-    """Commits since the store was made, those of the crash included."""
+    """The number of commits since the store was created, those of crashes included."""
 
     def crash_at(self, commits: int, *, applied: bool) -> None:
-        """Crash at the commit that is so many ahead, 1 for the next. If `applied`, its records are
-        kept, as if the process had been killed just before it could act on them."""
+        """Crash at a later commit: 1 for the next one, 2 for the one after it.
+
+        With `applied=True` the records of that commit are kept, as if the process had been killed
+        just before it could act on them. Otherwise they are lost."""
         if commits < 1:
             raise ValueError(f"commits must be at least 1, got {commits}")
         self._until, self._applied = commits, applied
@@ -143,32 +154,38 @@ class _Crashing(Store):
 
 
 class CrashingMemoryStore(_Crashing, MemoryStore):
-    """A `MemoryStore` that can crash at a commit."""
+    """Keep records like a `MemoryStore`, and crash at a chosen commit."""
 
 
 class CrashingLmdbStore(_Crashing, LmdbStore):
-    """An `LmdbStore` that can crash at a commit."""
+    """Keep records like an `LmdbStore`, and crash at a chosen commit."""
 
 
 CrashingStore = CrashingMemoryStore | CrashingLmdbStore
+"""Either of the two stores that can crash."""
 
 
 class CrashPoint:
-    """One commit to crash at; `crash_points` makes it."""
+    """Describe one commit at which a scenario crashes. `crash_points` yields these."""
 
     def __init__(self, store: CrashingStore, number: int, *, applied: bool, crashes: int) -> None:
         self.store = store
+        """The store that crashes."""
         self.number = number
+        """The number of the commit, from 1, counted from each start of the scenario."""
         self.applied = applied
+        """Whether the records of that commit are kept."""
         self.crashes = 0
-        """How many crashes there have been."""
+        """The number of crashes so far."""
         self._wanted = crashes
 
     async def run(
         self, scenario: Callable[[Runtime], Awaitable[T]], **options: Unpack[RuntimeOptions]
     ) -> T:
-        """What `scenario` returns, called again with a new runtime after each crash. It must do the
-        same each time: submit with ids of its own, and wait for results."""
+        """Run `scenario(rt)` with a new runtime after each crash, and return its value.
+
+        The scenario must do the same each time: submit runs with ids of its own, and wait for their
+        results. The options are those of `open_runtime`."""
         while True:
             if self.crashes < self._wanted:
                 self.store.crash_at(self.number, applied=self.applied)
@@ -186,13 +203,17 @@ class CrashPoint:
 def crash_points(
     store: Callable[[], CrashingStore] = CrashingMemoryStore, *, crashes: int = 1, every: int = 1
 ) -> Iterator[CrashPoint]:
-    """The commits of a scenario, one after the other, each with a new store: first with a crash
-    before the commit is applied, then with one after. It ends when a scenario ended without a
-    crash. `crashes` is how often it crashes there, counted anew from each restart; `every=5` takes
-    only every fifth commit, for scenarios that are long.
+    """Yield one `CrashPoint` for each commit of a scenario, each with a new store:
 
         for point in crash_points():
             assert await point.run(scenario, workflows=[checkout]) == "the receipt"
+
+    First the crashes come before the commits are applied, then after. The iteration ends when a
+    scenario has ended without a crash.
+
+    - `store`: returns a new store.
+    - `crashes`: the number of crashes at each point, counted from each restart.
+    - `every`: With `every=5`, take only every fifth commit of a long scenario.
     """
     for applied in (False, True):
         for number in count(1, every):

@@ -1,4 +1,4 @@
-"""Types for annotations: what decorators make and what contexts return.
+"""Types for annotations: the objects that decorators make and contexts return.
 
 No program creates these objects itself.
 """

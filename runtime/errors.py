@@ -28,35 +28,36 @@ class RuntimeFault(KeyrunError):
     ) -> None:
         super().__init__(message)
         self.run_id = run_id
+        """The id of the run, if the error is about one."""
         self.key = key
+        """The ordering key, if the error is about one."""
         self.step = step
+        """The step, if the error is about one."""
 
 
 class InvalidKey(RuntimeFault, ValueError):
-    """A key is not a non-empty string of at most 255 UTF-8 bytes."""
+    """Raised if a key is not a non-empty string of at most 255 UTF-8 bytes."""
 
 
 class InvalidRunId(RuntimeFault, ValueError):
-    """A run id does not consist of 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'."""
+    """Raised if a run id does not consist of 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'."""
 
 
 class InputMismatch(RuntimeFault, ValueError):
-    """A run with this id exists and has another input, key or workflow."""
+    """Raised if a run with this id exists and has another input, key or workflow."""
 
 
 class InvalidText(RuntimeFault, ValueError):
-    """A text argument contains lone surrogates, which cannot be stored."""
+    """Raised if a text argument contains lone surrogates, which cannot be stored. Undecodable file
+    names contain them."""
 
 
 class ReservedHeader(RuntimeFault, ValueError):
-    """The name of a header starts with 'keyrun.', which is reserved."""
+    """Raised if the name of a header starts with 'keyrun.', which is reserved."""
 
 
 class UnknownWorkflow(RuntimeFault, LookupError):
-    """The workflow is not registered: pass it to `open_runtime(workflows=...)`.
-
-    If `open_runtime` raises this, `counts` has the number of unfinished runs of each workflow and
-    version that is not registered."""
+    """Raised if a workflow is not registered. Pass it to `open_runtime(workflows=[...])`."""
 
     def __init__(
         self,
@@ -68,162 +69,185 @@ class UnknownWorkflow(RuntimeFault, LookupError):
     ) -> None:
         super().__init__(message, run_id=run_id, key=key)
         self.counts = {} if counts is None else dict(counts)
+        """If `open_runtime` raises this error: the number of unfinished runs of each workflow and
+        version that is not registered."""
 
 
 class UnknownEntity(RuntimeFault, LookupError):
-    """The entity is not registered: pass it to `open_runtime(entities=...)`."""
+    """Raised if an entity is not registered. Pass it to `open_runtime(entities=[...])`."""
 
 
 class UnknownMethod(RuntimeFault, AttributeError):
-    """The entity has no public async method of this name."""
+    """Raised if an entity has no public async method of this name."""
 
 
 class UnknownRun(RuntimeFault, LookupError):
-    """No run has this id, or the run was forgotten."""
+    """Raised if no run has this id, or the run was forgotten."""
 
 
 class RunEnded(RuntimeFault, RuntimeError):
-    """The run has ended, or its state does not allow the operation."""
+    """Raised if a run has ended, or its state does not allow the operation."""
 
 
 class InvalidSchedule(RuntimeFault, ValueError):
-    """An argument of a schedule is invalid; the message says which and why."""
+    """Raised if an argument of a schedule is invalid. The message says which and why."""
 
 
 class InvalidGroup(RuntimeFault, ValueError):
-    """A group or one of its members is invalid; the message says why."""
+    """Raised if a group or one of its members is invalid. The message says why."""
 
 
 class UnknownGroup(RuntimeFault, LookupError):
-    """No group has this id, or all runs of the group were forgotten."""
+    """Raised if no group has this id, or all runs of the group were forgotten."""
 
 
 class Backpressure(RuntimeFault, TimeoutError):
-    """The queue of pending runs is full: submit again later, or raise `max_pending`."""
+    """Raised if too many runs wait to start. Submit again later, or raise `max_pending`."""
 
 
 class RunFailed(RuntimeFault, RuntimeError):
-    """The run failed; `failure` has the kind and the reason."""
+    """Raised by `run.result()` if the run failed."""
 
     def __init__(self, message: str, *, failure: "Failure", run_id: str, key: str) -> None:
         super().__init__(message, run_id=run_id, key=key, step=failure.step)
         self.failure = failure
+        """The kind and the reason of the failure."""
 
 
 class RunCancelled(RuntimeFault, RuntimeError):
-    """The run was cancelled. `reason` is that of the workflow, and None for an external cancel."""
+    """Raised by `run.result()` if the run was cancelled."""
 
     def __init__(self, message: str, *, reason: str | None, run_id: str, key: str) -> None:
         super().__init__(message, run_id=run_id, key=key)
         self.reason = reason
+        """The reason that the workflow gave. None for an external cancel."""
 
 
 class RunQuarantined(RuntimeFault, RuntimeError):
-    """The run is quarantined and waits for an operator. `run.result()` raises this.
+    """Raised by `run.result()` if the run is quarantined and waits for an operator.
 
-    `reason` is a sentence for people and `cause` a code for programs. The run has not ended:
-    `redrive` tries it again, `cancel` and `forget` end it."""
+    The run has not ended. `rt.redrive` tries it again, `rt.cancel` and `rt.forget` end it."""
 
     def __init__(
         self, message: str, *, reason: str, cause: QuarantineCause, run_id: str, key: str
     ) -> None:
         super().__init__(message, run_id=run_id, key=key)
         self.reason = reason
+        """A sentence for people."""
         self.cause = cause
+        """A code for programs."""
+
+
+class ResultTimeout(RuntimeFault, TimeoutError):
+    """Raised by `run.result(timeout=...)` if the run has not ended in time. The run continues."""
+
+    def __init__(self, message: str, *, timeout: float, run_id: str, key: str) -> None:
+        super().__init__(message, run_id=run_id, key=key)
+        self.timeout = timeout
+        """The number of seconds that `result` waited."""
 
 
 class ChildFailed(RunFailed):
-    """The child run failed. `ctx.child` raises this; `failure.cause` is that of the child."""
+    """Raised by `ctx.child` if the child failed. `failure.cause` is the failure of the child."""
 
 
 class ChildCancelled(RunCancelled):
-    """The child run was cancelled. `ctx.child` raises this."""
+    """Raised by `ctx.child` if the child was cancelled."""
 
     def __init__(
         self, message: str, *, reason: str | None, failure: "Failure", run_id: str, key: str
     ) -> None:
         super().__init__(message, reason=reason, run_id=run_id, key=key)
         self.failure = failure
+        """The failure of the parent, if the workflow does not catch this error."""
 
 
 class TooDeep(RuntimeFault, RecursionError):
-    """Child runs are nested more than five deep."""
+    """Raised by `ctx.child` if children are nested more than five deep."""
 
 
 class StepFailed(RuntimeFault, RuntimeError):
-    """A step failed and is not retried. `ctx.step` raises this; `failure` has the kind and reason.
+    """Raised by `ctx.step` if a step failed and is not retried.
 
     Catch it to continue the workflow without the step."""
 
     def __init__(self, failure: "Failure", *, run_id: str, key: str) -> None:
         super().__init__(failure.reason, run_id=run_id, key=key, step=failure.step)
         self.failure = failure
+        """The kind and the reason of the failure."""
 
 
 class StepTimeout(StepFailed, TimeoutError):
-    """The last attempt of a step exceeded its timeout."""
+    """Raised by `ctx.step` if the last attempt of a step exceeded its timeout."""
 
 
 class CallFailed(RuntimeFault, RuntimeError):
-    """A call of an entity with a request id raised an exception, in this call or in the first call
-    with this id. `failure` has the exception."""
+    """Raised by `rt.call` with a request id if the method raised an exception, in this call or in
+    the first call with this id."""
 
     def __init__(self, failure: "Failure", *, key: str) -> None:
         super().__init__(failure.reason, key=key, step=failure.step)
         self.failure = failure
+        """The exception of the method, as a failure."""
 
 
 class CallTimeout(RuntimeFault, TimeoutError):
-    """A method of an entity exceeded its timeout. No change of the call is stored."""
+    """Raised by `rt.call` if the method exceeded its timeout. No change of the call is stored."""
 
 
 class CallCycle(RuntimeFault, RuntimeError):
-    """The call would deadlock: its key waits, directly or through other calls, for the caller."""
+    """Raised by `rt.call` if the call would deadlock: its key waits, directly or through other
+    calls, for the caller."""
 
 
 class CircuitOpen(RuntimeFault, RuntimeError):
-    """The step was not called because its circuit breaker is open. `status` has the numbers."""
+    """Describe why a step was not called: its circuit breaker is open, and its policy is
+    `when_open="fail"`. It is the cause of a `StepFailed`."""
 
     def __init__(
         self, message: str, *, status: "CircuitStatus", run_id: str, key: str, step: str
     ) -> None:
         super().__init__(message, run_id=run_id, key=key, step=step)
         self.status = status
+        """The numbers of the circuit breaker."""
 
 
 class ScopeTimeout(RuntimeFault, TimeoutError):
-    """The block of a `ctx.fail_after` exceeded its time.
+    """Raised if a block of `ctx.fail_after` exceeded its time.
 
     Catch it to continue the workflow without the block."""
 
 
 class SignalTimeout(RuntimeFault, TimeoutError):
-    """A signal or an approval did not arrive within the timeout.
+    """Raised by `ctx.wait_signal` and `ctx.approval` if no signal or decision arrived within the
+    timeout.
 
-    Catch it to continue the workflow without it."""
+    Catch it to continue the workflow without the signal."""
 
 
 class ApprovalRejected(RuntimeFault, RuntimeError):
-    """An approval was rejected. `by` and `comment` are those of the rejection."""
+    """Raised by `ctx.approval` if a person rejected the run."""
 
     def __init__(
         self, message: str, *, by: str, comment: str, run_id: str, key: str, step: str
     ) -> None:
         super().__init__(message, run_id=run_id, key=key, step=step)
         self.by = by
+        """Who rejected the run."""
         self.comment = comment
+        """The comment of the rejection, or an empty string."""
 
 
 class GateNotWaiting(RuntimeFault, RuntimeError):
-    """The run does not wait at this approval gate, or the gate is already decided."""
+    """Raised by `rt.approve` and `rt.reject` if the run does not wait at this gate, or the gate is
+    already decided."""
 
 
 class NonDeterminism(RuntimeFault, RuntimeError):
-    """The workflow code contradicts the journal of the run.
+    """Raised if the workflow code contradicts the journal of the run.
 
     The code makes another call than the journal has, or the declared type of a call cannot read
-    its journaled outcome; `cause` says which. Restore the code, or register the changed code as a
-    new version."""
+    its journaled outcome. Restore the code, or register the changed code as a new version."""
 
     def __init__(
         self,
@@ -236,25 +260,25 @@ class NonDeterminism(RuntimeFault, RuntimeError):
     ) -> None:
         super().__init__(message, run_id=run_id, key=key, step=step)
         self.cause = cause
+        """`contradiction` or `outcome`."""
 
 
 class InvalidHistory(RuntimeFault, ValueError):
-    """A history cannot be read or replayed; the message says why."""
+    """Raised if a history cannot be read or replayed. The message says why."""
 
 
 class WrongTask(RuntimeFault, RuntimeError):
-    """A context was used outside the workflow or the branch that it belongs to."""
+    """Raised if a context is used outside the workflow or the branch that it belongs to."""
 
 
 class TransientError(Exception):
-    """Raise this in a step if the attempt failed and another attempt may succeed.
-
-    The next attempt waits at least `retry_after` seconds, and at least as long as the retry policy
-    says."""
+    """Raise this in a step if the attempt failed and another attempt may succeed."""
 
     def __init__(self, *args: object, retry_after: float | None = None) -> None:
         super().__init__(*args)
         self.retry_after = retry_after
+        """Seconds that the next attempt waits at least. It also waits at least as long as the retry
+        policy says."""
 
 
 class PermanentError(Exception):
@@ -262,21 +286,24 @@ class PermanentError(Exception):
 
 
 class InvalidGraph(RuntimeFault, ValueError):
-    """A graph is invalid; `errors` lists all its problems."""
+    """Raised if a graph is invalid."""
 
     def __init__(self, name: str, errors: list[str]) -> None:
         listed = "".join(f"\n  - {error}" for error in errors)
         super().__init__(f"the graph {name!r} is invalid:{listed}")
         self.errors = tuple(errors)
+        """All problems of the graph, one sentence each."""
 
 
 class ConditionError(RuntimeFault, ValueError):
-    """A condition cannot be evaluated; the message names the edge and the reason."""
+    """Raised if the condition of an edge cannot be evaluated. The message names the edge and the
+    reason."""
 
 
 class MissingExtra(RuntimeFault, ImportError):
-    """A package of an extra is not installed; the message has the command that installs it."""
+    """Raised if a package of an extra is not installed. The message has the command that installs
+    it."""
 
 
 class OutputTooLarge(RuntimeFault, PermanentError, ValueError):
-    """The output of a node exceeds its limit; the message has both sizes."""
+    """Raised if the output of a node exceeds its limit. The message has both sizes."""

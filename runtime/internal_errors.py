@@ -18,7 +18,7 @@ from typing import TypeVar
 import trio
 
 from keyrun._errors import KeyrunError
-from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.user_errors import leaves
 from keyrun.storage.errors import StoreCorrupt, StoreError
 
@@ -26,13 +26,13 @@ E = TypeVar("E", bound=BaseException)
 
 _MARK = "__keyrun_user_error__"
 _UNWINDS = (Halt, trio.Cancelled, KeyboardInterrupt, GeneratorExit)
-"""Exceptions that end a task and are an error of nobody."""
+"""Exceptions that end a task and are not an error."""
 _REPLACED = (StopIteration, StopAsyncIteration)
 """Exceptions that Python turns into a `RuntimeError` where they leave a coroutine."""
 
 
 class InternalError(Halt):
-    """Ends the pass, because Keyrun's own code raised `error`."""
+    """End the pass, because Keyrun's own code raised `error`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__("Keyrun itself failed")

@@ -34,24 +34,27 @@ def _budget(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """Limits of a run and its steps.
+    """Limit a run and its steps.
 
     A limit that is not set comes from the next level: submit, then workflow, then runtime, then the
-    defaults. None removes a limit. `max_interruptions` cannot be removed.
+    default. None removes a limit, except `max_interruptions`.
     """
 
     run_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
-    """Seconds from the start of the run to its end, waits and restarts included."""
+    """Seconds from the start of the run to its end, waits and restarts included. Default: no
+    limit."""
     step_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
-    """Seconds for one attempt of a step."""
+    """Seconds for one attempt of a step. `@step(timeout=...)` comes before this limit.
+    Default: 300."""
     max_attempts: int | Unset | None = attrs.field(default=UNSET, validator=_count)
-    """Executions of one step."""
+    """Attempts of a step that has no `retry` of its own. Default: that of the retry policy of the
+    workflow, or 3."""
     max_iterations: int | Unset | None = attrs.field(default=UNSET, validator=_count)
-    """Steps of one run, retries not counted."""
+    """Steps or turns of one run, retries not counted. Default: 10,000."""
     retry_budget: int | Unset | None = attrs.field(default=UNSET, validator=_budget)
-    """Retries of one run, over all its steps."""
+    """Retries of one run, over all its steps. Default: no limit."""
     max_interruptions: int | Unset = attrs.field(default=UNSET, validator=_count)
-    """Crashes of the process that one step may cause."""
+    """Crashes of the process that may interrupt one step before the step fails. Default: 5."""
 
     def over(self, below: "Limits") -> "Limits":
         """Return these limits, with those of `below` where a limit is not set."""

@@ -7,13 +7,13 @@ _FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
 
 
 class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose handlers may raise anything. That is no reason to leave what is being done
-    half done."""
+    """A logger that drops the exceptions of its handlers, so that Keyrun completes what it is
+    doing."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log as `logging.Logger` does, and drop what a handler raises."""
+        """Log as `logging.Logger` does, and drop the exceptions of handlers."""
         try:
-            # The caller's place in the code, not this one.
+            # The record names the line of the caller.
             super().log(level, msg, *args, stacklevel=2, **kwargs)
         except KeyboardInterrupt:
             raise
@@ -21,7 +21,7 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
             return
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Give each line all fields, None where they do not apply. Formatters rely on them."""
+        """Set all fields of a record, to None if they do not apply. Formatters rely on them."""
         kwargs["extra"] = {**_FIELDS, **(kwargs.get("extra") or {})}
         return msg, kwargs
 

@@ -16,11 +16,17 @@ from keyrun.runtime.definitions.workflow import WhileWaiting, Workflow
 from keyrun.runtime.events import emitter
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.pass_end import CancelVerdict
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.records.journal_entry import CallDone, Timer
-from keyrun.runtime.run.contradiction import halt
+from keyrun.runtime.records.journal_entry import (
+    CallDone,
+    CallKind,
+    CallRecord,
+    EntryKind,
+    NextTurn,
+    Timer,
+)
 from keyrun.runtime.run.draft import Draft
-from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, NextTurn
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import attempts, ready
@@ -30,7 +36,6 @@ from keyrun.runtime.steps.inline_start import check_iterations
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.verdicts import CancelVerdict
 from keyrun.runtime.waiting.receive import check_channel, check_timeout
 
 if TYPE_CHECKING:
@@ -40,14 +45,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Continue:
-    """Start the next turn with `payload`: at once, `after` a number of seconds, or when the run
-    receives the signal `on_signal`. If the signal does not arrive within `timeout` seconds, the
-    turn starts without a signal."""
+    """Start the next turn: at once, after a time, or when the run receives a signal."""
 
     payload: Any = None
+    """The payload of the next turn."""
     after: float = attrs.field(default=0.0, kw_only=True)
+    """Seconds until the next turn starts."""
     on_signal: str | None = attrs.field(default=None, kw_only=True)
+    """The name of the signal that starts the next turn."""
     timeout: float | None = attrs.field(default=None, kw_only=True)
+    """Seconds to wait for the signal. Then the turn starts without a signal."""
 
     @after.validator
     def _check(self, attribute: object, value: float) -> None:
@@ -75,23 +82,26 @@ class Continue:
 
 @attrs.frozen
 class Succeed:
-    """End the run as succeeded, with `result`."""
+    """End the run as succeeded."""
 
     result: Any = None
+    """The result of the run."""
 
 
 @attrs.frozen
 class Fail:
-    """End the run as failed, because the machine decided so. The run is not a dead letter."""
+    """End the run as failed with the failure kind `verdict`. The run is not a dead letter."""
 
     reason: str = attrs.field(converter=a_reason)
+    """A sentence for people."""
 
 
 @attrs.frozen
 class Cancel:
-    """End the run as cancelled, because the machine decided so."""
+    """End the run as cancelled."""
 
     reason: str = attrs.field(converter=a_reason)
+    """A sentence for people."""
 
 
 Verdict = Continue | Succeed | Fail | Cancel
@@ -101,22 +111,27 @@ _LAST = {"succeed": Succeed, "fail": Fail, "cancel": Cancel}
 
 @attrs.frozen
 class TurnSignal:
-    """The signal that a turn waited for."""
+    """Describe the signal that a turn waited for."""
 
     name: str
+    """The name of the signal."""
     payload: Any
+    """The payload that `rt.signal` received."""
 
 
 class Turn:
-    """The argument of a machine: the number of the turn from 0, its payload, and the signal that
-    the turn waited for. `signal` is None if the turn waited for none, or the wait timed out."""
+    """Describe one turn of a machine. A machine receives a turn as its argument."""
 
     __slots__ = ("number", "payload", "signal")
 
     def __init__(self, number: int, payload: Any, signal: TurnSignal | None = None) -> None:
         self.number = number
+        """The number of the turn, from 0."""
         self.payload = payload
+        """The input of the run in the first turn, then the payload of `Continue`."""
         self.signal = signal
+        """The signal that the turn waited for. None if it waited for none, or the wait timed
+        out."""
 
     @property
     def run_id(self) -> str:
@@ -125,12 +140,12 @@ class Turn:
 
     @property
     def key(self) -> str:
-        """Return the ordering key."""
+        """Return the ordering key of the run."""
         return current_step().key
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that `submit` received."""
+        """Return the headers that `rt.submit` received."""
         return current_step().headers
 
     @property
@@ -217,9 +232,9 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
             case Succeed(result=result):
                 return result
             case Fail(reason=reason):
-                raise halt(run, Failure(kind=FailureKind.VERDICT, reason=reason))
+                raise run.halt(Failure(kind=FailureKind.VERDICT, reason=reason))
             case Cancel(reason=reason):
-                raise halt(run, CancelVerdict(reason))
+                raise run.halt(CancelVerdict(reason))
 
 
 async def _wait(run: Run, turn: NextTurn) -> NextTurn:
@@ -229,7 +244,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
         return turn
     label = TIMER if turn.channel is None else f"signal {turn.channel}"
     now = run.partition.steady()
-    wait = Wait(label, timer=turn.timer, now=now, channel=turn.channel, rank=1)
+    wait = Wait(label, "turn", timer=turn.timer, now=now, channel=turn.channel, rank=1)
     inbox = run.open_inbox
     if turn.channel is not None:
         inbox.enter("turn", wait, run.journal)
@@ -243,8 +258,9 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
         inbox.leave("turn", run.journal)
     if signal is not None:
         turn = turn._replace(at=run.partition.wall(), timer=None, signal=signal.payload)
-        run.partition.services.signals.take(run, signal)
-        _keep_next(run, turn)
+        with run.partition.together():
+            run.partition.services.signals.take(run, signal)
+            _keep_next(run, turn)
     elif turn.channel is not None:
         turn = turn._replace(at=run.partition.wall(), timer=None, channel=None)
         _keep_next(run, turn)
@@ -264,7 +280,7 @@ async def _turn(branch: "Branch", step: StepFunction[..., Any], turn: Turn) -> V
     memory = run.journal.memory(ident)
     if memory.outcome is not None:
         run.journal.deliver(memory)
-        if memory.outcome is Entry.DONE:
+        if memory.outcome is EntryKind.DONE:
             name, value = memory.payload
             last: Verdict = _LAST[name](read_outcome(run, ident, value))
             return last
@@ -298,24 +314,25 @@ def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> N
     held = run.queue.holder is current
     if held:
         current.seal_state()
-    if isinstance(value, Continue):
-        payload = partition.codec.encode(value.payload)
-        number = int(current.step.partition("-")[2]) + 1
-        timer = value.timer(partition.steady())
-        counted = journal.retries, journal.next
-        at = partition.wall()
-        _keep_next(run, NextTurn(at, number, payload, timer, *counted, value.on_signal))
-    elif run.held or run.unwinding is not None:
-        _keep(run, current, value)
-    for sequence in journal.turn_entries:
-        run.delete("journal", partition.ledger.entry(run.number, sequence))
-    journal.turn_entries = ()
-    del journal.memories[current.step]
-    if held:
-        run.queue.keep_state(run, current)
-    if current.step in run.memos:
-        del run.memos[current.step]
-        run.delete("memo", partition.ledger.step(run.number, current.step))
-    run.standing.steps_done += 1
+    with partition.together():
+        if isinstance(value, Continue):
+            payload = partition.codec.encode(value.payload)
+            number = int(current.step.partition("-")[2]) + 1
+            timer = value.timer(partition.steady())
+            counted = journal.retries, journal.next
+            at = partition.wall()
+            _keep_next(run, NextTurn(at, number, payload, timer, *counted, value.on_signal))
+        elif run.held or run.unwinding is not None:
+            _keep(run, current, value)
+        for sequence in journal.turn_entries:
+            run.delete("journal", partition.ledger.entry(run.number, sequence))
+        journal.turn_entries = ()
+        del journal.memories[current.step]
+        if held:
+            run.queue.keep_state(run, current)
+        if current.step in run.memos:
+            del run.memos[current.step]
+            run.delete("memo", partition.ledger.step(run.number, current.step))
+    run.status.steps_done += 1
     if partition.feed is not None:
         emitter.step_completed(partition.feed, run, current, partition.wall())

@@ -1,9 +1,15 @@
 """Opening: how a runtime begins on a store, what goes on in it by itself, and how it drains."""
 
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import trio
@@ -12,25 +18,31 @@ from keyrun.actors import Supervision, checks
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.events.logs import title
+from keyrun.runtime.faces.current import Faces
+from keyrun.runtime.host.asyncio_loop import AsyncioLoop
 from keyrun.runtime.host.host import Host
+from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.logger import logger
 from keyrun.runtime.partition import Partition
+from keyrun.runtime.pass_end import Unwind
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.tuning import Tuning
-from keyrun.runtime.unwinding import Unwind
 from keyrun.storage import LmdbStore, Store, StoreError
+from keyrun.storage.claiming import claimed
 from keyrun.storage.payload import PayloadCodec, Transform
 
 if TYPE_CHECKING:
+    from keyrun.runtime.host.host_loop import HostLoop
     from keyrun.runtime.policies.resources import Resources
 
 
 OnUnregistered = Literal["hold", "refuse"]
+WhenLocked = Literal["fail", "wait"]
 Background = Iterable[Callable[[], Awaitable[None]]]
 """Tasks that run as long as a partition is open."""
 
@@ -40,6 +52,45 @@ REPORT_EVERY = 10.0
 """Seconds between two log lines that name the user code that a drain waits for."""
 NAMED = 3
 """How many steps such a line names."""
+
+
+def _check_on_trio() -> None:
+    """Raise an error that names the right import if this is not a Trio program."""
+    if trio.lowlevel.in_trio_task():
+        return
+    right = "keyrun.sync.open_runtime"
+    if "asyncio" in sys.modules:
+        import asyncio
+
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            right = "keyrun.asyncio.open_runtime"
+    raise RuntimeError(f"keyrun.open_runtime runs on Trio, and this program does not: use {right}")
+
+
+def check_lifespan(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
+    """Return the context manager of a lifespan."""
+    manager = lifespan
+    if callable(lifespan) and not isinstance(lifespan, AbstractAsyncContextManager):
+        manager = lifespan()
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise TypeError(
+            "lifespan must be an async context manager, or a function that returns one, got "
+            f"{lifespan!r}; use @asynccontextmanager"
+        )
+    return manager
+
+
+@asynccontextmanager
+async def _entered(host: Host, lifespan: Lifespan) -> AsyncIterator[Any]:
+    """Enter a lifespan, on Trio or on asyncio."""
+    manager = check_lifespan(lifespan)
+    if is_for_asyncio(lifespan) and isinstance(host.asyncio, AsyncioLoop):
+        async with host.asyncio.opened(), host.asyncio.entered(manager) as value:
+            yield value
+    else:
+        async with manager as value:
+            yield value
 
 
 def _check(name: str, value: float, least: float) -> None:
@@ -64,41 +115,87 @@ async def open_runtime(
     hook_timeout: float = 60.0,
     retention: Retention = Retention(),  # noqa: B008 (frozen)
     on_unregistered: OnUnregistered = "hold",
+    when_locked: WhenLocked = "fail",
+    lock_timeout: float = 30.0,
     transform: Transform | None = None,
     wall: Callable[[], float] = time.time,
     max_restarts: int = 5,
     restart_window: float = 60.0,
     resources: "Resources | None" = None,
     evict_after: float = 1.0,
+    lifespan: Lifespan | None = None,
+    host_loop: "HostLoop | None" = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[Runtime]:
-    """Open a runtime on a store: a path, or a `Store`. What an earlier process left unfinished goes
-    on by itself. Leaving the block drains: no step is started any more, running ones have
-    `drain_timeout` seconds, and what is unfinished goes on at the next open. `on_terminal`
-    is called at least once for every end; a sync function runs in a thread. An async one that does
-    not return within `hook_timeout` seconds is cancelled and called again later. A key that
-    fails to be served, again after `max_restarts` restarts within `restart_window` seconds, is
-    quarantined. A run that waits for `evict_after` seconds leaves memory until there is something
-    to do. If the store has unfinished runs of workflows or versions that are not in `workflows`,
-    they are quarantined and one warning counts them; with `on_unregistered="refuse"` the open
-    raises `UnknownWorkflow` instead, before anything starts. `tuning` has the sizes of pages and
-    windows; the defaults fit, and tests make them small."""
+    """Open a runtime on a store: `async with open_runtime("state/", workflows=[checkout]) as rt:`.
+
+    Unfinished runs of an earlier process resume by themselves. Leaving the block drains the
+    runtime, also if an exception or a cancellation leaves it: no step starts any more, running
+    steps have `drain_timeout` seconds to finish, and unfinished runs resume at the next open.
+
+    - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
+    - `workflows`: the workflows that the runtime can run, in one or several versions.
+    - `entities`: the entity classes that can be called.
+    - `namespace`: a name for the part of the store that this runtime uses. Runtimes of one process
+      can share a store under different namespaces.
+    - `limits`: limits of all runs. Limits of a workflow and of a submit come before them.
+    - `max_concurrent_steps`: the number of slots, that is of steps that may run at once.
+    - `max_pending`, `max_pending_per_key`: the number of runs that may wait to start, in all and
+      per key. Beyond it `rt.submit` waits.
+    - `backpressure_timeout`: seconds that `rt.submit` waits for room before it raises
+      `Backpressure`.
+    - `drain_timeout`: seconds that running steps have to finish when the block is left.
+    - `on_terminal`: the terminal hook, a function that takes a `RunOutcome`. Keyrun calls it at
+      least once for every end of a run, in order per key. A sync function runs in a thread.
+    - `hook_timeout`: seconds that an async hook has for one call. Then it is cancelled, and called
+      again later.
+    - `retention`: how long ended runs are kept.
+    - `on_unregistered`: If the store has unfinished runs of workflows or versions that are not in
+      `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
+      the open raises `UnknownWorkflow` instead, before anything starts.
+    - `when_locked`: If another process, or another runtime of this process, has the store open,
+      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended.
+    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`.
+    - `transform`: a `Transform` of stored payloads, for example encryption.
+    - `wall`: the wall clock, in seconds since the epoch.
+    - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
+      After `max_restarts` restarts within `restart_window` seconds it quarantines the key.
+    - `resources`: the `Resources` that steps share.
+    - `evict_after`: seconds after which a run that waits is evicted from memory.
+    - `lifespan`: an async context manager, or a function that returns one, such as a function with
+      `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
+      step. Steps find its value in `current_step().resources`.
+    - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
+    - `tuning`: page and window sizes. Only tests of Keyrun change them.
+    """
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
     _check("backpressure_timeout", backpressure_timeout, 0)
     _check("drain_timeout", drain_timeout, 0)
     _check("evict_after", evict_after, 0)
+    _check("lock_timeout", lock_timeout, 0)
     checks.count("max_restarts", max_restarts, 0)
     checks.positive("restart_window", restart_window)
     checks.positive("hook_timeout", hook_timeout)
     if on_unregistered not in get_args(OnUnregistered):
         raise ValueError(f"on_unregistered must be 'hold' or 'refuse', got {on_unregistered!r}")
+    if when_locked not in get_args(WhenLocked):
+        raise ValueError(f"when_locked must be 'fail' or 'wait', got {when_locked!r}")
     if not isinstance(store, Store):
         store = LmdbStore(store)
+    _check_on_trio()
     registry = Registry(workflows, resources)
-    async with store, store.claim(namespace):
-        host = Host(wall=wall, max_concurrent_steps=max_concurrent_steps, resources=resources)
+    patience = lock_timeout if when_locked == "wait" else None
+    async with claimed(store, namespace, timeout=patience), AsyncExitStack() as stack:
+        host = Host(
+            wall=wall,
+            max_concurrent_steps=max_concurrent_steps,
+            resources=resources,
+            host_loop=host_loop,
+        )
+        if lifespan is not None:
+            host.lifespan_value = await stack.enter_async_context(_entered(host, lifespan))
         partition = Partition(
             store,
             host=host,
@@ -124,7 +221,9 @@ async def open_runtime(
                 on_unregistered=on_unregistered,
                 background=host.background,
             ):
-                yield Runtime(partition)
+                runtime = Runtime(partition)
+                host.face = Faces(runtime, partition.state, host_loop).current
+                yield runtime
         finally:
             host.subscribers.close()
 
@@ -141,6 +240,8 @@ async def serve(
     has further tasks that run as long as the partition is open."""
     state, host = partition.state, partition.state.host
     state.store.when_failed(partition.fail)
+    if host.pass_size is not None:
+        state.commits.wake_in_slices(host.pass_size)
     state.commits.on_commit.append(state.unfinished.stage)
     state.commits.on_commit.append(host.transitions.look_at_level)
     try:
@@ -242,7 +343,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     ledger = partition.state.ledger
     await partition.state.read_counter()
     await partition.state.unfinished.recover()
-    _check_registered(partition, on_unregistered)
+    await _check_registered(partition, on_unregistered)
     _warn_of_changes(partition)
     mark = ledger.name("open")
     partition.state.unclean = await partition.state.store.get("counter", mark) is not None
@@ -260,7 +361,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
         await partition.state.store.scan("memo", prefix=ledger.prefix, limit=1)
     )
     if any(each.kind == "graph" for each in partition.state.registry):
-        from keyrun.runtime.inspect.execution_graphs import keep_plans
+        from keyrun.runtime.inspect.graph_shapes import keep_plans
 
         await keep_plans(partition.state.ledger, partition.state.registry)
     if partition.instances is not None:
@@ -274,7 +375,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     await partition.state.store.durable()
 
 
-def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> None:
+async def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> None:
     """Raise, or log once, which unfinished runs have a workflow that the runtime does not have."""
     missing = {
         version: runs
@@ -282,6 +383,7 @@ def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> 
         if partition.state.registry.find(*version) is None
     }
     if not missing:
+        await partition.state.ledger.keep_unregistered(missing)
         return
     counts = ", ".join(
         f"{name!r} version {version} ({runs} {'run' if runs == 1 else 'runs'})"
@@ -294,6 +396,7 @@ def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> 
             "with on_unregistered='hold'",
             counts=missing,
         )
+    await partition.state.ledger.keep_unregistered(missing)
     logger.warning(
         "%s; these runs hold their keys until an open has the workflows",
         said,
@@ -422,4 +525,4 @@ def _report(running: list[str]) -> None:
     named = ", ".join(running[:NAMED]) + (
         f" and {len(running) - NAMED} more" if running[NAMED:] else ""
     )
-    logger.warning("the runtime was left and waits for code that cannot be stopped: %s", named)
+    logger.warning("the runtime is closing and waits for code that cannot be stopped: %s", named)

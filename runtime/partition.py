@@ -139,6 +139,7 @@ class Partition:
         self.actors: ActorSystem[str, KeyQueue, None] = ActorSystem(
             lambda key: KeyActor(self.queues, self.dispatcher, self.supervisor),
             supervision=supervision,
+            pass_size=host.pass_size,
             on_quarantine=self.supervisor.quarantine,
             idle_timeout=60.0,
             # A queue that was not served to its end is served again at the next open.
@@ -161,7 +162,7 @@ class Partition:
             self.runs,
             self.queues,
             self.eviction,
-            entities_may_run=self.dispatcher.look_again,
+            entities_may_run=self.dispatcher.wake_queues,
         )
         self.children.admission = self.admission
         self.children.control = self.control
@@ -170,6 +171,7 @@ class Partition:
             self.runs,
             self.queues,
             control=self.control,
+            eviction=self.eviction,
             damaged=self.damaged,
             signals=self.signals,
             children=self.children,
@@ -181,10 +183,10 @@ class Partition:
             status=self.statuses.status,
         )
         self.sweeper.redrive = self.redrive
-        self.queues.tell = self.actors.tell_nowait
+        self.queues.wake_actor = self.actors.tell_nowait
         self.supervisor.actors = self.actors
         state.suspension = self.actors.suspension
-        state.seat = self.actors.seat
+        state.wait_slot = self.actors.wait_slot
         state.actor_scope = self.actors.scope
         state.renew_scope = self.actors.renew_scope
         self.scope = trio.CancelScope(shield=True)

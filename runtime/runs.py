@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from keyrun.runtime.run.location import Location
+from keyrun.runtime.run.run import Location
 from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
-    from keyrun.runtime.records.submission import Standing, Submission
+    from keyrun.runtime.records.submission import StatusRecord, Submission
     from keyrun.runtime.records.tables import Ledger
     from keyrun.runtime.run.run import Run
     from keyrun.storage.group import Group
@@ -62,10 +62,10 @@ class NoEnd(Enum):
     FORGOTTEN = "forgotten"
     """All records of the run are removed."""
     CLOSED = "closed"
-    """The runtime was left. The run resumes when the store is opened again."""
+    """The runtime was closed. The run resumes when the store is opened again."""
 
 
-End: TypeAlias = "Run | Standing | NoEnd"
+End: TypeAlias = "Run | StatusRecord | NoEnd"
 """What a callback receives: the run itself if it ended, its status if it is quarantined, or the
 reason why there will be no end."""
 
@@ -78,7 +78,7 @@ class IllegalMove(AssertionError):
 
 
 def is_driven(run: "Run") -> bool:
-    """Return whether a run is in the hands of its key's actor."""
+    """Return whether the actor of its key drives a run."""
     return run.location is _LIVE or run.location is _EVICTING
 
 
@@ -89,7 +89,7 @@ class RunTable:
         self._ledger = ledger
         self._runs: dict[int, Run] = {}
         self._at_rest: dict[str, int] = {}
-        """How many runs in the table no actor drives, by key."""
+        """The number of runs in the table that no actor drives, by key."""
         self._waking: set[int] = set()
         self._delayed: dict[int, Submission] = {}
         self._changes: dict[int, tuple[Change, Group]] = {}
@@ -102,7 +102,7 @@ class RunTable:
         return self._runs.get(number)
 
     def live(self, number: int) -> "Run | None":
-        """Return the run if it is in the hands of its key's actor."""
+        """Return the run if the actor of its key drives it."""
         run = self._runs.get(number)
         return run if run is not None and is_driven(run) else None
 
@@ -122,7 +122,7 @@ class RunTable:
         return Location.DELAYED if number in self._delayed else None
 
     def all_live(self) -> "list[Run]":
-        """Return the runs that are in the hands of an actor."""
+        """Return the runs that an actor drives."""
         return [run for run in self._runs.values() if is_driven(run)]
 
     def __iter__(self) -> "Iterator[Run]":
@@ -139,7 +139,7 @@ class RunTable:
     # Transitions.
 
     def take(self, run: "Run") -> None:
-        """Put a run that was just made or loaded into the hands of its key's actor."""
+        """Record that the actor of its key drives a run that was just made or loaded."""
         number = run.number
         if number in self._runs:
             raise IllegalMove(f"run {number} is {self._runs[number].location.value} already")
@@ -147,7 +147,7 @@ class RunTable:
         run.location = _LIVE
 
     def move(self, run: "Run", to: Location) -> None:
-        """Record that a run is somewhere else now."""
+        """Move a run to another location. Raise `IllegalMove` if that is not allowed."""
         number, here = run.number, run.location
         there = self._runs.get(number)
         if (there is not None and there is not run) or to not in _MOVES[here]:
@@ -186,7 +186,7 @@ class RunTable:
 
     def when_ended(self, number: int, callback: EndCallback) -> None:
         """Call `callback` once, when the end or the quarantine of a run is durable, when the run
-        was forgotten, or when the runtime is left. A callback that is not interested in a
+        was forgotten, or when the runtime closes. A callback that is not interested in a
         quarantine registers again."""
         if self._closed:
             raise StoreClosed("the runtime was left; open it again to go on")
@@ -300,6 +300,7 @@ class RunTable:
     def begin_change(self, number: int, change: Change, group: "Group") -> None:
         """Record that `group` redrives or removes a run. Other operations wait for that commit."""
         self._changes[number] = change, group
+        group.when_dropped(self._changes.pop, number, None)
         group.when_durable(self._end_change, number, group)
 
     def _end_change(self, number: int, group: "Group") -> None:

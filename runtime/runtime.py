@@ -4,7 +4,7 @@ Each method checks its arguments and calls the service of its feature. Services 
 use are imported by the first call.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from keyrun.actors import checks
@@ -17,9 +17,9 @@ from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.checks import check_key, check_run_id
-from keyrun.runtime.records.damage import DAMAGE
-from keyrun.runtime.records.submission import Standing, Submission
-from keyrun.runtime.run.quarantine import stays
+from keyrun.runtime.records.damage import DAMAGE, stand_in, trace
+from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.run.quarantine import is_kept
 from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.receive import check_channel
@@ -33,19 +33,30 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.watch import Watch
     from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
     from keyrun.runtime.schedules.timetable import Timetable
+    from keyrun.storage.group import Group
 
 E = TypeVar("E")
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
+
+
+def without_suspending(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the value of a coroutine that only reads the store. Reads never suspend."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast(T, stop.value)
+    coroutine.close()
+    raise AssertionError("a read of the store suspended")
+
 
 BY_SIGNAL = "message"
 """The origin of a run that `submit_or_signal` started."""
 
 
 class Runtime(Reader):
-    """Submit runs, and observe, signal, hold and cancel them. `open_runtime` makes a runtime.
-
-    A runtime has all methods of a `Reader`. The methods of a `Reader` only read."""
+    """Submit runs, and observe, signal, pause and cancel them. `open_runtime` returns a runtime.
+    The methods that it has from `Reader` only read."""
 
     def __init__(self, partition: Partition) -> None:
         super().__init__(partition.state.ledger, partition.statuses, partition.state.wall)
@@ -53,6 +64,8 @@ class Runtime(Reader):
         self._admission = partition.admission
         self._control = partition.control
         self.decode_result = partition.statuses.decode_result
+        self._run_table = partition.runs
+        self._describe = partition.admission.describe
 
     async def submit(
         self,
@@ -69,8 +82,24 @@ class Runtime(Reader):
     ) -> RunHandle[T]:
         """Start a run, and return its handle when the run is durable.
 
-        Under backpressure this waits up to `backpressure_timeout`, then raises `Backpressure`. If
-        a run with this `run_id`, key, workflow and input exists, return the handle of that run."""
+        - `workflow`, `input`: the workflow to run, in its highest registered version, and its
+          input.
+        - `key`: the ordering key. Runs of one key execute one after the other.
+        - `run_id`: 1 to 128 characters of `A-Z a-z 0-9 _ -`. Keyrun generates an id if you pass
+          none. If a run with this id, key, workflow and input exists, `submit` returns the handle
+          of that run and ignores the other arguments. If its key, workflow or input differs,
+          `submit` raises `InputMismatch`.
+        - `headers`: strings by name, for example a trace id, at most 64 KiB encoded. The workflow,
+          its steps and the terminal hook can read them.
+        - `tags`: words by which `rt.runs` can list runs.
+        - `priority`: decides which keys get free slots first.
+        - `limits`: limits of this run. A limit that is not set comes from the workflow, then from
+          the runtime.
+        - `delay`: seconds until the run enters the queue of its key. Until then it holds nothing,
+          and other runs of the key execute.
+
+        If too many runs wait to start, `submit` waits up to `backpressure_timeout` seconds, then
+        raises `Backpressure`."""
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
@@ -101,6 +130,22 @@ class Runtime(Reader):
         await self._admission.admit(described).wait()
         return RunHandle(self, described, True)
 
+    def _admit_at_once(self, described: Submission) -> "tuple[RunHandle[Any], Group | None] | None":
+        """Admit a run, or find the run that has its id, and return the handle with the group that
+        makes the run durable. Return None if the run has to wait before it is admitted: then call
+        `_admit`."""
+        partition = self._partition
+        if not partition.state.recovered:
+            return None
+        known = without_suspending(self._admission.known(described)) if described.run_id else None
+        if known is not None:
+            return RunHandle(self, known.submission, False), known.group
+        if partition.backlog.full(described.key):
+            return None
+        if partition.instances is not None:
+            partition.instances.check(described)
+        return RunHandle(self, described, True), self._admission.admit(described)
+
     def _must_wait(self, key: str) -> bool:
         """Return whether a run without a given id may have to wait before it is admitted."""
         partition = self._partition
@@ -128,19 +173,46 @@ class Runtime(Reader):
             await known.group.wait()
         return RunHandle(self, known.submission, False)
 
+    def run(self, run_id: str) -> RunHandle[Any]:
+        """Return the handle of a run, whichever process submitted it.
+
+        This reads nothing. The calls of the handle raise `UnknownRun` if no run has this id.
+        `result()` returns the result as the workflow of the run declares it, in the version of the
+        run."""
+        return RunHandle(self, check_run_id(run_id), False)
+
+    async def find_submission(self, run_id: str) -> Submission:
+        """Return what was submitted under a run id. Raises `UnknownRun`."""
+        number = await self._number(run_id)
+        live = self._partition.runs.live(number)
+        if live is not None:
+            return live.submission
+        try:
+            found = await self._ledger.submission(number)
+        except DAMAGE:
+            found = stand_in(number, await trace(self._ledger, number), b"")
+        if found is None:
+            raise UnknownRun(f"the run {run_id!r} was forgotten", run_id=run_id)
+        return found
+
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
         """Return the status of a run, also after its end, or None if the run is unknown.
 
-        With `result=False` the result is not decoded."""
+        With `result=False` the status leaves out the result, and needs neither the classes nor the
+        `transform` with which the result was stored."""
+        number = await self._ledger.find(run_id)
+        return None if number is None else await self.status_of(number, result=result)
+
+    async def status_of(self, number: int, *, result: bool = True) -> RunStatus | None:
+        """Return the status of the run with an admission number."""
         partition = self._partition
-        number = await partition.state.ledger.find(run_id)
-        run = None if number is None else partition.runs.live(number)
-        if run is not None and run.standing.state.terminal:
+        run = partition.runs.live(number)
+        if run is not None and run.status.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
-        return None if number is None else await partition.statuses.status(number, result=result)
+        return await partition.statuses.status(number, result=result)
 
-    def wait_for_end(self, submission: Submission) -> Awaitable[Standing | None]:
+    def wait_for_end(self, submission: Submission) -> Awaitable[StatusRecord | None]:
         """Return an awaitable of the last status of a run: its end or its quarantine, or None if
         the run was forgotten. Await it at once."""
         partition = self._partition
@@ -148,31 +220,31 @@ class Runtime(Reader):
             return wait_for_end(partition.runs, submission.number)
         return self._find_end(submission.number)
 
-    async def _find_end(self, number: int) -> Standing | None:
+    async def _find_end(self, number: int) -> StatusRecord | None:
         """Return what `wait_for_end` promises, for a run that may have ended or left memory."""
         partition = self._partition
         live = partition.runs.live(number)
         if live is None:
             try:
-                standing = await partition.state.ledger.standing(number)
-                if standing is not None and standing.state.terminal:
-                    return standing
+                status = await partition.state.ledger.current_status(number)
+                if status is not None and status.state.terminal:
+                    return status
                 submission = await partition.state.ledger.submission(number)
             except DAMAGE as error:
-                return Standing.damaged(error)
+                return StatusRecord.damaged(error)
             if submission is None:
                 return None
             held = partition.supervisor.quarantined.get(submission.key)
             if held is not None and held.number == number:
-                return held.standing
-            if standing is not None and standing.quarantine is not None:
+                return held.status
+            if status is not None and status.quarantine is not None:
                 workflow = partition.state.registry.find(submission.workflow, submission.version)
-                if stays(standing.quarantine, workflow):
-                    return standing
-        elif live.standing.quarantine is not None:
+                if is_kept(status.quarantine, workflow):
+                    return status
+        elif live.status.quarantine is not None:
             await live.gate()
-            if live.standing.quarantine is not None:
-                return live.standing
+            if live.status.quarantine is not None:
+                return live.status
         return await wait_for_end(partition.runs, number)
 
     async def cancel(self, run_id: str) -> bool:
@@ -184,7 +256,7 @@ class Runtime(Reader):
         return await self._control.cancel(run_id)
 
     async def pause(self, run_id: str) -> bool:
-        """Let the running step finish, then hold the run until `resume`. Return whether this
+        """Let the running step finish, then hold the run until `rt.resume`. Return whether this
         changed anything."""
         return await self._control.pause(run_id, True)
 
@@ -193,7 +265,8 @@ class Runtime(Reader):
         return await self._control.pause(run_id, False)
 
     async def pause_key(self, key: str) -> None:
-        """Hold all runs of a key until `resume_key`."""
+        """Let the running step of a key finish, then hold all runs of the key until
+        `rt.resume_key`."""
         await self._control.pause_key(check_key(key), True)
 
     async def resume_key(self, key: str) -> None:
@@ -201,7 +274,7 @@ class Runtime(Reader):
         await self._control.pause_key(check_key(key), False)
 
     async def pause_all(self) -> None:
-        """Hold all runs until `resume_all`."""
+        """Let the running steps finish, then hold all runs until `rt.resume_all`."""
         await self._control.pause_key("", True)
 
     async def resume_all(self) -> None:
@@ -209,24 +282,28 @@ class Runtime(Reader):
         await self._control.pause_key("", False)
 
     async def redrive(self, run_id: str) -> int:
-        """Run a failed or quarantined run again, from the failed step and with the code that is
-        registered now. Return its new generation."""
+        """Run a failed or quarantined run again, and return its new generation.
+
+        The run resumes at the step that failed, with the code that is registered now. Raises
+        `UnknownRun`, or `RunEnded` if the state of the run does not allow a redrive."""
         return await self._partition.redrive.redrive(run_id)
 
     async def forget(self, run_id: str) -> None:
-        """Remove all records of a run that has ended."""
+        """Remove all records of a run that has ended or is quarantined.
+
+        Raises `UnknownRun`, or `RunEnded` if the state of the run does not allow it."""
         await self._partition.redrive.forget(run_id)
 
     async def release_key(self, key: str) -> bool:
-        """Lift the quarantine of a key, or of its first run, which is then redriven. Return
-        whether there was a quarantine."""
+        """Lift the quarantine of a key, or redrive the quarantined run at the head of its queue.
+        Return whether there was a quarantine."""
         return await self._partition.redrive.release(check_key(key))
 
     async def discard_outcomes(self) -> int:
         """Drop the outcomes that wait for `on_terminal`, and return their number.
 
-        If the runtime has no hook, the store also stops collecting outcomes until it is opened
-        with a hook again."""
+        If the runtime has no hook, the store also stops collecting outcomes until a runtime with a
+        hook opens it."""
         partition = self._partition
         partition.state.check_open()
         return await partition.outbox.discard(collecting=partition.delivery is not None)
@@ -242,8 +319,9 @@ class Runtime(Reader):
     ) -> Delivery:
         """Send a run a signal that it receives with `ctx.wait_signal(name)`, now or later.
 
-        Return when the signal is durable. A run receives signals of one name in the order in which
-        they were sent. With `replace` this signal replaces those of the same name that the run has
+        Return when the signal is durable: `Delivery.DELIVERED` if the run waited for it, otherwise
+        `Delivery.BUFFERED`. A run receives signals of one name in the order in which they were
+        sent. With `replace=True` this signal replaces the signals of the same name that the run has
         not received yet. A repeat with the same `signal_id` changes nothing, also after the run
         has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
         _check_signal(name, signal_id)
@@ -267,12 +345,13 @@ class Runtime(Reader):
         priority: Priority = Priority.NORMAL,
         limits: Limits | None = None,
     ) -> RunHandle[T]:
-        """Send a run a signal, or start the run together with the signal in one commit if no run
-        has this id. `newly_submitted` of the handle says which of the two happened.
+        """Send the signal `name` to a run, and start the run if no run has this id.
 
-        Return when the signal is durable. If the run exists, `input` and the options after
-        `signal_id` are ignored. Raises `InputMismatch` if the run has another key or workflow, and
-        `RunEnded` if it has ended. A new run waits under backpressure, as in `submit`."""
+        A new run and its first signal are one commit. `newly_submitted` of the handle says whether
+        the run is new. Return when the signal is durable. If the run exists, Keyrun ignores `input`
+        and the options after `signal_id`. Raises `InputMismatch` if the run has another key or
+        workflow, and `RunEnded` if it has ended. A new run waits under backpressure, as in
+        `rt.submit`."""
         _check_signal(name, signal_id)
         check_run_id(run_id)
         partition = self._partition
@@ -309,8 +388,8 @@ class Runtime(Reader):
     async def approve(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
         """Approve a run that waits at `ctx.approval(gate)`.
 
-        The history keeps `by`, `comment` and the time. Raises `GateNotWaiting` if the run does not
-        wait at this gate."""
+        `by` says who decides. The history keeps `by`, `comment` and the time. Raises
+        `GateNotWaiting` if the run does not wait at this gate."""
         await self._decide(run_id, gate, True, by, comment)
 
     async def reject(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
@@ -345,12 +424,14 @@ class Runtime(Reader):
         """Call a method of the entity under a key, and return its answer when the changes of the
         method are durable. The call takes its turn in the queue of the key.
 
-        If the method raises, `call` raises the same exception and nothing is changed. With a
-        `request_id` Keyrun keeps the answer for as long as it keeps ended runs: a repeat of the
-        call returns the answer without running the method. Keyrun keeps an error, too, except
-        `TransientError` and `CallTimeout`, and raises it as `CallFailed`. `timeout` limits the
-        method, not the wait before it. If the caller is cancelled, a call that has not begun is
-        withdrawn, and a call that has begun is finished.
+        - If the method raises, `call` raises the same exception and nothing is changed.
+        - With a `request_id`, Keyrun keeps the answer for as long as it keeps ended runs. A repeat
+          of the call returns the answer without running the method. Keyrun keeps an error, too,
+          except `TransientError` and `CallTimeout`, and raises it as `CallFailed`.
+        - `timeout` limits the method, not the wait before it. It comes before the `step_timeout`
+          of the entity.
+        - If the caller is cancelled, a call that has not begun is withdrawn, and a call that has
+          begun is finished.
         """
         definition, limit = self._partition.dispatcher.known(entity)
         if timeout is not None:
@@ -373,9 +454,11 @@ class Runtime(Reader):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> E:
-        """Return a proxy of the entity under a key: `await rt.entity(Account, key).deposit(10)`
-        calls a method, and type checkers know its signature. A `request_id` is for one call: make
-        a new proxy for the next one."""
+        """Return a proxy of the entity under a key.
+
+        `await rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`, and type
+        checkers know its signature. A `request_id` is for one call: get a new proxy for the next
+        call."""
         dispatcher = self._partition.dispatcher
         definition, limit = dispatcher.known(entity)
         if timeout is not None:
@@ -387,12 +470,12 @@ class Runtime(Reader):
     async def submit_group(
         self, group_id: str, members: "Iterable[Member[Any, T]]"
     ) -> "GroupHandle[T]":
-        """Start many runs as one group, and return when they are durable.
+        """Start many runs as one group, and return the handle of the group when they are durable.
 
-        Up to 1,000 members are accepted in one commit, completely or not at all; more members in
-        parts of that size. A repeat with the same members, in any order, is the same group: it
-        accepts the members that are missing, and redrives those that failed, were cancelled or are
-        quarantined. Other members under the same id raise `InputMismatch`.
+        Keyrun accepts up to 1,000 members in one commit, completely or not at all, and more members
+        in parts of that size. A repeat with the same members, in any order, is the same group: it
+        accepts the members that are missing, and redrives members that failed, were cancelled or
+        are quarantined. Other members under the same id raise `InputMismatch`.
         """
         return await self._partition.groups.submit(group_id, list(members))
 
@@ -416,20 +499,26 @@ class Runtime(Reader):
         priority: Priority = Priority.NORMAL,
         limits: Limits | None = None,
     ) -> "ScheduleStatus":
-        """Start a run of a workflow at the times of `when`: `Once(...)`, `Every(...)` or
-        `Cron(...)`.
+        """Start runs of a workflow at the times of `when`, and return the status of the schedule.
+
+        - `when`: `Once(...)`, `Every(...)` or `Cron(...)`.
+        - `misfire`: Times that pass together, because no runtime was open, the clock jumped or the
+          process was slow, start one run for the latest of them. With `"skip"`, times that passed
+          while no runtime was open, or that the clock jumped over, start no run.
+        - `overlap`: By default a firing is skipped while the run of the last firing has not ended.
+          With `overlap=True` it starts a run.
+        - `paused`: Create the schedule without firing it. It applies only to a new schedule.
+        - The other arguments are those of `rt.submit`.
 
         A repeat with the same arguments changes nothing. Other arguments under the same id replace
         the schedule: its counters, its last run and whether it is paused stay, and so does the
-        next firing unless `when` differs. `paused` applies only to a new schedule.
-
-        Times that pass together, because no runtime was open, the clock jumped or the process was
-        slow, start one run for the latest of them. With `misfire="skip"`, times that passed while
-        no runtime was open, or that the clock jumped over, start no run. While the run of the last
-        firing has not ended, firings are skipped unless `overlap` is true.
+        next firing unless `when` differs.
         """
-        from keyrun.runtime.inspect.schedules import schedule_status
-        from keyrun.runtime.schedules.records import SchedulePlan, check_schedule_id
+        from keyrun.runtime.schedules.records import (
+            SchedulePlan,
+            check_schedule_id,
+            schedule_status,
+        )
 
         check_schedule_id(schedule_id)
         partition = self._partition
@@ -454,7 +543,7 @@ class Runtime(Reader):
             overlap=overlap,
         )
         schedule = await partition.schedules.put(schedule_id, plan, paused=paused)
-        return await schedule_status(partition.statuses, schedule)
+        return await schedule_status(schedule, partition.statuses.state)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed
@@ -482,14 +571,16 @@ class Runtime(Reader):
         kinds: Iterable[str] | None = None,
         buffer: int = 1024,
     ) -> Events:
-        """Subscribe to events from now on, of all runs or of one, of all kinds or of some:
+        """Subscribe to events, of all runs or of `run_id`, of all kinds or of `kinds`:
 
-            async with runtime.events() as events:
-                async for event in events: ...
+            async with rt.events() as events:
+                async for event in events:
+                    print(event)
 
-        Each event arrives after the commit that makes it true, in the order of the commits. A slow
-        subscriber never slows the runtime down: while `buffer` events wait to be read, further
-        events are dropped and counted in `events.dropped`."""
+        The subscription starts when the block is entered. Each event arrives after the commit that
+        makes it true, in the order of the commits. A slow subscriber never slows the runtime down:
+        while `buffer` events wait to be read, further events are dropped and counted in
+        `events.dropped`."""
         partition = self._partition
         return Events(
             partition.state.host.subscribers,
@@ -501,17 +592,19 @@ class Runtime(Reader):
         )
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
-        """Return an async iterator of the progress of a run: `async for progress in
-        runtime.watch(run_id)`.
+        """Return an async iterator of the progress of a run:
 
-        It yields at once, then after each change, at most every `interval` seconds, and stops after
-        the end of the run. A slow reader gets only the latest progress."""
+            async for progress in rt.watch("order-7"):
+                print(progress.percent)
+
+        The iterator yields at once, then after each change, at most every `interval` seconds, and
+        stops after the end of the run. A slow reader gets only the latest progress."""
         from keyrun.runtime.inspect.watch import Changes, Watch
 
         partition = self._partition
         changes = Changes(check_run_id(run_id), partition.state.host.subscribers, partition.runs)
         partition.state.check_open()
-        return Watch(run_id, self._ledger.find, self._survey.look, interval, changes)
+        return Watch(run_id, self._ledger.find, self._inspector.look, interval, changes)
 
     def statistics(self) -> "RuntimeStatistics":
         """Return a frozen snapshot of queue depths, slots, commits and other counters."""

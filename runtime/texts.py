@@ -1,14 +1,16 @@
-"""Texts: describe exceptions, values and reasons of user code in messages and records.
+"""Texts: describe exceptions, values and reasons of user code in messages and failures.
 
 Describing a value never raises, even if its `__repr__` or `__str__` does. The text can be stored:
 it has no lone surrogates, which for example undecodable file names have.
 """
 
 import traceback
+from collections.abc import Collection
 
 from keyrun.actors.errors import shown
-from keyrun.runtime.errors import InvalidText
+from keyrun.runtime.errors import InvalidText, ScopeTimeout
 from keyrun.runtime.user_errors import leaves
+from keyrun.runtime.values import Failure, FailureKind
 
 MENTIONED = 3
 """The number of exceptions of a group that a reason names."""
@@ -47,6 +49,15 @@ def brief(value: object) -> str:
     return f"{text[:GIVEN_LIMIT]}... ({len(text)} characters)"
 
 
+def did_you_mean(word: object, known: Collection[str]) -> str:
+    """Return a suggestion if `word` is close to a known name, or an empty text."""
+    # Imported here: it is needed for mistakes only.
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, 1) if isinstance(word, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def a_reason(reason: object) -> str:
     """Return the reason that a user passed, or raise if it is not a string."""
     if not isinstance(reason, str):
@@ -65,11 +76,49 @@ def named(error: BaseException) -> str:
     return clean(said)
 
 
+_OF_ASYNCIO = (
+    "no running event loop",
+    "There is no current event loop",
+    "unrecognized yield message",  # Trio, of a future that is awaited
+    # With trio-asyncio imported, there is no loop instead of an error.
+    "'NoneType' object has no attribute 'create_task'",
+    "'NoneType' object has no attribute 'get_debug'",
+)
+
+
+def needs_asyncio(error: BaseException) -> bool:
+    """Return whether code failed because it uses asyncio, and no loop of asyncio runs it."""
+    if issubclass(type(error), BaseExceptionGroup):
+        return any(map(needs_asyncio, leaves(error)))
+    if not issubclass(type(error), RuntimeError | TypeError | AttributeError):
+        return False
+    said = shown(error, str)
+    return any(text in said for text in _OF_ASYNCIO)
+
+
 def unreadable_outcome(ident: str, error: BaseException) -> str:
     """Return the reason for a journaled outcome that the type of its call failed to read."""
     return (
         f"the journal has an outcome of {ident!r} that its declared type cannot read: "
         f"{named(error)}"
+    )
+
+
+def workflow_error(error: BaseException) -> Failure:
+    """Return the failure of a run whose workflow code raised `error`."""
+    reason = f"the workflow raised {named(error)}"
+    if needs_asyncio(error):
+        reason += (
+            "; workflow code runs on Trio and awaits only calls of ctx: use ctx.sleep, ctx.gather, "
+            "ctx.fail_after or ctx.move_on_after, and call asyncio code in a step with "
+            "@step(asyncio=True)"
+        )
+    return Failure(
+        kind=FailureKind.WORKFLOW_ERROR,
+        reason=reason,
+        step=getattr(error, "step", None) if issubclass(type(error), ScopeTimeout) else None,
+        error_type=type_of(error),
+        traceback=traceback_of(error),
     )
 
 

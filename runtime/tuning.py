@@ -14,17 +14,17 @@ class Tuning:
     gate_slack: int = 64
     """Keys that may be under way beyond the number of slots, so that no slot waits for its run."""
     gate_window: int = 10_000
-    """Keys at the concurrency gate that are kept in memory with what they have to run."""
+    """Keys at the concurrency gate that are kept in memory with their first run."""
     waiting_in_memory: int = 1000
     """Runs that may wait in memory, even for a short time, before they are evicted."""
     timer_window: int = 1000
     """Timers that are read at once. Ten times as many may be in memory."""
     startup_page: int = 1000
-    """Places that are read at once at an open: as many runs share their commits."""
+    """Places that are read at once at an open. The runs of one page share their commits."""
     startup_markers: int = 5000
     """Start markers of steps that are read at once at an open, and noted in one commit."""
     startup_heads: int = 64
-    """Runs that are read together at an open: their records are in memory twice meanwhile."""
+    """Runs that are read together at an open. Their records are in memory twice meanwhile."""
     startup_passes: int = 16
     """Passes of the event loop between two pages of an open."""
     hook_calls: int = 16

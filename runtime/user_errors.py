@@ -1,6 +1,6 @@
 """Errors of user code: which exceptions are a failure of the code that Keyrun called.
 
-Every exception is one, also an exception that is no `Exception`, with two exceptions:
+Every exception is one, also an exception that is not an `Exception`. There are two special cases:
 
 1. `KeyboardInterrupt` ends the runtime.
 2. `trio.Cancelled` that comes from a scope around the caller cancels the caller, too. The same
@@ -19,33 +19,34 @@ Types = type[BaseException] | tuple[type[BaseException], ...]
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether `error` is a failure of the code that raised it. Ask in the task that called the
-    code, outside of the scopes that were opened for the call."""
+    """Return whether `error` is a failure of the code that raised it. Call this in the task that
+    called the code, outside of the scopes that were opened for the call."""
     return not is_fatal(error) and not is_cancellation(error)
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether `error` has to end the runtime."""
+    """Return whether `error` has to end the runtime."""
     if issubclass(type(error), Exception):
         return False
     if issubclass(type(error), GeneratorExit) and not trio.lowlevel.in_trio_task():
-        # Trio is gone, and Python closes the coroutine of a task that never ended.
+        # Trio has stopped, and Python closes the coroutine of a task that never ended.
         return True
     return has(error, KeyboardInterrupt)
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether `error` is, or contains, the cancellation of a scope around the current task."""
+    """Return whether `error` is, or contains, the cancellation of a scope around the current
+    task."""
     return has(error, trio.Cancelled) and trio.current_effective_deadline() == -inf
 
 
 def has(error: BaseException, types: Types) -> bool:
-    """Whether `error` is one of `types`, or a group that contains one."""
+    """Return whether `error` is one of `types`, or a group that contains one."""
     return any(issubclass(type(leaf), types) for leaf in leaves(error))
 
 
 def without(error: BaseException, types: Types) -> BaseException | None:
-    """`error` without what is one of `types`; None if nothing is left."""
+    """Return `error` without the exceptions of these types. None if nothing is left."""
     if all(issubclass(type(leaf), types) for leaf in leaves(error)):
         return None
     if issubclass(type(error), BaseExceptionGroup):
@@ -57,9 +58,10 @@ def without(error: BaseException, types: Types) -> BaseException | None:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """What is in a group, and in the groups in it; an error that is no group is its only leaf.
+    """Yield the exceptions in a group and in the groups inside it. An error that is not a group is
+    its only leaf.
 
-    `issubclass(type(...))`, because an error may refuse to tell its `__class__`.
+    It uses `issubclass(type(...))`, because the `__class__` of an error may raise.
     """
     if not issubclass(type(error), BaseExceptionGroup):
         yield error

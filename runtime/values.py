@@ -7,17 +7,27 @@ import attrs
 
 
 class State(StrEnum):
-    """The state of a run. There is no state for a crash: Keyrun resumes the run by itself."""
+    """Name the state of a run. There is no state for a crash, because Keyrun resumes the run by
+    itself."""
 
     PENDING = "pending"
+    """The run is accepted and has not started."""
     RUNNING = "running"
+    """A step runs or is about to run."""
     WAITING = "waiting"
+    """The run waits for a timer, a signal, an approval, a child or its next attempt."""
     PAUSED = "paused"
+    """The run, its key or the whole runtime was paused."""
     CANCELLING = "cancelling"
+    """A cancel was requested, and a step or a compensation has not ended yet."""
     QUARANTINED = "quarantined"
+    """The run cannot resume and needs an operator."""
     SUCCEEDED = "succeeded"
+    """The run has ended with a result."""
     FAILED = "failed"
+    """The run has ended with a failure."""
     CANCELLED = "cancelled"
+    """The run was cancelled, by a call or by its workflow."""
 
     @property
     def terminal(self) -> bool:
@@ -29,7 +39,8 @@ _TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
 class QuarantineCause(StrEnum):
-    """Why a run or a key is quarantined. The first four mean that the code does not fit the run."""
+    """Name the cause of the quarantine of a run or a key. The first four causes mean that the code
+    does not fit the run."""
 
     UNREGISTERED = "unregistered"
     """The workflow, or this version of it, is not registered."""
@@ -46,41 +57,61 @@ class QuarantineCause(StrEnum):
 
 
 class Priority(IntEnum):
-    """Decides which keys get free slots first. It never changes the order inside a key."""
+    """Decide which keys get free slots first. A priority never changes the order inside a key."""
 
     HIGH = 0
+    """Before all other priorities."""
     NORMAL = 1
+    """The default."""
     LOW = 2
+    """After all other priorities."""
 
 
 class FailureKind(StrEnum):
-    """Why a step or a run failed."""
+    """Name the kind of a failure, for programs."""
 
     STEP_FAILED = "step_failed"
+    """The last attempt of a step raised an exception."""
     PERMANENT_ERROR = "permanent_error"
+    """A step raised an error that is not retried, such as `PermanentError`, or returned a value
+    that cannot be stored."""
     STEP_TIMEOUT = "step_timeout"
+    """The last attempt of a step exceeded its timeout."""
     RUN_TIMEOUT = "run_timeout"
+    """The run exceeded its `run_timeout`."""
     ITERATION_LIMIT = "iteration_limit"
+    """The run exceeded its `max_iterations`."""
     RETRY_BUDGET = "retry_budget"
+    """A step failed when the `retry_budget` of the run was used up."""
     VERDICT = "verdict"
+    """The workflow called `ctx.fail`, or the machine returned `Fail`."""
     INTERRUPTED = "interrupted"
+    """Crashes interrupted a step more than `max_interruptions` times, or an `at_most_once` step
+    once."""
     CHILD_FAILED = "child_failed"
+    """A child failed or was cancelled, and the workflow did not catch the error."""
     CIRCUIT_OPEN = "circuit_open"
+    """The circuit breaker of a step was open, and its policy is `when_open="fail"`."""
     WORKFLOW_ERROR = "workflow_error"
+    """The workflow code raised an exception."""
 
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """Why a step or a run failed."""
+    """Describe why a step or a run failed."""
 
     kind: FailureKind
+    """The kind of the failure."""
     reason: str
     """A sentence for people."""
     step: str | None = None
+    """The step that failed, if one did."""
     attempt: int | None = None
+    """The number of the attempt that failed, from 1."""
     error_type: str | None = None
     """The module and name of the type of the exception."""
     traceback: str | None = None
+    """The traceback of the exception, as text."""
     elapsed: float | None = None
     """Seconds that the attempt, or the run, took."""
     cause: "Failure | None" = None
@@ -94,12 +125,12 @@ class Failure:
 
 @attrs.frozen(kw_only=True)
 class CompensationProgress:
-    """The progress of the compensation of a run."""
+    """Describe the progress of the compensation of a run."""
 
     total: int
-    """Steps to compensate."""
+    """The number of steps to compensate."""
     done: int
-    """Steps that are compensated."""
+    """The number of steps that are compensated."""
     step: str | None
     """The step whose compensation is running."""
     left: tuple[str, ...] = ()
@@ -108,28 +139,49 @@ class CompensationProgress:
 
 @attrs.frozen(kw_only=True)
 class RunStatus:
-    """The status of a run. Times are seconds since the epoch."""
+    """Describe the status of a run. Times are seconds since the epoch."""
 
     run_id: str
+    """The id of the run."""
     key: str
+    """The ordering key."""
     workflow: str
+    """The name of the workflow."""
     version: int
+    """The version of the workflow."""
     state: State
+    """The state of the run."""
     step: str | None
+    """The latest step that the run has started, or the step that failed."""
     attempt: int
+    """The number of the latest attempt of that step."""
     steps_done: int
+    """The number of steps or turns that have succeeded, without compensations."""
     submitted_at: float
+    """When the run was submitted."""
     started_at: float | None
+    """When the run started. None if it has not started."""
     ended_at: float | None
+    """When the run ended. None if it has not ended."""
     deadline: float | None
+    """When `run_timeout` ends the run. None if the run has no deadline or has not started."""
     headers: dict[str, str]
+    """The headers that `rt.submit` received."""
     tags: tuple[str, ...]
+    """The tags that `rt.submit` received."""
     origin: str
+    """The source that started the run: `submit`, `message`, `schedule:<id>`, `child:<run id>` or
+    `group:<id>`."""
     waiting_on: str | None
+    """The timer, signal, gate, child or run that the run waits for, as text."""
     result: Any
+    """The result of a run that has succeeded, otherwise None."""
     reason: str | None
+    """The reason of `ctx.cancel`, or of the quarantine. None for an external cancel."""
     failure: Failure | None
+    """The failure of a run that failed or is about to fail, otherwise None."""
     generation: int
+    """1 for a new run, and one more after each redrive."""
     waiting_until: float | None = None
     """When the run resumes at the latest, as far as this is known. None if no time is set."""
     quarantine_cause: QuarantineCause | None = None
@@ -145,26 +197,38 @@ class RunStatus:
 
 @attrs.frozen(kw_only=True)
 class RunOutcome:
-    """The end of a run, which `on_terminal` receives."""
+    """Describe the end of a run. `on_terminal` receives this."""
 
     run_id: str
+    """The id of the run."""
     key: str
+    """The ordering key."""
     workflow: str
+    """The name of the workflow."""
     state: State
+    """`succeeded`, `failed` or `cancelled`."""
     result: Any
+    """The result of a run that has succeeded, otherwise None."""
     reason: str | None
+    """The reason of a cancel by the workflow. None for an external cancel."""
     failure: Failure | None
+    """The failure of a run that failed, otherwise None."""
     step: str | None
+    """The latest step that the run started, or the step that failed."""
     steps_done: int
+    """The number of steps or turns that succeeded, without compensations."""
     headers: dict[str, str]
+    """The headers that `rt.submit` received."""
     ended_at: float
+    """When the run ended, in seconds since the epoch."""
     generation: int
+    """1 for a new run, and one more after each redrive."""
     outcome_id: str
     """Unique for each end of a run, and the same in every repeat of the call."""
 
 
 class CircuitState(StrEnum):
-    """The state of a circuit breaker."""
+    """Name the state of a circuit breaker."""
 
     CLOSED = "closed"
     """Calls are made."""
@@ -176,15 +240,18 @@ class CircuitState(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class CircuitStatus:
-    """The status of the circuit breaker of a step."""
+    """Describe the circuit breaker of a step."""
 
     step: str
+    """The name of the step."""
     state: CircuitState
+    """The state of the circuit."""
     calls: int
-    """Calls in the window of the breaker."""
+    """The number of calls in the window of the breaker."""
     failures: int
-    """Calls in the window that failed."""
+    """The number of calls in the window that failed."""
     failure_rate: float
+    """`failures` divided by `calls`."""
     opened: int
     """The number of times that the circuit has opened."""
     retry_in: float

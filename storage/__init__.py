@@ -1,7 +1,7 @@
 """The store interface, its records, and the LMDB and in-memory stores.
 
-Knows nothing of actors or workflows: bytes under ordered keys in named tables, written in batches
-that are durable whole or not at all, many of them in one sync.
+A store keeps bytes under ordered keys in named tables. A batch is stored completely or not at all,
+and many batches share one sync. This package knows nothing of actors or workflows.
 """
 
 from keyrun.storage.batch import Batch

@@ -40,7 +40,8 @@ def check_key(key: bytes) -> None:
 
 
 class Batch:
-    """Puts and deletes, in the order in which you call them; the last one of a key wins."""
+    """Collect puts and deletes over several tables. A store applies all of them or none. If you
+    change a key twice, the last change counts."""
 
     __slots__ = ("_prefix", "tables")
 
@@ -49,7 +50,7 @@ class Batch:
         self.tables: dict[str, dict[bytes, bytes | None]] = {}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Write `value` under `key`, whether or not something is there."""
+        """Write `value` under `key`, and replace a value that is there."""
         if type(value) is not bytes:
             raise TypeError(f"value must be bytes, got {type(value).__name__}")
         operations = self.tables.get(table)
@@ -63,7 +64,7 @@ class Batch:
             check_key(full)
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove `key`; it is fine if nothing is there."""
+        """Remove `key`. A key that does not exist is ignored."""
         self._set(table, key, None)
 
     def _set(self, table: str, key: bytes, value: bytes | None) -> None:

@@ -16,12 +16,13 @@ from keyrun.storage.ownership import OwnerLock
 
 
 def compact(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
-    """Copy the store at `path`, as of its last commit, to the directory `to`, which must not exist
-    or be empty. Returns the size of the copy in bytes. `to` appears when the copy is whole; to
-    change over, stop the runtime and put the copy in the place of the original.
+    """Copy the store at `path` without its free pages, also while it is in use, and return the size
+    of the copy in bytes.
 
-    It is the same store twice: run only one of the two. Blocks for as long as it takes, so call
-    it from a thread in a service.
+    The copy has the state of the last commit. The directory `to` must be empty or not exist. It
+    appears when the copy is complete. To replace the original, stop the runtime and put the copy
+    in its place. Original and copy are the same store: use only one of them. The call blocks until
+    the copy is complete, so call it from a thread in a service.
     """
     path, to = Path(path), Path(to)
     expected = identity.check_data_file(path)

@@ -4,35 +4,40 @@ from keyrun._errors import KeyrunError
 
 
 class StoreError(KeyrunError, RuntimeError):
-    """The store cannot do what was asked; nothing unacknowledged may be relied upon."""
+    """Raised if the store cannot do what was asked. Changes that were not acknowledged may be
+    missing."""
 
 
 class StoreClosed(StoreError):
-    """The store is not open: enter it with `async with` first, or it has been left."""
+    """Raised if the store is not open. Enter it with `async with` first."""
 
 
 class StoreCrashed(StoreError):
-    """A test crashed the store; what was not durable is gone, as it was meant to be."""
+    """Raised after a test crashed the store. Records that were not durable are lost."""
 
 
 class StoreReadOnly(StoreError):
-    """The store was opened for reading only."""
+    """Raised by a write to a store that was opened for reading only."""
 
 
 class StoreLocked(StoreError):
-    """Another process owns the store. `pid` names it when it is known."""
+    """Raised if another process, or another runtime of this process, owns the store."""
 
-    def __init__(self, message: str, *, pid: int | None = None) -> None:
+    def __init__(self, message: str, *, pid: int | None = None, waited: float = 0.0) -> None:
         super().__init__(message)
         self.pid = pid
+        """The id of the process that owns the store, if it is known."""
+        self.waited = waited
+        """The number of seconds that `open_runtime` waited for the store."""
 
 
 class StoreFull(StoreError, OSError):
-    """The disk, or the address space for the map, has no room for the commit."""
+    """Raised if the disk, or the address space of the store, has no room for a commit."""
 
 
 class TooManyTables(KeyrunError, ValueError):
-    """The store has as many tables as it may have. Nothing was staged, and the store goes on."""
+    """Raised if a batch needs one table more than a store may have. Nothing of the batch is staged,
+    and you can continue to use the store."""
 
     def __init__(self, table: str, most: int) -> None:
         super().__init__(
@@ -40,16 +45,19 @@ class TooManyTables(KeyrunError, ValueError):
             "into a table that is there, under a prefix of their own"
         )
         self.table = table
+        """The table that would be one too many."""
 
 
 class StoreTooNew(StoreError):
-    """Written by a newer Keyrun than this one."""
+    """Raised if a newer Keyrun wrote the store. Upgrade this one."""
 
 
 class StoreCorrupt(StoreError):
-    """What was read is not what was written. `table` and `key` say where, when it is one record."""
+    """Raised if a record, or the store, fails its check."""
 
     def __init__(self, message: str, *, table: str | None = None, key: bytes | None = None) -> None:
         super().__init__(message)
         self.table = table
+        """The table of the damaged record. None if the damage is not about one record."""
         self.key = key
+        """The key of the damaged record. None if the damage is not about one record."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -13,6 +14,10 @@ from keyrun.storage.errors import StoreError
 
 if TYPE_CHECKING:
     from keyrun.storage.group_commit import GroupCommit
+
+
+Section = tuple[dict[str, dict[bytes, bytes | None]], list[Any], list[Any] | None]
+"""The tables of a group, its callbacks, and the callbacks that take changes back."""
 
 
 class _Tables(dict[str, dict[bytes, bytes | None]]):
@@ -37,7 +42,16 @@ class Group(Batch):
     Whoever makes sound keys by construction may put into `tables[table]` without `put`.
     """
 
-    __slots__ = ("_callbacks", "_commits", "_settled", "_waiting", "durable", "wanted")
+    __slots__ = (
+        "_commits",
+        "_listeners",
+        "_settled",
+        "_undo",
+        "_waiting",
+        "callbacks",
+        "durable",
+        "wanted",
+    )
 
     def __init__(self, commits: "GroupCommit") -> None:
         super().__init__()
@@ -46,18 +60,46 @@ class Group(Batch):
         self.wanted = False
         self.durable = False
         """Whether the records of this group are on the disk."""
+        self._undo: list[Any] | None = None
+        """What `when_dropped` adds to; None outside of a block."""
         self._settled = False
+        self._listeners: list[Callable[[StoreError | None], None]] = []
         self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._callbacks: list[Any] = []
-        """Each followed by its arguments. Pairs would be objects of their own, for Python's garbage
-        collector to look at until the commit."""
+        self.callbacks: list[Any] = []
+        """What `when_durable` adds to: each callback followed by its arguments. Pairs would be
+        objects of their own, for Python's garbage collector to look at until the commit."""
 
     def when_durable(self, callback: Callable[..., None], *args: Any) -> None:
         """Call `callback` once the group is durable, before anybody who waits is woken, in the
         order of these calls. It is not called if the commit fails, and must not raise."""
-        callbacks = self._callbacks
+        callbacks = self.callbacks
         callbacks.append(callback)
         callbacks.append(args)
+
+    def when_dropped(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback` if the block of `together` that this is called in raises, to take back a
+        change in memory that belongs to the records of the block. It must not raise."""
+        if self._undo is not None:
+            self._undo += (callback, args)
+
+    def notify(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Call `callback` with None when the group is durable, or with the error that its commit
+        failed with. A way to wait for the group without a task. It must not raise."""
+        if self._settled:
+            callback(None if self.durable else self._commits.refusal())
+            return
+        self._listeners.append(callback)
+        self.hasten()
+
+    def together(self) -> "Together":
+        """Return a block that stages all of its records and callbacks, or none if it raises. In the
+        block the group has only what the block has staged. Nothing may be awaited in it."""
+        return Together(self)
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block of `together` is being staged."""
+        return self._undo is not None
 
     def merge(self, tables: Tables) -> None:
         """Lay `tables` on top, all of them or, if one is refused, none."""
@@ -68,6 +110,26 @@ class Group(Batch):
 
     def _add(self, table: str) -> dict[bytes, bytes | None]:
         return self.tables[table]
+
+    def begin_section(self) -> Section:
+        """Collect what is staged from now on apart. Return what was staged before."""
+        before = self.tables, self.callbacks, self._undo
+        self.tables, self.callbacks, self._undo = _Tables(self._commits.admit), [], []
+        return before
+
+    def end_section(self, before: Section, *, keep: bool) -> None:
+        """Add what was staged since `begin_section` to what was staged before, or drop it."""
+        staged, called, undo = self.tables, self.callbacks, self._undo
+        self.tables, self.callbacks, self._undo = tables, callbacks, outer = before
+        if keep:
+            for table, operations in staged.items():
+                tables[table].update(operations)
+            callbacks += called
+            if outer is not None:
+                outer += undo or ()
+        elif undo:
+            for at in range(len(undo) - 2, -1, -2):
+                undo[at](*undo[at + 1])
 
     @property
     def waiting(self) -> int:
@@ -127,14 +189,43 @@ class Group(Batch):
             self.durable = True
             self.tables = _Tables(_too_late)
             # Callbacks lead to whatever staged the records, and that leads here.
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self.callbacks = self.callbacks, []
             each = iter(callbacks)
             for callback in each:
                 callback(*next(each))
-        waiting, self._waiting = self._waiting, {}
-        reschedule = trio.lowlevel.reschedule
-        for task in waiting:
-            reschedule(task, WAKE if durable else Error(self._commits.refusal()))
+        slices = self._commits.slices
+        if slices is not None and durable:
+            # The tasks leave the dict when they are woken, so one that is cancelled before can go.
+            slices.add(self._waiting)
+        else:
+            waiting, self._waiting = self._waiting, {}
+            reschedule = trio.lowlevel.reschedule
+            for task in waiting:
+                reschedule(task, WAKE if durable else Error(self._commits.refusal()))
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(None if durable else self._commits.refusal())
+
+
+class Together:
+    """A block whose records are staged as a whole; see `Group.together`."""
+
+    __slots__ = ("_before", "_group")
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __enter__(self) -> Group:
+        self._before = self._group.begin_section()
+        return self._group
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._group.end_section(self._before, keep=kind is None)
 
 
 def _too_late(tables: Iterable[str]) -> None:

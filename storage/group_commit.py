@@ -18,12 +18,14 @@ The protocol, with what always holds:
 Leaving while waiting changes nothing for the group: a commit belongs to nobody's cancel scope.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 
 import attrs
 import trio
 
+from keyrun._waking import WAKE
 from keyrun.storage.batch import Tables
 from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
 from keyrun.storage.group import Group
@@ -36,14 +38,60 @@ PASSES = 8
 
 @attrs.frozen(kw_only=True)
 class CommitStatistics:
-    """What group commit has done since the store was opened."""
+    """Count the commits of a store since it was opened."""
 
     commits: int
+    """The number of commits."""
     records: int
+    """The number of records in all commits."""
     largest: int
+    """The number of records in the largest commit."""
     staged: int
+    """The number of records that are staged and not committed yet."""
     seconds: float
+    """Seconds that all commits took."""
     longest: float
+    """Seconds that the longest commit took."""
+
+
+class Slices:
+    """Wakes tasks a few at a time, in consecutive passes of the loop."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._waiting: deque[dict[trio.lowlevel.Task, None]] = deque()
+        self._is_running = False
+
+    def add(self, waiting: dict[trio.lowlevel.Task, None]) -> None:
+        """Wake these tasks, after those that were added before. A task leaves the dict when it is
+        woken."""
+        self._waiting.append(waiting)
+        if not self._is_running and not self._wake_slice():
+            self._is_running = True
+            trio.lowlevel.spawn_system_task(self._run, name="keyrun.storage.Slices")
+
+    def _wake_slice(self) -> bool:
+        """Wake the next tasks, and return whether these were the last."""
+        left = self.size
+        while self._waiting:
+            tasks = self._waiting[0]
+            while tasks:
+                if not left:
+                    return False
+                left -= 1
+                task = next(iter(tasks))
+                del tasks[task]
+                trio.lowlevel.reschedule(task, WAKE)
+            self._waiting.popleft()
+        return True
+
+    async def _run(self) -> None:
+        try:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            while not self._wake_slice():
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        finally:
+            self._is_running = False
 
 
 class GroupCommit:
@@ -80,6 +128,8 @@ class GroupCommit:
         self.on_commit: list[Callable[[Group], None]] = []
         """Called with a group that is about to be committed, to add the latest records; must not
         raise."""
+        self.slices: Slices | None = None
+        """Wakes the tasks that wait for a commit a few at a time, if that is asked for."""
         self._crowd = 0
         """How many waited for the last group, or for those before if that was few."""
         self._commits = self._records = self._largest = 0
@@ -91,6 +141,11 @@ class GroupCommit:
         self.failure = failure
         self.attentive = failure is not None
         trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
+
+    def wake_in_slices(self, size: int) -> None:
+        """From now on, wake at most `size` of the tasks that wait for a commit in each pass of the
+        loop. A host that shares its loop with Trio gets its turn in between."""
+        self.slices = self.slices or Slices(size)
 
     def open_group(self) -> Group:
         """The group that is open, for records to be put into it right away."""
@@ -179,6 +234,11 @@ class GroupCommit:
         try:
             while self.failure is None:
                 if not self.group.tables:
+                    if self.group.waiting:
+                        # What it had was dropped, and all groups before it are durable.
+                        group, self.group = self.group, Group(self)
+                        group.settle(durable=True)
+                        continue
                     if self._closing:
                         return
                     self.attentive = True
@@ -207,7 +267,10 @@ class GroupCommit:
         """Let those stage their records who are about to: whoever waits for a group has often woken
         others on the way, and one sync is cheaper than two. Nobody does this for one alone."""
         seen, stalled = 0, False
-        for _ in range(PASSES):
+        passes = PASSES
+        if self.slices is not None:
+            passes += self._crowd // self.slices.size
+        for _ in range(passes):
             waiting = self.group.waiting
             if waiting == seen:
                 # Those who are missing may come in the rest of this pass.

@@ -45,11 +45,13 @@ among the readers, and the pages that the parent reads could be overwritten."""
 
 
 class LmdbStore(Store):
-    """A store in the directory `path`, made if it is not there.
+    """Keep records in a directory, with LMDB. One process writes, and any number of processes read.
 
-    `committer` says where commits run; if in doubt, use "inline". `map_size` is address space, not
-    disk space, and grows by itself. With `read_only` the store may belong to another process: it
-    shows that process's durable commits and writes nothing.
+    - `path`: the directory. It is created if it does not exist.
+    - `committer`: With `"inline"`, commits run in the thread of the event loop. With `"process"`
+      they run in a child process. If in doubt, use `"inline"`.
+    - `map_size`: the address space in bytes. It is not disk space, and grows by itself.
+    - `read_only`: Read a store that another process may own, and write nothing.
     """
 
     max_tables = writer.MAX_TABLES
@@ -68,7 +70,9 @@ class LmdbStore(Store):
             raise ValueError(f"map_size must be at least {_MIN_MAP_SIZE} bytes, got {map_size}")
         super().__init__()
         self.path = Path(path)
+        """The directory of the store."""
         self.read_only = read_only
+        """Whether the store was opened for reading only."""
         self._committer_name = committer
         self._map_size = map_size
         self._environment: lmdb.Environment | None = None

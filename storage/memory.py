@@ -34,13 +34,14 @@ class _Table:
 
 
 class MemoryStore(Store):
-    """Records in memory. They outlive the `async with` block: enter the same object again to
-    "restart". `latency` is how many (virtual) seconds each commit takes.
+    """Keep records in memory, for tests. The records outlive the `async with` block: open the same
+    object again to simulate a restart.
 
-    By default a commit is applied at the end of its latency, so a crash before that loses it. With
-    `apply_first` it is applied at the beginning and answered `latency` seconds later, as by the
-    child process of an `LmdbStore`: a crash in between keeps a batch that nobody was told about.
-    Either way the batch is readable when the commit has returned, or after the next opening.
+    - `latency`: seconds that each commit takes, on Trio's clock.
+    - `apply_first`: By default a commit is applied at the end of its latency, so a crash before
+      that loses it. With `apply_first` it is applied at the beginning and answered `latency`
+      seconds later, as by the child process of an `LmdbStore`. A crash in between keeps a batch
+      that was not acknowledged.
     """
 
     def __init__(self, *, latency: float = 0.0, apply_first: bool = False) -> None:
@@ -48,7 +49,9 @@ class MemoryStore(Store):
             raise ValueError(f"latency must be at least 0, got {latency!r}")
         super().__init__()
         self.latency = latency
+        """Seconds that each commit takes."""
         self.apply_first = apply_first
+        """Whether a commit is applied before its latency."""
         self._tables: dict[str, _Table] = {}
         """What reads show."""
         self._unpublished: Tables = {}

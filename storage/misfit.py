@@ -15,15 +15,15 @@ _SHOWN_STEPS = 12
 
 
 class PayloadError(KeyrunError, ValueError):
-    """A value that cannot be stored, or bytes that are no payload."""
+    """Raised if a value cannot be stored, or stored bytes cannot be decoded."""
 
 
 class PayloadMismatch(PayloadError):
-    """A sound payload that does not fit the type it is to be read as: the code has changed."""
+    """Raised if a stored value does not fit the declared type, because the code has changed."""
 
 
 class PayloadTypeError(KeyrunError, TypeError):
-    """A value, or a declared type, of a kind that cannot be stored."""
+    """Raised if a value or a declared type is of a kind that cannot be stored."""
 
 
 class Misfit(Exception):

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Namespace:
-    """Reads and batches of one namespace; `store.namespace(name)` makes it."""
+    """Read and write one namespace of a store. `store.namespace(name)` returns this."""
 
     __slots__ = ("name", "prefix", "store")
 
@@ -26,19 +26,23 @@ class Namespace:
                 f"namespace must be 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-', got {name!r}"
             )
         self.store = store
+        """The store."""
         self.name = name
+        """The name of the namespace."""
         self.prefix = name.encode() + b"\0"
+        """The prefix of all keys of the namespace."""
 
     def full(self, key: bytes) -> bytes:
-        """The record key as the store has it, which is what `seal` and `unseal` want."""
+        """Return the key as the store has it. `seal` and `unseal` take this key."""
         return self.prefix + key
 
     def batch(self) -> Batch:
-        """An empty batch whose keys are of this namespace; hand it to `stage` or `commit`."""
+        """Return an empty batch whose keys are of this namespace. Pass it to `Store.stage` or
+        `Store.commit`."""
         return Batch(self.prefix)
 
     async def get(self, table: str, key: bytes) -> bytes | None:
-        """The record under `key` as of the last durable commit, or None."""
+        """Return the record under `key` as of the last durable commit, or None."""
         return await self.store.get(table, self.prefix + key)
 
     async def scan(
@@ -51,7 +55,7 @@ class Namespace:
         limit: int | None = None,
         reverse: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        """Records in key order, as `Store.scan` gives them, within this namespace."""
+        """Return records of this namespace in key order, like `Store.scan`."""
         own = self.prefix
         rows = await self.store.scan(
             table,

@@ -21,7 +21,8 @@ _SHOWN_KEY = 64
 
 
 def seal(table: str, key: bytes, fields: Sequence[Any]) -> bytes:
-    """The bytes to store: `fields` may hold None, bool, int, float, str, bytes, lists and dicts."""
+    """Return the bytes of a record with a checksum over its table, key and fields. `fields` may
+    contain None, bool, int, float, str, bytes, lists and dicts."""
     if type(fields) is not tuple and type(fields) is not list:
         kind = type(fields).__name__
         raise TypeError(f"the fields of a record must be a list or a tuple, got {kind}")
@@ -37,10 +38,10 @@ def seal_empty(table: str, key: bytes) -> bytes:
 
 
 def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
-    """The fields that were sealed, or `StoreCorrupt` if these are not those bytes in their place.
+    """Return the fields of a record that `seal` made. Tuples come back as lists.
 
-    Tuples come back as lists. A record of a format that this Keyrun does not know raises
-    `StoreTooNew`.
+    Raises `StoreCorrupt` if the checksum does not match the table, the key and the bytes, and
+    `StoreTooNew` if the record has a newer format.
     """
     if len(raw) <= _HEADER.size:
         raise _corrupt(table, key, f"it is only {len(raw)} bytes long")

@@ -40,12 +40,13 @@ _EXPECTED = (StoreCrashed, StoreReadOnly)
 
 
 class Store(ABC):
-    """Records that survive. Enter it with `async with`; several blocks may share one store, which
-    is closed when the last of them ends: what was staged by then is committed, and staging more
-    raises `StoreClosed`.
+    """Define the interface of all stores: ordered records in named tables, written in batches.
 
-    A store has at most `max_tables` tables, which stay once a record was committed to them. One
-    more is refused with `TooManyTables` where a record is staged.
+    Open a store with `async with`. Several blocks may share one store. The store is closed when the
+    last block ends: staged records are committed, and staging more raises `StoreClosed`.
+
+    A store has at most `max_tables` tables. A table stays once a record was committed to it. A
+    batch that needs one more table raises `TooManyTables` when it is staged.
 
     The rule of reads: `get` and `scan` never suspend, and show the last commit that has returned.
     A batch is not readable while it is only staged, nor while its commit is under way, even if a
@@ -58,6 +59,7 @@ class Store(ABC):
     """
 
     max_tables: ClassVar[int] = 128
+    """The number of tables that a store may have."""
 
     def __init__(self) -> None:
         self._group: GroupCommit | None = None
@@ -102,7 +104,7 @@ class Store(ABC):
         """At most `limit` records with start <= key < stop, in key order or its reverse."""
 
     async def get(self, table: str, key: bytes) -> bytes | None:
-        """The record under `key` as of the last durable commit, or None."""
+        """Return the record under `key` as of the last durable commit, or None."""
         self._opened()
         check_table(table)
         check_key(key)
@@ -118,9 +120,11 @@ class Store(ABC):
         limit: int | None = None,
         reverse: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        """Records in key order as of one durable commit: those whose key starts with `prefix` and
-        is at least `start` and less than `stop`, at most `limit` of them; `reverse` begins at the
-        end. To page through a large table, pass the last key + b"\\0" as the next `start`."""
+        """Return records in key order as of one durable commit.
+
+        The keys start with `prefix`, and are at least `start` and less than `stop`. There are at
+        most `limit` records. With `reverse=True` the scan begins at the end. To page through a
+        large table, pass the last key and a NUL byte as the next `start`."""
         self._opened()
         check_table(table)
         if limit is not None and limit < 0:
@@ -134,8 +138,8 @@ class Store(ABC):
         return await self._scan(table, start, stop, limit, reverse)
 
     async def get_many(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of the records under `keys` that are there, as of one durable commit: for the price
-        of a few `get`s, however many they are."""
+        """Return the records under `keys` that exist, as of one durable commit. One call costs
+        about as much as a few calls of `get`."""
         self._opened()
         check_table(table)
         for key in keys:
@@ -155,7 +159,7 @@ class Store(ABC):
         limit: int | None = None,
         reverse: bool = False,
     ) -> list[list[tuple[bytes, bytes]]]:
-        """What `scan` gives for each of `prefixes`, all as of one durable commit."""
+        """Return the records of `scan` for each of `prefixes`, all as of one durable commit."""
         self._opened()
         check_table(table)
         if limit is not None and limit < 1:
@@ -174,8 +178,8 @@ class Store(ABC):
             return [await self._scan(table, start, stop, limit, reverse) for start, stop in ranges]
 
     def view(self) -> AbstractContextManager[None]:
-        """A block in which all reads are of the same commit. Nothing may be awaited in it but
-        reads of this store."""
+        """Return a context manager in which all reads show the same commit. Await only reads of
+        this store in the block."""
         return nullcontext()
 
     @property
@@ -184,13 +188,13 @@ class Store(ABC):
         return self._opened()
 
     def namespace(self, name: str) -> Namespace:
-        """The view of one namespace."""
+        """Return the view of one namespace."""
         return Namespace(self, name)
 
     @asynccontextmanager
     async def claim(self, name: str) -> AsyncIterator[None]:
-        """A block whose owner is the only one to work in a namespace: the lock of the store keeps
-        other processes away, and this keeps away others who share this object."""
+        """Hold a namespace for the time of a block. A second claim by this process raises
+        `StoreLocked`. The lock of the store keeps other processes away."""
         if name in self._claimed:
             raise StoreLocked(
                 f"the namespace {name!r} of {self!r} belongs to another runtime of this process; "
@@ -211,23 +215,24 @@ class Store(ABC):
         return group.open_group()
 
     def stage(self, batch: Batch) -> Group:
-        """Take `batch` into the next commit, which comes as soon as somebody waits for it and
-        within 50 ms otherwise. What is staged without an `await` in between shares a commit."""
+        """Add `batch` to the next commit, and return its group for `durable`. The commit starts as
+        soon as a task waits for it, and otherwise within 50 ms. Batches that are staged without an
+        `await` in between share a commit."""
         group = self.open_group()
         group.merge(batch.tables)
         return group
 
     def when_failed(self, callback: Callable[[StoreError], None]) -> None:
-        """Call `callback` when a commit fails, after which nothing can be written any more."""
+        """Call `callback` when a commit fails. After that the store accepts no more writes."""
         self._opened().on_failure.append(callback)
 
     def hasten(self) -> None:
-        """Commit what is staged as soon as may be, though nobody waits for it."""
+        """Start the next commit as soon as possible, even if no task waits for it."""
         self.open_group().hasten()
 
     async def durable(self, group: Group | None = None) -> None:
-        """Return when what `stage` put into `group` is durable; without one, when everything is
-        that was staged before this call."""
+        """Wait until `group`, which `stage` returned, is durable. Without a group, wait for
+        everything that was staged before this call."""
         if group is None or not group.durable:
             await self._opened().durable(group)
 
@@ -236,13 +241,14 @@ class Store(ABC):
         await self.durable(self.stage(batch))
 
     def crash(self) -> None:
-        """For tests: lose everything that is not durable, as a killed process would. Blocks that
-        still have the store open can write nothing any more; once they have ended, what was
-        durable can be opened again."""
+        """Lose everything that is not durable, like a killed process. This is for tests.
+
+        Blocks that have the store open cannot write any more. Once they have ended, you can open
+        the store again with the records that were durable."""
         self._opened().fail(StoreCrashed("the store crashed before this was durable"))
 
     def statistics(self) -> CommitStatistics:
-        """What group commit has done since the store was opened."""
+        """Return the statistics of commits since the store was opened."""
         return self._opened().statistics()
 
     def _opened(self) -> GroupCommit:

@@ -25,37 +25,46 @@ from keyrun.storage.record import check
 
 @attrs.frozen(kw_only=True)
 class Damage:
-    """One thing that is wrong. `table` and `key` are None when it is not about one record."""
+    """Describe one damaged record, or other damage of a store."""
 
     problem: str
+    """A sentence for people."""
     table: str | None = None
+    """The table of the record. None if the damage is not about one record."""
     key: bytes | None = None
+    """The key of the record. None if the damage is not about one record."""
 
 
 @attrs.frozen(kw_only=True)
 class Verification:
-    """What `verify` found. `structure_checked` is False when another process had the store open:
-    then the file changes under the eyes, and only the records could be checked."""
+    """Hold the result of `verify`."""
 
     path: Path
+    """The directory of the store."""
     tables: dict[str, int]
+    """The number of records by table."""
     damage: tuple[Damage, ...]
+    """All damage that was found."""
     structure_checked: bool
+    """Whether the structure of the file was checked. False if another process had the store open:
+    then only the records can be checked, because the file changes meanwhile."""
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """Return whether no damage was found."""
         return not self.damage
 
     @property
     def records(self) -> int:
-        """How many records there are, damaged ones included."""
+        """Return the number of records, damaged records included."""
         return sum(self.tables.values())
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check the store at `path`, also while it is in use. Every record must have been sealed, as
-    those of Keyrun are. Blocks for as long as it takes, so call it from a thread in a service."""
+    """Check all records of the store at `path`, also while it is in use, and return the result.
+
+    Every record must be sealed, as Keyrun's own records are. The call blocks until the check ends,
+    so call it from a thread in a service."""
     path = Path(path)
     try:
         expected = identity.check_data_file(path)

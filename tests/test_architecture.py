@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import keyrun.runtime
-from keyrun.runtime.run.location import Location
+from keyrun.runtime.run.run import Location
 from tests.test_layers import ROWS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 TEXT = (ROOT / PAGES[0]).read_text()
-FOLDERS = ("actors", "storage", "runtime", "keyrun", "tests", "benchmarks", "docs")
+FOLDERS = ("actors", "storage", "runtime", "keyrun", "tests", "benchmarks", "docs", "website")
 
 NAMES = r"`[\w.]+`(?:(?:, | and )`[\w.]+`)*"
 IN_A_ROW = re.compile(rf"^\| `([\w/]+\.py)` \| ({NAMES}) \|", re.MULTILINE)

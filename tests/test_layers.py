@@ -13,9 +13,7 @@ ROOT = Path(__file__).parent.parent
 RUNTIME = "keyrun.runtime."
 
 ROWS: dict[str, str] = {
-    "values": (
-        "errors values limits tuning verdicts texts unwinding user_errors internal_errors logger"
-    ),
+    "values": ("errors values limits tuning pass_end texts user_errors internal_errors logger"),
     "records": "records",
     "events": "events",
     "policies": "policies",
@@ -32,7 +30,7 @@ ROWS: dict[str, str] = {
     "features": "entities graphs groups schedules machines",
     "recovery": "recovery",
     "inspect": "inspect",
-    "runtime": "partition open runtime handle",
+    "runtime": "partition open runtime handle faces",
 }
 """Modules and packages by row. The longest name that fits a module decides."""
 ORDER = list(ROWS)
@@ -136,7 +134,7 @@ def test_import_cycles_are_small_and_inside_one_package() -> None:
 
 BY_NUMBER = {
     "children.child_runs": "children whose cycle check has not been made",
-    "groups.member_ends": "members whose end a group waits for",
+    "groups.handle": "members whose end a group waits for",
     "queue.instance_limits": "runs that count against the limit of their workflow",
     "waiting.eviction": "how long each waiting run has been in memory",
     "waiting.signals": "signals of runs whose commit is under way",

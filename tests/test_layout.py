@@ -54,7 +54,10 @@ RARE = {
         f"keyrun.runtime.policies.{part}"
         for part in ("checkpoint", "circuit_breaker", "rate_limit")
     ),
-    *(f"keyrun.runtime.inspect.{part}" for part in ("history", "keys", "progress", "surveys")),
+    *(
+        f"keyrun.runtime.inspect.{part}"
+        for part in ("history", "keys", "progress", "run_inspector")
+    ),
     "keyrun.runtime.host.step_gates",
 }
 PLAIN_RUN = """

@@ -119,7 +119,7 @@ def test_the_drawing_of_the_errors_is_true() -> None:
 
 CALLED = (keyrun.Runtime, keyrun.Reader, keyrun.RunHandle, keyrun.Context, GroupHandle)
 """Classes whose methods users call. Of all other public classes, users read the fields."""
-INTERNAL = {"decode_result", "on", "wait_for_end"}
+INTERNAL = {"decode_result", "find_submission", "on", "status_of", "wait_for_end"}
 """Methods that are public only for other parts of Keyrun."""
 NOT_FOR_USERS = {"Records", "Unset"}
 """The stored form of a history, and the value of an argument that is not given."""

@@ -11,8 +11,9 @@ from benchmarks.peers.catalogue import NAMES, PEERS
 from benchmarks.peers.chart import chart
 from benchmarks.peers.child import ROOT
 from benchmarks.peers.environment import cache_folder
-from benchmarks.peers.page import CHART, RECORD, page
+from benchmarks.peers.page import CHART, RECORD, SUMMARY, page
 from benchmarks.peers.record import Record
+from benchmarks.peers.summary import summary
 from benchmarks.peers.table import table
 from benchmarks.peers.turns import shorten
 from benchmarks.peers.work import WORKS, tasks_of
@@ -49,10 +50,11 @@ def main() -> int:
 
 
 def write(record: Record, out: Path) -> None:
-    """The page, with its chart and the record that they are made from."""
+    """Write the page, its chart, the chart of the README, and the record behind them."""
     out.mkdir(parents=True, exist_ok=True)
     (out / PAGE).write_text(page(record))
     (out / CHART).write_text(chart(record))
+    (out / SUMMARY).write_text(summary(record))
     record.write(out / RECORD)
 
 

@@ -5,8 +5,8 @@ from benchmarks.peers.peer import Peer
 DURABLE = ("runs-256", "runs-64", "runs-1", "messages", "message-runs", "killed", "asleep")
 IN_MEMORY = ("tell", "ask")
 NO_ACTORS = dict.fromkeys(IN_MEMORY, "no actors in memory")
-DURABLE_PEER = NO_ACTORS | {"message-runs": "it does messages in one way"}
-NOT_DURABLE = dict.fromkeys(DURABLE, "nothing of it is durable")
+DURABLE_PEER = NO_ACTORS | {"message-runs": "it handles messages in one way"}
+NOT_DURABLE = dict.fromkeys(DURABLE, "nothing is durable")
 NO_SLEEP = "it can delay the start of a task, but a task that has begun cannot sleep"
 
 KEYRUN = Peer(
@@ -14,13 +14,13 @@ KEYRUN = Peer(
     title="Keyrun",
     program="keyrun_runs",
     package="keyrun",
-    durability="LMDB, fsync at every commit; runs that are ready at the same time share one",
+    durability="LMDB, fsync at every commit; runs that are ready at the same time share a commit",
     lacks=NO_ACTORS,
     remarks=(
-        "In W3 a message is the call of an entity without a request id that sets the state of its "
-        "key; in W3-runs it is a run of one step that does the same.",
-        "In W4 as many steps may run at a time as there are runs, so that all can be in their "
-        "second step; everything else has its defaults.",
+        "In W3 a message is a call of an entity, without a request id, that sets the state of its "
+        "key. In W3-runs it is a run of one step that does the same.",
+        "In W4 there is a slot for every run, so that all can be in their second step. "
+        "Everything else has its defaults.",
     ),
 )
 
@@ -45,11 +45,12 @@ PEERS = (
         lacks=DURABLE_PEER,
         remarks=(
             "Three processes share the cores: server, service (Hypercorn) and client.",
-            "The limit of concurrent invocations is raised to 100,000, and Hypercorn's limit of "
-            "requests per connection lifted: at its default some steps run twice.",
-            "For W5 a call is let go after a second of idleness instead of a minute, and memory "
-            "is that of server and service without the client.",
-            "A message sets the state of its key and has no step: its call is journaled anyway.",
+            "The limit of concurrent invocations is raised to 100,000. Hypercorn's limit of "
+            "requests per connection is removed, because with its default some steps run twice.",
+            "In W5 an idle call is suspended after a second instead of a minute, and memory is "
+            "that of server and service without the client.",
+            "A message sets the state of its key and has no step, because Restate journals the "
+            "call anyway.",
         ),
     ),
     Peer(
@@ -61,7 +62,7 @@ PEERS = (
         durability='SQLite in WAL mode, fsync at every commit; durability="sync"',
         lacks=DURABLE_PEER | {"asleep": "no durable timer"},
         remarks=(
-            "It has no queue and no recovery: the application calls each run in a thread, keeps "
+            "It has no queue and no recovery. The application calls each run in a thread, keeps "
             "the messages of a key in order itself, and calls every run again after the restart.",
         ),
         sizes={
@@ -78,8 +79,8 @@ PEERS = (
         durability="SQLite with a rollback journal (its default), fsync at every commit",
         lacks=DURABLE_PEER,
         remarks=(
-            "Workflows are called directly, for its queues look for work only now and then; "
-            "messages go through a queue with partition_concurrency=1 that looks every 50 ms.",
+            "Workflows are called directly, because its queues poll for work. Messages go through "
+            "a queue with partition_concurrency=1 that polls every 50 ms.",
         ),
         sizes={
             "messages": {"keys": 25, "at_once": 64},
@@ -97,8 +98,8 @@ PEERS = (
         durability="PostgreSQL with its defaults, fsync of the log at every commit",
         lacks=DURABLE_PEER,
         remarks=(
-            "The server has the same two cores. Its log counts in what is on disk, and its shared "
-            "memory in what is in memory; all of it is killed and started again in W4.",
+            "The server has the same two cores. The figure for the disk includes its log, and the "
+            "figure for memory its shared memory. In W4 the server is killed and started again.",
         ),
         sizes={
             "messages": {"keys": 200, "at_once": 64},
@@ -116,7 +117,7 @@ PEERS = (
         lacks=DURABLE_PEER,
         unlike={"asleep": NO_SLEEP},
         remarks=(
-            "A run is a pipeline of three tasks. It knows no keys: one worker keeps all messages "
+            "A run is a pipeline of three tasks. Huey has no keys: one worker keeps all messages "
             "in order, and nothing runs beside them.",
             "A task that runs when the process is killed is not run again.",
         ),
@@ -132,9 +133,9 @@ PEERS = (
         durability="Redis with appendfsync=always (not its default)",
         lacks=DURABLE_PEER | {"asleep": NO_SLEEP},
         remarks=(
-            "A run is a pipeline of three messages. It knows no keys: one worker thread keeps all "
-            "messages in order, and nothing runs beside them.",
-            "A dead worker is noticed after 2 seconds instead of 60.",
+            "A run is a pipeline of three messages. Dramatiq has no keys: one worker thread keeps "
+            "all messages in order, and nothing runs beside them.",
+            "A dead worker is detected after 2 seconds instead of 60.",
         ),
         sizes={"messages": {"keys": 300}, "killed": {"runs": 64}},
     ),
@@ -166,8 +167,8 @@ PEERS = (
         durability="none: in memory",
         lacks=NOT_DURABLE,
         remarks=(
-            "On its simple base, where all actors share the caller's thread; its other bases give "
-            "each actor a process.",
+            "It uses its simple base, where all actors share the thread of the caller. Its other "
+            "bases give each actor a process.",
         ),
     ),
 )

@@ -1,6 +1,5 @@
 """The comparison: figures of a record as ratios to Keyrun's, and the bars that it must reach."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 import attrs
@@ -88,15 +87,14 @@ def verdicts(record: Record) -> list[Verdict]:
     found = []
     for line in lines(record):
         bar = BARS.get(line.name)
-        own, *others = cells(record, line)
+        own = cells(record, line)[0]
         if bar is None or own.value is None:
             continue
         if bar.absolute:
             found.append(Verdict(line=line, bar=bar, reached=own.value, best=""))
             continue
-        rivals = [cell for cell in others if cell.state == "measured" and cell.value]
-        if rivals:
-            best = _best(rivals, line)
+        best = best_rival(record, line)
+        if best is not None:
             assert best.value is not None
             found.append(
                 Verdict(line=line, bar=bar, reached=own.value / best.value, best=best.title)
@@ -104,8 +102,12 @@ def verdicts(record: Record) -> list[Verdict]:
     return found
 
 
-def _best(rivals: Iterable[Cell], line: Line) -> Cell:
+def best_rival(record: Record, line: Line) -> Cell | None:
+    """Return the best figure of a peer, or None if no peer has one that can be compared."""
+    rivals = [cell for cell in cells(record, line)[1:] if cell.state == "measured" and cell.value]
     ordered = sorted(rivals, key=lambda cell: cell.value or 0.0)
+    if not ordered:
+        return None
     return ordered[-1] if line.better == "higher" else ordered[0]
 
 

@@ -13,6 +13,7 @@ from benchmarks.peers.work import LINES, TASKS, Line
 from benchmarks.report import number
 
 CHART = "benchmarks.svg"
+SUMMARY = "summary.svg"
 RECORD = "benchmarks.json"
 
 TEMPLATE = Path(__file__).parent / "page.md"
@@ -30,23 +31,28 @@ def page(record: Record) -> str:
 
 def _measured_on(record: Record) -> str:
     machine = record.machine
-    where = "in namespaces with only the loopback" if record.isolated else "bound to 127.0.0.1"
+    where = (
+        "in namespaces with only the loopback interface"
+        if record.isolated
+        else "bound to 127.0.0.1"
+    )
     told = (
         f"Measured on {machine['date'][:10]} on {machine['cores']} cores, {machine['system']}, "
-        f"Python {machine['python']}, in {record.seconds / 60:.0f} minutes, each peer {where}."
+        f"Python {machine['python']}, in {record.seconds / 60:.0f} minutes, each system "
+        f"{where}."
     )
     if record.sync_ms:
         least, most = min(record.sync_ms), max(record.sync_ms)
-        told += f" A write of 4 kB with its fsync took {number(least)} to {number(most)} ms there."
+        told += f" A write of 4 kB with its fsync took {number(least)} to {number(most)} ms."
     if record.load > record.machine["cores"] / 2:
         told += (
-            f" The machine did other things as well (load {record.load:.1f} before it began), "
-            "so these are figures of a busy machine: on a quiet one they will be others."
+            f" Other work ran on the machine (load {record.load:.1f} before the start), so "
+            "these are figures of a busy machine. On a quiet one they differ."
         )
     if record.short_turns:
         told += (
-            " Every process had asked for short turns of the processor, so that what else runs "
-            "there delays it less."
+            " Every process asked the scheduler for short time slices, so that other work on the "
+            "machine delays it less."
         )
     return f"{told} **It was a quick run: its figures mean nothing.**" if record.quick else told
 
@@ -94,8 +100,8 @@ def _notes(record: Record, shown: list[Line]) -> list[str]:
 
 
 def _bars(record: Record) -> str:
-    rows = ["## Bars\n", "What Keyrun is to reach, beside the best peer of the line.\n"]
-    rows += ["| | | bar | reached | beside | |", "|---|---|---:|---:|---|---|"]
+    rows = ["## Goals\n", "The goals of Keyrun, each compared with the best other system.\n"]
+    rows += ["| | | goal | reached | compared with | |", "|---|---|---:|---:|---|---|"]
     for verdict in verdicts(record):
         told = f"{number(verdict.reached)}{'' if verdict.bar.absolute else 'x'}"
         rows.append(
@@ -106,11 +112,11 @@ def _bars(record: Record) -> str:
 
 
 def _peers(record: Record) -> str:
-    rows = ["## Peers\n", "| | versions | durability |", "|---|---|---|"]
+    rows = ["## The systems\n", "| | versions | durability |", "|---|---|---|"]
     there = [peer for peer in (KEYRUN, KEYRUN_ACTORS, *PEERS) if peer.name in record.versions]
     for peer in there:
         versions = ", ".join(f"{name} {is_}" for name, is_ in record.versions[peer.name].items())
-        rows.append(f"| {peer.title} | {versions or 'that of Python'} | {peer.durability} |")
+        rows.append(f"| {peer.title} | {versions or 'part of Python'} | {peer.durability} |")
     rows.append("")
     for peer in there:
         remarks = [*peer.remarks, *_sizes(peer)]
@@ -128,4 +134,4 @@ def _sizes(peer: Peer) -> list[str]:
         for name in ("runs", "keys"):
             if getattr(sized, name) < getattr(task, name):
                 smaller.append(f"{work} with {getattr(sized, name):,} {name}")
-    return [f"Asked for less than Keyrun: {', '.join(smaller)}."] if smaller else []
+    return [f"It had less to do than Keyrun: {', '.join(smaller)}."] if smaller else []

@@ -113,7 +113,7 @@ LINES = (
         task="message-runs",
         fact="messages_per_second",
         unit="msg/s",
-        title="the same, each message a run of Keyrun",
+        title="the same, with a run of Keyrun for each message",
         beside="messages",
     ),
     Line(

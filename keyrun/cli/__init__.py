@@ -1,6 +1,7 @@
-"""The command line. Each command is a small module of its own, loaded when it is called for.
+"""The command line. Each command is a module that is imported when the command is called.
 
-Nothing else in Keyrun imports this package: `click` and `rich` are only paid for by who types.
+No other part of Keyrun imports this package, so a program that uses Keyrun as a library does not
+load `click` and `rich`.
 """
 
 import sys
@@ -8,11 +9,11 @@ from io import TextIOWrapper
 
 
 def main() -> None:
-    """The `keyrun` of the shell."""
+    """Run the command `keyrun`."""
     from keyrun.cli.group import command
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A terminal that cannot show a letter is no reason to fail.
+            # A terminal that cannot show a letter gets its escape.
             stream.reconfigure(errors="backslashreplace")
     command(prog_name="keyrun")

@@ -1,4 +1,4 @@
-"""How the commands show compensation: how far it is, and what could not be compensated."""
+"""Compensation as the commands show it: its progress, and the steps that it could not undo."""
 
 from typing import TYPE_CHECKING
 
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 
 def state_of(state: str, compensating: bool) -> str:
-    """The state of a run, with the word for its compensation."""
+    """Return the state of a run, and "compensating" if a compensation is running."""
     return f"{state}, compensating" if compensating else state
 
 
 def step_name(step: str) -> str:
-    """The name of a step, or of the step that a compensation is for."""
+    """Return the name of a step, or the name of the step that a compensation is for."""
     inner = step.removeprefix(COMPENSATION)
     return step if inner == step else f"compensation of {inner}"
 
 
 def progress_of(compensation: "CompensationProgress | None", ended: bool) -> str | None:
-    """How far the compensation is, in words."""
+    """Return the progress of the compensation as a phrase."""
     if compensation is None:
         return None
     steps = "step" if compensation.total == 1 else "steps"
-    said = f"{compensation.done} of {compensation.total} {steps} compensated"
+    text = f"{compensation.done} of {compensation.total} {steps} compensated"
     if compensation.step is not None and not ended:
-        said += f", now {compensation.step}"
-    return said
+        text += f", now compensating {compensation.step}"
+    return text
 
 
 def not_compensated(
     failure: "Failure | None", compensation: "CompensationProgress | None" = None
 ) -> str:
-    """The steps whose compensation failed, in words; empty if there are none."""
+    """Return the names of the steps whose compensation failed; an empty string if none failed."""
     left = () if failure is None else failure.left
     return ", ".join(left or (() if compensation is None else compensation.left))

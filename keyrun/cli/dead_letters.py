@@ -1,4 +1,4 @@
-"""`keyrun dead-letters`: the runs whose step failed for good."""
+"""`keyrun dead-letters`: list the runs that failed permanently."""
 
 from pathlib import Path
 
@@ -6,31 +6,31 @@ import click
 
 from keyrun import Reader, RunStatus
 from keyrun.cli import documents, options
-from keyrun.cli.history import why
+from keyrun.cli.errors import report_errors
+from keyrun.cli.failures import reason_of
 from keyrun.cli.listing import Listing
-from keyrun.cli.lookup import look, paged
-from keyrun.cli.table import Column
+from keyrun.cli.reading import list_pages, read_store
+from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import local
-from keyrun.cli.troubles import plainly
 
 COLUMNS = [
-    Column("run", 12, whole=True),
-    Column("key", 8, 7),
-    Column("workflow", 8, 5),
+    Column("run", RUN_ID, id=True),
+    Column("key", 12, id=True),
+    Column("workflow", 12, 5, id=True),
     Column("failed", 11, 6),
-    Column("step", 8, 7),
-    Column("why", 16),
+    Column("step", 8, 7, id=True),
+    Column("reason", 24, lines=5),
 ]
 
 
 @click.command("dead-letters")
 @options.store
-@options.about_runs
-@click.option("--oldest-first", is_flag=True, help="In the order of admission.")
-@options.paging("RUN_ID")
+@options.run_filters
+@options.oldest_first
+@options.paging("run id", "RUN_ID")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(
     *,
     store: Path,
@@ -45,7 +45,7 @@ def command(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """List the runs of STORE that failed for good and wait for somebody to look.
+    """List the runs of STORE that failed permanently.
 
     \b
     Examples:
@@ -53,8 +53,9 @@ def command(
       keyrun dead-letters state/ --workflow checkout
       keyrun dead-letters state/ --json | jq -r .run_id
 
-    `keyrun history STORE RUN_ID` tells how it came to that. In the process that owns the store,
-    `await runtime.redrive(run_id)` gives a run another chance and `forget(run_id)` drops it.
+    `keyrun history STORE RUN_ID` lists the attempts of a run. In the program that has the store
+    open, `await rt.redrive(run_id)` runs a dead letter again, and `await rt.forget(run_id)`
+    removes it.
     """
 
     async def ask(reader: Reader) -> None:
@@ -70,14 +71,21 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        await paged(fetch, listing, limit=limit, after=after)
+        await list_pages(fetch, listing, limit=limit, after=after)
 
-    listing = Listing(COLUMNS, _row, documents.run, name=lambda each: each.run_id, as_json=as_json)
-    look(store, namespace, ask)
-    listing.end(limit=limit, nothing="no dead letters")
+    listing = Listing(
+        COLUMNS,
+        _row,
+        documents.run,
+        noun=("dead letter", "dead letters"),
+        name=lambda each: each.run_id,
+        as_json=as_json,
+    )
+    read_store(store, namespace, ask)
+    listing.end(limit=limit)
 
 
 def _row(run: RunStatus) -> tuple[object, ...]:
     failure = run.failure
-    step, reason = (None, None) if failure is None else (failure.step, why(failure))
+    step, reason = (None, None) if failure is None else (failure.step, reason_of(failure))
     return run.run_id, run.key, run.workflow, local(run.ended_at), step, reason

@@ -1,7 +1,8 @@
-"""What `--json` prints: one object per line, with the same fields each time.
+"""The JSON documents that `--json` prints, one object per line.
 
-Programs read this, so fields are only ever added. Times are ISO 8601 in UTC, durations seconds.
-A time that is lost with a damaged record is 0 for Keyrun, and null here.
+Programs read these documents: fields may be added, and no field is removed or gets another
+meaning. Times are ISO 8601 in UTC, and durations are seconds. A time that is unknown, because its
+record is damaged, is 0 in the status and null here.
 """
 
 import json
@@ -15,7 +16,7 @@ from uuid import UUID
 from keyrun.cli.times import utc
 
 if TYPE_CHECKING:
-    # Each command shows one of them, and shall not wait for the others.
+    # A command prints one kind of document. It does not import the others.
     from keyrun import Failure, RunStatus
     from keyrun.graphs import ExecutionGraph
     from keyrun.schedules import ScheduleStatus
@@ -33,12 +34,12 @@ Document = dict[str, Any]
 
 
 def line(document: Any) -> str:
-    """As it is printed. All ASCII, so that no encoding of a terminal can spoil it."""
+    """Return a document as one line of ASCII, which every terminal can show."""
     return json.dumps(plain(document), separators=(",", ":"), allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """A payload as JSON can say it: dates, decimals and UUIDs as text, bytes as base64."""
+    """Return a payload as JSON: dates, decimals and UUIDs as text, bytes as base64."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -58,7 +59,7 @@ def plain(value: Any) -> Any:
 
 
 def counts(found: "StoreCounts") -> Document:
-    """What a store counts."""
+    """Return the counts of a store."""
     return {
         "unfinished": [
             {
@@ -80,7 +81,7 @@ def counts(found: "StoreCounts") -> Document:
 
 
 def run(status: "RunStatus") -> Document:
-    """A run."""
+    """Return a run."""
     return {
         "run_id": status.run_id,
         "key": status.key,
@@ -114,7 +115,7 @@ def _cause(status: "RunStatus | KeyStatus") -> str | None:
 
 
 def failure(failed: "Failure | None") -> Document | None:
-    """How a run, a step or an attempt failed."""
+    """Return the failure of a run, a step or an attempt."""
     if failed is None:
         return None
     return {
@@ -132,7 +133,7 @@ def failure(failed: "Failure | None") -> Document | None:
 
 
 def compensation(progress: "CompensationProgress | None") -> Document | None:
-    """How far the compensation of a run is."""
+    """Return the progress of a compensation."""
     if progress is None:
         return None
     return {
@@ -144,7 +145,7 @@ def compensation(progress: "CompensationProgress | None") -> Document | None:
 
 
 def happening(happened: "Happening") -> Document:
-    """One thing that happened to a run."""
+    """Return an event of the history of a run."""
     return {
         "at": utc(happened.at or None),
         "event": happened.event,
@@ -158,7 +159,7 @@ def happening(happened: "Happening") -> Document:
 
 
 def graph(drawn: "ExecutionGraph") -> Document:
-    """A run of a graph."""
+    """Return a run of a graph with its nodes and edges."""
     return {
         "run_id": drawn.run_id,
         "workflow": drawn.workflow,
@@ -194,23 +195,23 @@ def graph(drawn: "ExecutionGraph") -> Document:
     }
 
 
-def progress(far: "Progress") -> Document:
-    """How far a run is."""
+def progress(status: "Progress") -> Document:
+    """Return the progress of a run."""
     return {
-        "run_id": far.run_id,
-        "key": far.key,
-        "workflow": far.workflow,
-        "state": str(far.state),
-        "percent": far.percent,
-        "message": far.message,
+        "run_id": status.run_id,
+        "key": status.key,
+        "workflow": status.workflow,
+        "state": str(status.state),
+        "percent": status.percent,
+        "message": status.message,
         "steps": {
-            "done": far.steps.done,
-            "running": far.steps.running,
-            "retrying": far.steps.retrying,
-            "waiting": far.steps.waiting,
-            "failed": far.steps.failed,
+            "done": status.steps.done,
+            "running": status.steps.running,
+            "retrying": status.steps.retrying,
+            "waiting": status.steps.waiting,
+            "failed": status.steps.failed,
         },
-        "nodes": far.nodes,
+        "nodes": status.nodes,
         "running": [
             {
                 "step": each.step,
@@ -219,20 +220,20 @@ def progress(far: "Progress") -> Document:
                 "percent": each.percent,
                 "message": each.message,
             }
-            for each in far.running
+            for each in status.running
         ],
-        "waiting_on": far.waiting_on,
-        "last_error": failure(far.last_error),
-        "rate": far.rate,
-        "elapsed": far.elapsed,
-        "time_left": far.time_left,
-        "compensating": far.compensating,
-        "compensation": compensation(far.compensation),
+        "waiting_on": status.waiting_on,
+        "last_error": failure(status.last_error),
+        "rate": status.rate,
+        "elapsed": status.elapsed,
+        "time_left": status.time_left,
+        "compensating": status.compensating,
+        "compensation": compensation(status.compensation),
     }
 
 
 def key(status: "KeyStatus") -> Document:
-    """A key."""
+    """Return a key."""
     return {
         "key": status.key,
         "runs": status.runs,
@@ -248,12 +249,12 @@ def key(status: "KeyStatus") -> Document:
 
 
 def entity(status: "EntityStatus") -> Document:
-    """What an entity keeps under a key."""
+    """Return an entity with the size of its state."""
     return {"key": status.key, "entity": status.name, "bytes": status.size}
 
 
 def schedule(status: "ScheduleStatus") -> Document:
-    """A schedule. Of `at`, `every`, `start`, `cron` and `timezone` those that its kind has."""
+    """Return a schedule. Fields that its kind does not have are null."""
     from keyrun.schedules import Cron, Every, Once
 
     when = status.when
@@ -282,7 +283,7 @@ def schedule(status: "ScheduleStatus") -> Document:
 
 
 def verification(found: "Verification") -> Document:
-    """What `verify` found."""
+    """Return the report of `verify`."""
     return {
         "path": str(found.path),
         "ok": found.ok,
@@ -294,6 +295,6 @@ def verification(found: "Verification") -> Document:
 
 
 def damage(found: "Damage") -> Document:
-    """One thing that is wrong; the key of a record in hexadecimal digits."""
+    """Return a damaged record. The key of the record is in hexadecimal digits."""
     record = None if found.key is None else found.key.hex()
     return {"problem": found.problem, "table": found.table, "key": record}

@@ -1,7 +1,7 @@
-"""The execution of one run by the command line: submit it, tell how it goes, wait for its end.
+"""Execute one run: open the runtime, submit the run, print its progress and wait for its end.
 
-A signal asks for a drain; a second one leaves at once, which costs no more than a crash would:
-what is durable goes on the next time.
+SIGINT and SIGTERM stop the runtime after the running steps have finished. A second signal exits
+at once. Like a crash, that loses nothing that is committed, and the run can be resumed.
 """
 
 import os
@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from keyrun import (
+    Failure,
     GateNotWaiting,
     RunCancelled,
     RunEnded,
@@ -28,124 +29,134 @@ from keyrun import (
     open_runtime,
 )
 from keyrun.cli.compensation import not_compensated
-from keyrun.cli.exits import INTERRUPTED, USAGE, Refusal
+from keyrun.cli.exit_codes import INTERRUPTED, USAGE, CommandError
 from keyrun.cli.history import detail
-from keyrun.cli.screen import say, visible
+from keyrun.cli.screen import note, visible
 from keyrun.cli.times import duration, local
 from keyrun.runtime.inspect.history import Happening
+from keyrun.status import QuarantineCause
 
-GLANCE = 0.2
-"""Seconds between looks at how the run stands."""
-PATIENCE = 1.0
-"""Seconds for which a run may wait for its turn before it is said whom it waits for."""
+POLL = 0.2
+"""Seconds between two looks at the run."""
+BLOCKED_AFTER = 1.0
+"""Seconds until the command says which run of the same key is first."""
 
 
 @attrs.frozen(kw_only=True)
-class Order:
-    """What is to be run."""
+class RunRequest:
+    """A run to execute."""
 
     workflow: Workflow[Any, Any]
     known: tuple[Workflow[Any, Any], ...]
+    """The workflows that the runtime knows."""
     input: Any
     key: str
     run_id: str | None
     tags: tuple[str, ...]
     headers: dict[str, str]
     namespace: str
-    existing: bool
-    """Is there a store already?"""
+    store_exists: bool
     quiet: bool
-    again: Callable[[str], None]
-    """Tells how a run that was interrupted goes on."""
+    print_resume: Callable[[str], None]
+    """Print the command that resumes the run with this id."""
     approve: tuple[str, ...] = ()
-    """Gates at which it may pass."""
+    """Gates to approve."""
 
 
 @attrs.define(kw_only=True)
-class Ending:
-    """How it came out; `state` is None if it was interrupted, and `run_id` if even before it was
-    submitted."""
+class Outcome:
+    """The outcome of a run.
+
+    `state` is None if the command was interrupted. `run_id` is None if it was interrupted before
+    the run was submitted.
+    """
 
     run_id: str | None
     state: State | None = None
     result: Any = None
     reason: str = ""
+    failure: Failure | None = None
 
 
-async def execute(path: Path, order: Order) -> Ending:
-    """Run it."""
-    if order.existing:
-        await _look_for_others(path, order)
-    ending = Ending(run_id=order.run_id)
+async def execute(path: Path, request: RunRequest) -> Outcome:
+    """Execute the run in the store at `path`."""
+    if request.store_exists:
+        await _check_unfinished(path, request)
+    outcome = Outcome(run_id=request.run_id)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            asked = trio.Event()
-            nursery.start_soon(_obey, signals, asked, order, ending)
+            stop = trio.Event()
+            nursery.start_soon(_handle_signals, signals, stop, request, outcome)
             async with open_runtime(
-                path, workflows=order.known, namespace=order.namespace
+                path, workflows=request.known, namespace=request.namespace
             ) as runtime:
-                await _follow(runtime, order, ending, asked)
+                await _follow(runtime, request, outcome, stop)
             nursery.cancel_scope.cancel()
-    return ending
+    return outcome
 
 
-async def _look_for_others(path: Path, order: Order) -> None:
-    """Unfinished runs go on beside ours; but those whose code is not here would be quarantined."""
-    async with open_reader(path, namespace=order.namespace) as reader:
+async def _check_unfinished(path: Path, request: RunRequest) -> None:
+    """Refuse to open a store with unfinished runs of unknown workflows: the runtime would
+    quarantine these runs."""
+    async with open_reader(path, namespace=request.namespace) as reader:
         unfinished = await reader.unfinished()
-        ours = None if order.run_id is None else await reader.status(order.run_id, result=False)
-    here = {(workflow.name, workflow.version) for workflow in order.known}
+        ours = None if request.run_id is None else await reader.status(request.run_id, result=False)
+    here = {(workflow.name, workflow.version) for workflow in request.known}
     missing = [f"{name!r} version {version}" for name, version in unfinished.keys() - here]
     if missing:
-        raise Refusal(
-            f"{path} has unfinished runs of {', '.join(sorted(missing))}, and the code for them is "
-            "not in this module; add the module that has it: --with MODULE",
+        raise CommandError(
+            f"{path} has unfinished runs of {', '.join(sorted(missing))}, but no module here "
+            "defines that; add the module that does with --with MODULE",
             USAGE,
         )
     others = sum(unfinished.values())
-    if ours is not None and not ours.state.terminal and ours.state is not State.QUARANTINED:
-        others -= 1
-    if others and not order.quiet:
-        what = "1 other unfinished run" if others == 1 else f"{others} other unfinished runs"
-        say(f"{what} of this store will go on meanwhile")
+    if ours is not None and not ours.state.terminal:
+        others -= ours.quarantine_cause is not QuarantineCause.DAMAGED
+    if others and not request.quiet:
+        what = "1 other unfinished run resumes" if others == 1 else f"{others} other runs resume"
+        note(f"{what} in this store while this command runs.")
 
 
-async def _obey(signals: Any, asked: trio.Event, order: Order, ending: Ending) -> None:
+async def _handle_signals(
+    signals: Any, stop: trio.Event, request: RunRequest, outcome: Outcome
+) -> None:
     async for _ in signals:
-        if asked.is_set():
-            if ending.run_id is not None:
-                order.again(ending.run_id)
+        if stop.is_set():
+            if outcome.run_id is not None:
+                request.print_resume(outcome.run_id)
             os._exit(INTERRUPTED)
-        asked.set()
-        say("stopping: running steps may finish; once more stops at once")
+        stop.set()
+        note("Stopping when the running steps have finished. Press Ctrl-C again to stop at once.")
 
 
-async def _follow(runtime: Runtime, order: Order, ending: Ending, asked: trio.Event) -> None:
+async def _follow(
+    runtime: Runtime, request: RunRequest, outcome: Outcome, stop: trio.Event
+) -> None:
     async with trio.open_nursery() as nursery:
 
         async def until(wait: Callable[..., Awaitable[None]], *args: Any) -> None:
             await wait(*args)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(until, asked.wait)
+        nursery.start_soon(until, stop.wait)
         handle = await runtime.submit(
-            order.workflow,
-            order.input,
-            key=order.key,
-            run_id=order.run_id,
-            tags=order.tags,
-            headers=order.headers,
+            request.workflow,
+            request.input,
+            key=request.key,
+            run_id=request.run_id,
+            tags=request.tags,
+            headers=request.headers,
         )
-        ending.run_id = handle.run_id
-        teller = None if order.quiet else Teller(runtime, handle)
-        if teller is not None:
-            await teller.begin()
-            nursery.start_soon(teller.run)
-        for gate in order.approve:
+        outcome.run_id = handle.run_id
+        printer = None if request.quiet else ProgressPrinter(runtime, handle)
+        if printer is not None:
+            await printer.begin()
+            nursery.start_soon(printer.run)
+        for gate in request.approve:
             nursery.start_soon(_approve, runtime, handle.run_id, gate)
-        nursery.start_soon(until, _end, handle, ending)
-    if ending.state is not None and teller is not None:
-        await teller.tell()
+        nursery.start_soon(until, _wait, handle, outcome)
+    if outcome.state is not None and printer is not None:
+        await printer.print_new()
 
 
 async def _approve(runtime: Runtime, run_id: str, gate: str) -> None:
@@ -153,73 +164,78 @@ async def _approve(runtime: Runtime, run_id: str, gate: str) -> None:
         try:
             await runtime.approve(run_id, gate, by=getuser(), comment="on the command line")
         except GateNotWaiting:
-            await trio.sleep(GLANCE)
+            await trio.sleep(POLL)
         except RunEnded:
             return
         else:
-            say(f"approved at the gate {visible(gate)}")
+            note(f"Approved gate {visible(gate)}.")
             return
 
 
-async def _end(handle: RunHandle[Any], ending: Ending) -> None:
+async def _wait(handle: RunHandle[Any], outcome: Outcome) -> None:
     try:
-        ending.result = await handle.result()
-        ending.state = State.SUCCEEDED
+        outcome.result = await handle.result()
+        outcome.state = State.SUCCEEDED
     except RunFailed as error:
-        ending.state, ending.reason = State.FAILED, error.failure.reason
+        outcome.state, outcome.reason = State.FAILED, error.failure.reason
+        outcome.failure = error.failure
         if error.failure.left:
-            ending.reason += f"; not compensated: {not_compensated(error.failure)}"
+            outcome.reason += f"; not compensated: {not_compensated(error.failure)}"
     except RunCancelled as error:
-        ending.state, ending.reason = State.CANCELLED, error.reason or ""
+        outcome.state, outcome.reason = State.CANCELLED, error.reason or ""
     except RunQuarantined as error:
-        ending.state, ending.reason = State.QUARANTINED, error.reason
+        outcome.state, outcome.reason = State.QUARANTINED, error.reason
 
 
-class Teller:
-    """Tells on stderr what happens to a run."""
+class ProgressPrinter:
+    """Print on stderr what happens to a run."""
 
     def __init__(self, runtime: Runtime, handle: RunHandle[Any]) -> None:
         self._runtime = runtime
         self._handle = handle
-        self._told: set[Happening] = set()
+        self._printed: set[Happening] = set()
 
     async def begin(self) -> None:
-        """Say which run this is. What happened in an earlier process was told there."""
-        handle, before = self._handle, ""
+        """Print the id of the run. Skip what happened in earlier processes."""
+        handle, earlier = self._handle, ""
         if not handle.newly_submitted:
-            before = ", which was submitted before"
-            self._told.update(await self._runtime.history(handle.run_id))
-        say(f"run {handle.run_id} of key {visible(handle.key)}{before}")
+            earlier = ", submitted earlier"
+            self._printed.update(await self._runtime.history(handle.run_id))
+        note(f"Run {handle.run_id}, key {visible(handle.key)}{earlier}", hang="  ")
 
     async def run(self) -> None:
-        """For as long as it goes."""
+        """Print what is new until this is cancelled."""
         begun = trio.current_time()
-        waits = False
+        checked = False
         while True:
             started = trio.current_time()
-            await self.tell()
-            if not waits and started - begun > PATIENCE:
-                waits = await self._tell_whom_it_waits_for()
-            # A long story takes long to read: most of the time is for the run itself.
-            await trio.sleep(max(GLANCE, 10 * (trio.current_time() - started)))
+            await self.print_new()
+            if not checked and started - begun > BLOCKED_AFTER:
+                await self._print_first_run()
+                checked = True
+            # Reading a long history takes time. Leave most of the time to the run itself.
+            await trio.sleep(max(POLL, 10 * (trio.current_time() - started)))
 
-    async def tell(self) -> None:
-        """What is new."""
+    async def print_new(self) -> None:
+        """Print what happened since the last call."""
         for happened in await self._runtime.history(self._handle.run_id):
-            if happened not in self._told and happened.event != "submitted":
-                say(sentence(happened))
-            self._told.add(happened)
+            if happened not in self._printed and happened.event != "submitted":
+                note(progress_line(happened), hang="  ")
+            self._printed.add(happened)
 
-    async def _tell_whom_it_waits_for(self) -> bool:
+    async def _print_first_run(self) -> None:
+        """Print which run of the same key this run waits for."""
         for key in await self._runtime.keys(key=self._handle.key):
             if key.head not in ("", self._handle.run_id):
-                held = ", and the key is paused" if key.paused else ""
-                say(f"it waits for {key.head} of the same key, which is {key.state}{held}")
-        return True
+                paused = ", and the key is paused" if key.paused else ""
+                note(
+                    f"Waiting for run {key.head} of the same key, which is {key.state}{paused}.",
+                    hang="  ",
+                )
 
 
-def sentence(happened: Happening) -> str:
-    """One line about one thing."""
+def progress_line(happened: Happening) -> str:
+    """Return one line about one event."""
     words = [local(happened.at), happened.event.replace("_", " ")]
     if happened.step:
         words.append(happened.step)

@@ -9,11 +9,11 @@ import click
 
 from keyrun import Workflow
 from keyrun.cli import documents, options
-from keyrun.cli.carrying import Wish, about_the_run, carry_out
-from keyrun.cli.exits import FAILED, FINE, USAGE, Refusal
-from keyrun.cli.screen import say, visible
+from keyrun.cli.errors import report_errors
+from keyrun.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from keyrun.cli.run_command import RunOptions, run_options, run_workflow
+from keyrun.cli.screen import note, say, visible
 from keyrun.cli.target import load, workflows_in
-from keyrun.cli.troubles import plainly
 from keyrun.errors import MissingExtra
 from keyrun.runtime.definitions.step import StepFunction
 
@@ -28,13 +28,14 @@ others = click.option(
     "modules",
     multiple=True,
     metavar="MODULE|FILE",
-    help="A module with the steps that the flow calls, or with workflows; or another flow.",
+    help="Module with the steps or workflows that the flow calls, or the file of another flow. "
+    "Repeat the option for more.",
 )
 
 
 @attrs.frozen
 class Library:
-    """What flows may use: functions by name, and workflows."""
+    """The functions, by name, and the workflows that flows may call."""
 
     functions: dict[str, Callable[..., Any]]
     workflows: list[Workflow[Any, Any]]
@@ -42,7 +43,7 @@ class Library:
 
 @click.group("flow")
 def command() -> None:
-    """Run and check flows: workflows that are written as files and need no Python.
+    """Run and check flows: workflows in YAML or JSON files.
 
     \b
     Examples:
@@ -52,14 +53,14 @@ def command() -> None:
     """
 
 
-@command.command("run", short_help="Run a flow, print its result")
+@command.command("run", short_help="Run a flow and print its result")
 @file
-@about_the_run
+@run_options
 @others
 @click.pass_context
-@plainly
-def run(ctx: click.Context, /, *, file: Path, **wished: Any) -> None:
-    """Run a flow and print its result as JSON; everything else goes to stderr.
+@report_errors
+def run(ctx: click.Context, /, *, file: Path, **given: Any) -> None:
+    """Run a flow and print its result on stdout as JSON.
 
     \b
     Examples:
@@ -68,38 +69,37 @@ def run(ctx: click.Context, /, *, file: Path, **wished: Any) -> None:
       keyrun flow run order.yaml --key alice --store state/ \\
           --run-id order-7 --input @order.json --with shop
 
-    Functions that the flow calls are the steps (@step) of the modules that --with names, which
-    are imported from the current directory. All else is as with `keyrun run`.
+    The flow can call the steps (@step) of the modules that --with names. The modules are imported
+    from the current directory. Everything else works as in `keyrun run`.
     """
-    wish = Wish(**wished)
-    wish.check()
-    library = collect(wish.modules)
+    options = RunOptions(**given)
+    options.check()
+    library = collect(options.modules)
     flow = _load(file, library)
-    carry_out(ctx, ["keyrun", "flow", "run", str(file)], flow, library.workflows, wish)
+    run_workflow(ctx, ["keyrun", "flow", "run", str(file)], flow, library.workflows, options)
 
 
-@command.command("check", short_help="Say what is wrong with a flow")
+@command.command("check", short_help="Report all errors in flows")
 @files
 @others
 @options.as_json
 @click.pass_context
-@plainly
+@report_errors
 def check(
     ctx: click.Context, *, files: tuple[Path, ...], modules: tuple[str, ...], as_json: bool
 ) -> None:
-    """Say all that is wrong with flows, each with its line. Nothing is run.
-
-    A port that no edge takes is a warning.
+    """Report all errors in flows, with their lines. Nothing is run.
 
     \b
     Examples:
       keyrun flow check order.yaml
       keyrun flow check flows/*.yaml --with shop --json
 
-    Exits with 0 if there are no errors and with 1 if there are. Warnings do not count.
+    A port without an edge is a warning. The exit code is 1 if there is an error, and 0 if there
+    are only warnings.
     """
     library = collect(modules)
-    code = FINE
+    code = OK
     for path in files:
         try:
             checked = _parse(path, library)
@@ -111,26 +111,31 @@ def check(
         for problem in checked.warnings:
             _print(path, problem, "warning", as_json)
         if not as_json:
-            flow, warnings = checked.graph, len(checked.warnings)
-            counts = f"{len(flow.nodes)} nodes and {len(flow.edges)} edges"
-            more = f", and {warnings} warning{'s'[: warnings > 1]}" if warnings else ""
-            say(f"{visible(path)}: the flow {visible(flow.name)!r} is fine, with {counts}{more}")
+            flow = checked.graph
+            counts = [_count(len(flow.nodes), "node"), _count(len(flow.edges), "edge")]
+            if checked.warnings:
+                counts.append(_count(len(checked.warnings), "warning"))
+            note(f"{visible(path)}: flow {visible(flow.name)!r} is valid: {', '.join(counts)}")
     ctx.exit(code)
 
 
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _print(path: Path, problem: Any, severity: str, as_json: bool) -> None:
-    """Print a problem as one line."""
+    """Print an error or a warning."""
     if as_json:
         where = {"file": str(path), "line": problem.line}
         print(documents.line({**where, "message": problem.message, "severity": severity}))
     else:
         at = "" if problem.line is None else f":{problem.line}"
         mark = "warning: " if severity == "warning" else ""
-        print(visible(f"{path}{at}: {mark}{problem.message}"))
+        say(visible(f"{path}{at}: {mark}{problem.message}"), hang="  ")
 
 
 def collect(names: Iterable[str]) -> Library:
-    """What is in modules and files."""
+    """Return what flows may call from modules and files."""
     library = Library({}, [])
     for name in names:
         if name.lower().endswith(_SUFFIXES):
@@ -149,8 +154,8 @@ def _load(path: Path, library: Library) -> Any:
     except _invalid() as error:
         *before, last = error.lines()
         for line in before:
-            say(visible(line))
-        raise Refusal(visible(last), USAGE) from error
+            note(visible(line), hang="  ")
+        raise CommandError(visible(last), USAGE) from error
 
 
 def _parse(path: Path, library: Library) -> Any:
@@ -159,7 +164,7 @@ def _parse(path: Path, library: Library) -> Any:
     try:
         return check_flow(path, functions=library.functions, workflows=library.workflows)
     except MissingExtra as error:
-        raise Refusal(str(error), USAGE) from error
+        raise CommandError(str(error), USAGE) from error
 
 
 def _invalid() -> Any:

@@ -1,5 +1,7 @@
-"""`keyrun graph`: a run of a graph, drawn for the terminal or as Mermaid."""
+"""`keyrun graph`: draw a run of a graph for the terminal or as Mermaid."""
 
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,24 +10,25 @@ import click
 from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of
-from keyrun.cli.exits import NOT_FOUND, Refusal
-from keyrun.cli.lookup import look
-from keyrun.cli.screen import console, visible
+from keyrun.cli.errors import report_errors, unknown_run
+from keyrun.cli.exit_codes import NOT_FOUND, CommandError
+from keyrun.cli.reading import read_store
+from keyrun.cli.screen import DIM, Screen, visible
 from keyrun.cli.times import duration
-from keyrun.cli.troubles import plainly
 from keyrun.graphs import EdgeView, ExecutionGraph, NodeState, NodeView
 
+_LEFT = "1;31"
 _MARKS = {
-    NodeState.DONE: ("✓", "green"),
-    NodeState.RUNNING: ("▶", "cyan"),
-    NodeState.WAITING: ("…", "blue"),
-    NodeState.PENDING: ("·", "dim"),
-    NodeState.SKIPPED: ("-", "dim"),
-    NodeState.FAILED: ("✗", "red"),
-    NodeState.CANCELLED: ("⊘", "yellow"),
-    NodeState.COMPENSATING: ("↺", "magenta"),
-    NodeState.COMPENSATED: ("↶", "yellow"),
-    NodeState.COMPENSATION_FAILED: ("!", "bold red"),
+    NodeState.DONE: ("✓", "32"),
+    NodeState.RUNNING: ("▶", "36"),
+    NodeState.WAITING: ("…", "34"),
+    NodeState.PENDING: ("·", DIM),
+    NodeState.SKIPPED: ("-", DIM),
+    NodeState.FAILED: ("✗", "31"),
+    NodeState.CANCELLED: ("⊘", "33"),
+    NodeState.COMPENSATING: ("↺", "35"),
+    NodeState.COMPENSATED: ("↶", "33"),
+    NodeState.COMPENSATION_FAILED: ("!", _LEFT),
 }
 _COLOURS = {
     NodeState.DONE: "#c6efce",
@@ -44,13 +47,12 @@ _COLOURS = {
 @click.command("graph")
 @options.store
 @click.argument("run_id")
-@click.option("--mermaid", is_flag=True, help="As a Mermaid flowchart, for pages and editors.")
+@click.option("--mermaid", is_flag=True, help="Print a Mermaid flowchart for web pages.")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, run_id: str, mermaid: bool, namespace: str, as_json: bool) -> None:
-    """Draw a run of STORE that is of a graph: its nodes with their states and times, and which
-    edges were taken.
+    """Draw a run of a graph in STORE: the nodes with their states and times, and the edges.
 
     \b
     Examples:
@@ -58,9 +60,10 @@ def command(*, store: Path, run_id: str, mermaid: bool, namespace: str, as_json:
       keyrun graph state/ order-7 --mermaid > order-7.mmd
       keyrun graph state/ order-7 --json
 
-    Exits with 1 if there is no such run, or if it is of no graph.
+    A solid arrow is an edge that was taken. The exit code is 1 if the run does not exist, or if
+    its workflow is not a graph.
     """
-    found = look(store, namespace, lambda reader: _find(reader, run_id))
+    found = read_store(store, namespace, lambda reader: _find(reader, run_id, store))
     if as_json:
         print(documents.line(documents.graph(found)))
     elif mermaid:
@@ -69,43 +72,47 @@ def command(*, store: Path, run_id: str, mermaid: bool, namespace: str, as_json:
         _draw(found)
 
 
-async def _find(reader: Reader, run_id: str) -> ExecutionGraph:
+async def _find(reader: Reader, run_id: str, store: Path) -> ExecutionGraph:
     found = await reader.execution_graph(run_id)
     if found is not None:
         return found
-    if await reader.status(run_id, result=False) is None:
-        raise Refusal(f"no run has the id {run_id!r}, or it was forgotten", NOT_FOUND)
-    raise Refusal(f"the run {run_id!r} is of no graph; keyrun history shows it", NOT_FOUND)
+    run = await reader.status(run_id, result=False)
+    if run is None:
+        raise unknown_run(run_id, store)
+    raise CommandError(
+        f"run {run_id!r} is a run of {run.workflow!r}, which is not a graph; list its events with: "
+        f"keyrun history {shlex.quote(str(store))} {run_id}",
+        NOT_FOUND,
+    )
 
 
 def _draw(graph: ExecutionGraph) -> None:
-    screen, compensation = console(), graph.compensation
-    far = f"{graph.percent:.0f} %" if graph.percent is not None else "compensating"
+    screen, compensation = Screen.of(sys.stdout), graph.compensation
+    progress = f"{graph.percent:.0f} %" if graph.percent is not None else "compensating"
     screen.print(
         f"{visible(graph.run_id)}  {visible(graph.workflow)}, version {graph.version}  "
-        f"{graph.state}  {far}"
+        f"{graph.state}  {progress}",
+        hang="  ",
     )
     if compensation is not None:
-        screen.print(visible(progress_of(compensation, graph.state.terminal) or ""))
+        screen.print(visible(progress_of(compensation, graph.state.terminal) or ""), hang="  ")
         if left := not_compensated(None, compensation):
-            screen.print(f"not compensated: {visible(left)}", style="bold red")
+            screen.print(f"not compensated: {visible(left)}", _LEFT, hang="  ")
     for node in graph.nodes:
         mark, style = _MARKS[node.state]
-        screen.print(f"{mark} {visible(node.id)}  {_said(node)}", style=style)
+        screen.print(f"{mark} {visible(node.id)}  {_state(node)}", style, hang="  ")
         for edge in graph.edges:
             if edge.source == node.id:
                 arrow = "──▶" if edge.taken else "- ->"
-                screen.print(
-                    f"    {arrow} {visible(edge.target)}{_label(edge)}",
-                    style="" if edge.taken else "dim",
-                )
+                style = "" if edge.taken else DIM
+                screen.print(f"    {arrow} {visible(edge.target)}{_label(edge)}", style, hang="  ")
 
 
 _FAILED = (NodeState.FAILED, NodeState.COMPENSATION_FAILED)
-"""States whose reason is shown."""
+"""The states of nodes whose failure is shown."""
 
 
-def _said(node: NodeView) -> str:
+def _state(node: NodeView) -> str:
     parts = [node.state.replace("_", " ")]
     if node.turns > 1:
         parts.append(f"turn {node.turns}")
@@ -130,7 +137,7 @@ def _mermaid(graph: ExecutionGraph) -> Iterator[str]:
     yield "flowchart TD"
     names = {node.id: f"n{at}" for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        yield f'    {names[node.id]}["{_quoted(node.id)}<br/>{_quoted(_said(node))}"]'
+        yield f'    {names[node.id]}["{_quoted(node.id)}<br/>{_quoted(_state(node))}"]'
     for edge in graph.edges:
         arrow = "-->" if edge.taken else "-.->"
         label = _label(edge).strip(" ()")
@@ -144,6 +151,6 @@ def _mermaid(graph: ExecutionGraph) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Text as it may stand in a Mermaid label."""
+    """Return a text with the escapes of a Mermaid label."""
     plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace('"', "&quot;")

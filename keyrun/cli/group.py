@@ -1,7 +1,8 @@
-"""The group of all commands, which are imported when they are needed and not before."""
+"""The group of all commands. A command is imported when it is called."""
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,39 +10,49 @@ from typing import Any
 import click
 
 from keyrun import __version__
-from keyrun.cli.exits import EXIT_CODES, INTERRUPTED, Refusal
+from keyrun.cli.exit_codes import EXIT_CODES, INTERRUPTED, CommandError
 
 COMMANDS = {
-    "demo": ("keyrun.demo:command", "Watch it at work, and break it"),
-    "stress": ("keyrun.stress:command", "Try to break it, and check"),
-    "run": ("keyrun.cli.run:command", "Run a workflow, print its result"),
+    "demo": ("keyrun.demo:command", "Watch orders survive crashes"),
+    "stress": ("keyrun.stress:command", "Test Keyrun with faults and kills"),
+    "run": ("keyrun.cli.run:command", "Run a workflow and print its result"),
     "flow": ("keyrun.cli.flow:command", "Run and check flows in files"),
     "schema": ("keyrun.cli.schema:command", "Print the JSON Schema of flows"),
     "runs": ("keyrun.cli.runs:command", "List runs, the newest first"),
-    "status": ("keyrun.cli.status:command", "Show how a run stands"),
-    "history": ("keyrun.cli.history:command", "Tell what happened to a run"),
-    "progress": ("keyrun.cli.progress:command", "Show how far a run is"),
+    "status": ("keyrun.cli.status:command", "Show the state of a run"),
+    "history": ("keyrun.cli.history:command", "List the events of a run"),
+    "progress": ("keyrun.cli.progress:command", "Show the progress of a run"),
     "graph": ("keyrun.cli.graph:command", "Draw a run of a graph"),
     "keys": ("keyrun.cli.keys:command", "List keys with unfinished runs"),
-    "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed for good"),
-    "outbox": ("keyrun.cli.outbox:command", "Count ends that wait for the hook"),
+    "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed permanently"),
+    "outbox": ("keyrun.cli.outbox:command", "Count outcomes that wait for a hook"),
     "schedules": ("keyrun.cli.schedules:command", "List schedules and when they fire"),
     "stats": ("keyrun.cli.stats:command", "Count unfinished runs and patches"),
-    "verify": ("keyrun.cli.verify:command", "Look for damaged records"),
-    "compact": ("keyrun.cli.compact:command", "Give back unused space"),
+    "verify": ("keyrun.cli.verify:command", "Check every record for damage"),
+    "compact": ("keyrun.cli.compact:command", "Shrink the file of a store"),
 }
-"""Where each command is, as module:attribute, and what it does: to list them takes no import."""
+"""The place of each command, as module:attribute, and its summary. The list needs no import."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name, in the order in which they are listed."""
+    """A group whose commands are imported by name, listed in the order of `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, without importing anything."""
+        """Return the names."""
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names. Suggest one if it names none."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            similar = get_close_matches(args[0], COMMANDS)
+            hint = f"did you mean {' or '.join(similar)}?" if similar else "see keyrun --help"
+            ctx.fail(f"no such command {args[0][:100]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
+        """Import a command and return it."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -50,23 +61,38 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click has it, without importing anything."""
+        """Write the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """As click has it, with exit codes of our own."""
+        """Run a command and exit with the code of its outcome."""
         if sys.stdout is None:
-            # Whoever closed it does not want to see anything.
+            # Stdout is closed, as by `>&-` in a shell.
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:
-            error.show()
-            code = error.code if isinstance(error, Refusal) else error.exit_code
+            _show(error)
+            code = error.code if isinstance(error, CommandError) else error.exit_code
         except click.Abort:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error on stderr, after the usage if the command line is invalid."""
+    from keyrun.cli.screen import note
+
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        # A group without a command: the message is the help.
+        print(error.format_message(), file=sys.stderr)
+        return
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        print(error.ctx.get_usage(), file=sys.stderr)
+        note(f"Try '{error.ctx.command_path} --help' for help.")
+        print(file=sys.stderr)
+    note(f"Error: {error.format_message()}")
 
 
 @click.command(
@@ -76,16 +102,16 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, "-V", "--version", message="keyrun %(version)s")
 def command() -> None:
-    """Run durable workflows, and look at any store of them, also while it is in use.
+    """Run durable workflows, and read the store of any Keyrun program.
 
     \b
-    Try it:
+    Examples:
       keyrun demo
       keyrun run shop:checkout --key alice --input '{"id": 7}'
       keyrun runs state/ --state failed --since 2h
       keyrun history state/ order-7
 
-    A store is the directory that was given to open_runtime(). Looking at one never writes to it
-    and never holds up the process that does. Every command that shows something has --json, which
-    prints one JSON object per line, with times in UTC. `keyrun COMMAND --help` has examples.
+    A store is the directory that was passed to open_runtime(). The commands that read a store
+    change nothing in it and do not delay the process that writes. They have --json, which prints
+    one JSON object per line, with times in UTC. `keyrun COMMAND --help` has examples.
     """

@@ -1,30 +1,25 @@
-"""`keyrun history`: what happened to one run, attempt by attempt."""
+"""`keyrun history`: list the events of one run, with every attempt."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from keyrun import Failure
 from keyrun.cli import documents, options
-from keyrun.cli.compensation import not_compensated
-from keyrun.cli.exits import NOT_FOUND, Refusal
-from keyrun.cli.lookup import look
-from keyrun.cli.table import Column, table
+from keyrun.cli.errors import report_errors, unknown_run
+from keyrun.cli.failures import reason_of
+from keyrun.cli.reading import read_store
+from keyrun.cli.table import Column, print_table
 from keyrun.cli.times import duration, local
-from keyrun.cli.troubles import plainly
 from keyrun.runtime.inspect.history import Happening
-
-_WHERE = re.compile(r"^step '[^']*', attempt \d+ of \d+, after [\d.]+ s: ")
 
 COLUMNS = [
     Column("time", 19),
     Column("event", 14),
-    Column("step", 8),
-    Column("try", 3, 6),
+    Column("step", 8, id=True),
+    Column("attempt", 7, 6),
     Column("took", 7, 5),
-    Column("detail", 12, 8),
+    Column("detail", 16, 8, lines=8),
 ]
 
 
@@ -33,31 +28,30 @@ COLUMNS = [
 @click.argument("run_id")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
-    """Tell what happened to a run of STORE, in order, as it was written down.
+    """List the events of a run of STORE in the order in which they were stored.
 
     \b
     Examples:
       keyrun history state/ order-7
       keyrun history state/ order-7 --json | jq .failure
 
-    Every attempt is there with its error and the delay before the next; --json has the
-    tracebacks too. Exits with 1 if there is no such run.
+    Every attempt of a step is listed with its error and the delay before the next attempt. --json
+    also has the tracebacks. The exit code is 1 if the run does not exist.
     """
-    story = look(store, namespace, lambda reader: reader.history(run_id))
-    if not story:
-        raise Refusal(f"no run has the id {run_id!r}, or it was forgotten", NOT_FOUND)
+    events = read_store(store, namespace, lambda reader: reader.history(run_id))
+    if not events:
+        raise unknown_run(run_id, store)
     if as_json:
-        for happened in story:
+        for happened in events:
             print(documents.line(documents.happening(happened)))
     else:
-        show(story)
+        _print(events)
 
 
-def show(story: Iterable[Happening]) -> None:
-    """A table of what happened."""
-    table(
+def _print(events: Iterable[Happening]) -> None:
+    print_table(
         COLUMNS,
         (
             (
@@ -68,7 +62,7 @@ def show(story: Iterable[Happening]) -> None:
                 duration(_took(happened)),
                 detail(happened),
             )
-            for happened in story
+            for happened in events
         ),
     )
 
@@ -78,19 +72,13 @@ def _took(happened: Happening) -> float | None:
 
 
 def detail(happened: Happening) -> str:
-    """What there is to say besides the event and the step."""
+    """Return the error, the detail and the delay of an event."""
     parts = []
     if happened.failure is not None:
-        parts.append(why(happened.failure))
+        parts.append(reason_of(happened.failure))
     elif happened.detail:
         parts.append(happened.detail)
     if happened.delay is not None:
-        again = "next attempt in" if happened.event == "attempt_failed" else "for"
-        parts.append(f"{again} {duration(happened.delay)}")
+        what = "next attempt in" if happened.event == "attempt_failed" else "for"
+        parts.append(f"{what} {duration(happened.delay)}")
     return "; ".join(parts)
-
-
-def why(failure: Failure) -> str:
-    """The reason of a failure, without the step and the attempt that stand beside it."""
-    left = not_compensated(failure)
-    return (f"{left} not compensated; " if left else "") + _WHERE.sub("", failure.reason)

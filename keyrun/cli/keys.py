@@ -1,4 +1,4 @@
-"""`keyrun keys`: what the ordering keys of a store are doing."""
+"""`keyrun keys`: list the ordering keys that have unfinished runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,35 +7,34 @@ import click
 
 from keyrun import Reader, State
 from keyrun.cli import documents, options
+from keyrun.cli.errors import report_errors
 from keyrun.cli.listing import Listing
-from keyrun.cli.lookup import look, paged
+from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import Column
 from keyrun.cli.times import waiting
-from keyrun.cli.troubles import plainly
-from keyrun.runtime.inspect.entities import EntityStatus
-from keyrun.runtime.inspect.keys import KeyStatus
+from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
 
 COLUMNS = [
-    Column("key", 12, whole=True),
+    Column("key", 12, id=True),
     Column("runs", 5),
     Column("state", 11),
-    Column("held", 6, 6),
-    Column("first run", 12, 7, whole=True),
-    Column("waits for", 8, 5),
+    Column("paused", 6, 6),
+    Column("first run", 16, 7, id=True),
+    Column("waiting for", 12, 5),
 ]
 
 
-ENTITY_COLUMNS = [Column("entity", 12, whole=True), Column("bytes of state", 14)]
+ENTITY_COLUMNS = [Column("entity", 12, id=True), Column("bytes of state", 14)]
 
 
 @click.command("keys")
 @options.store
-@options.state
-@click.option("--key", help="Only this one.")
-@options.paging("KEY")
+@options.state("Only keys whose first run is")
+@click.option("--key", metavar="KEY", help="Only this key, with its entities.")
+@options.paging("key", "KEY")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(
     *,
     store: Path,
@@ -55,10 +54,12 @@ def command(
       keyrun keys state/ --key customer-42
       keyrun keys state/ --json | jq 'select(.runs > 100)'
 
-    "runs" is how many have not ended; "first run" is the one whose turn it is, and "state" is
-    its state; --json has the reason if it is quarantined. Runs that let others go ahead while
-    they sleep are counted, and are not the first. Keys come in the order of the store's index:
-    short ones first. With --key the entities are told that keep a state under it, too.
+    "runs" is the number of unfinished runs of the key. "first run" is the run that holds the key,
+    and "state" is the state of this run. A run that lets later runs overtake it while it waits is
+    counted, but it is not the first run. --json has the reason if a run is quarantined.
+
+    Keys are sorted by their length, and then by their bytes. With --key, the command also lists
+    the entities that keep state under the key.
     """
     wanted = frozenset(states)
     quarantined = True if wanted == {State.QUARANTINED} else None
@@ -67,26 +68,34 @@ def command(
         async def fetch(size: int, last: str | None) -> list[KeyStatus]:
             return await reader.keys(key=key, quarantined=quarantined, limit=size, after=last)
 
-        fits = (lambda key: key.state in wanted) if wanted else None
-        await paged(fetch, listing, limit=limit, after=after, fits=fits)
+        matches = (lambda key: key.state in wanted) if wanted else None
+        await list_pages(fetch, listing, limit=limit, after=after, matches=matches)
         return [] if key is None else await reader.entities(key)
 
-    listing = Listing(COLUMNS, _row, documents.key, name=lambda each: each.key, as_json=as_json)
-    entities = look(store, namespace, ask)
-    listing.end(limit=limit, nothing="no key has unfinished runs that fit")
+    listing = Listing(
+        COLUMNS,
+        _row,
+        documents.key,
+        noun=("key", "keys with unfinished runs"),
+        name=lambda each: each.key,
+        as_json=as_json,
+    )
+    entities = read_store(store, namespace, ask)
+    listing.end(limit=limit)
     if entities:
         kept = Listing(
             ENTITY_COLUMNS,
             lambda each: (each.name, "damaged" if each.size is None else each.size),
             documents.entity,
+            noun=("entity", "entities"),
             name=lambda each: each.name,
             as_json=as_json,
         )
         for each in entities:
-            kept.take(each)
-        kept.end(limit=-1, nothing="")
+            kept.add(each)
+        kept.end()
 
 
 def _row(key: KeyStatus) -> tuple[object, ...]:
     waits = waiting(key.waiting_on, key.waiting_until)
-    return key.key, key.runs, key.state, "paused" if key.paused else "", key.head, waits
+    return key.key, key.runs, key.state, "yes" if key.paused else "", key.head, waits

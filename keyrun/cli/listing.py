@@ -1,17 +1,22 @@
-"""A listing: what a command prints of each thing that it finds, as it finds it."""
+"""A listing: print each item as it is found, and then how to get the next page."""
 
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from keyrun.cli import documents
-from keyrun.cli.screen import say
+from keyrun.cli.screen import note, visible
 from keyrun.cli.table import Column, Table
 
 T = TypeVar("T")
 
 
 class Listing(Generic[T]):
-    """Rows of a table, or with `as_json` a line of JSON each."""
+    """The rows of a table, or one line of JSON for each item.
+
+    `noun` is one item and several items, such as "run" and "runs". `name` returns the id of an
+    item, after which the next page starts.
+    """
 
     def __init__(
         self,
@@ -19,19 +24,20 @@ class Listing(Generic[T]):
         row: Callable[[T], Iterable[object]],
         document: Callable[[T], documents.Document],
         *,
+        noun: tuple[str, str],
         name: Callable[[T], str],
         as_json: bool,
     ) -> None:
         self._table = None if as_json else Table(columns)
         self._row = row
         self._document = document
+        self._noun = noun
         self.name = name
-        """What to go on after."""
         self._count = 0
         self._last: T | None = None
 
-    def take(self, item: T) -> None:
-        """Print it."""
+    def add(self, item: T) -> None:
+        """Print an item."""
         self._count += 1
         self._last = item
         if self._table is None:
@@ -39,13 +45,15 @@ class Listing(Generic[T]):
         else:
             self._table.add(self._row(item))
 
-    def end(self, *, limit: int, nothing: str) -> None:
-        """That was all; say so if it was nothing, or how to see more."""
+    def end(self, *, limit: int | None = None) -> None:
+        """Print the rest of the table, and how to get the next page if there may be one."""
         if self._table is None:
             return
         if self._last is None:
-            say(nothing)
+            note(f"No {self._noun[1]} found.")
             return
         self._table.end()
         if self._count == limit:
-            say(f"these are {limit}; go on with --after {self.name(self._last)}")
+            shown = f"{self._count:,} {self._noun[self._count != 1]}"
+            last = shlex.quote(visible(self.name(self._last)))
+            note(f"Showing {shown}. Next page: --after {last}")

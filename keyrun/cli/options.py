@@ -1,4 +1,4 @@
-"""Arguments and options that commands share."""
+"""The arguments and options that several commands share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +13,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.2
-    """A point in time: so long ago, or ISO 8601."""
+    """A point in time, given as an age or in ISO 8601."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         if not isinstance(value, str):
             return value
         try:
@@ -28,53 +28,70 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic only since cli
 
 
 store = click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 namespace = click.option(
-    "--namespace", default="default", show_default=True, help="Which runtime's part of the store."
+    "--namespace",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace inside the store.",
 )
-state = click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice([str(state) for state in State]),
-    metavar="STATE",
-    help=f"Only those in this state: {', '.join(State)}. May be given again for another.",
+oldest_first = click.option(
+    "--oldest-first", is_flag=True, help="Sort by submission, the oldest run first."
 )
 
 
-def about_runs(function: F) -> F:
-    """The filters of listings of runs."""
+def state(what: str) -> Callable[[F], F]:
+    """Return the option that filters by state."""
+    return click.option(
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice([str(state) for state in State]),
+        metavar="STATE",
+        help=f"{what} in this state: {', '.join(State)}. Repeat the option for more states.",
+    )
+
+
+def run_filters(function: F) -> F:
+    """Add the filters of listings of runs."""
     for option in (
         click.option(
-            "--until", type=Time(), metavar="TIME", help="Only those submitted before then."
+            "--until", type=Time(), metavar="TIME", help="Only runs submitted before this time."
         ),
         click.option(
             "--since",
             type=Time(),
             metavar="TIME",
-            help="Only those submitted since: 90s, 15m, 2h or 7d ago, or 2026-01-31T14:00.",
+            help=(
+                "Only runs submitted at or after this time: an age such as 90s, 15m, 2h or 7d, or "
+                "a date such as 2026-01-31T14:00."
+            ),
         ),
-        click.option("--tag", help="Only those with this tag."),
-        click.option("--workflow", help="Only those of this workflow."),
-        click.option("--key", help="Only those of this ordering key."),
+        click.option("--tag", metavar="TAG", help="Only runs with this tag."),
+        click.option("--workflow", metavar="NAME", help="Only runs of this workflow."),
+        click.option("--key", metavar="KEY", help="Only runs with this key."),
     ):
         function = option(function)
     return function
 
 
-def paging(what: str) -> Callable[[F], F]:
-    """How much of a listing to show, and from where."""
+def paging(what: str, metavar: str) -> Callable[[F], F]:
+    """Return the options that select a page of a listing."""
 
     def decorate(function: F) -> F:
         after = click.option(
-            "--after", metavar=what, help="Go on after this one, the last that you have."
+            "--after",
+            metavar=metavar,
+            help=f"Start after this {what}, the last one on the previous page.",
         )
         limit = click.option(
             "--limit",
             type=click.IntRange(min=0),
             default=100,
             show_default=True,
-            help="At most so many; 0 for all.",
+            metavar="N",
+            help="Maximum number of rows; 0 for all.",
         )
         return limit(after(function))
 

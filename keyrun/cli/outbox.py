@@ -1,4 +1,4 @@
-"""`keyrun outbox`: the ends that wait for the terminal hook."""
+"""`keyrun outbox`: count the outcomes that wait for the terminal hook, and drop them."""
 
 from pathlib import Path
 
@@ -7,8 +7,9 @@ import trio
 
 from keyrun import Reader
 from keyrun.cli import documents, options
-from keyrun.cli.lookup import check_namespace, look
-from keyrun.cli.troubles import find_store, plainly
+from keyrun.cli.errors import check_store, report_errors
+from keyrun.cli.reading import check_namespace, read_store
+from keyrun.cli.screen import say
 from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
 
 
@@ -17,44 +18,45 @@ from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
 @click.option(
     "--discard",
     is_flag=True,
-    help="Drop the waiting ends, and keep no further ends until an open with a hook.",
+    help="Drop the waiting outcomes. The store keeps no new ones until a runtime has a hook again.",
 )
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, discard: bool, namespace: str, as_json: bool) -> None:
-    """Count the ends of runs in STORE that wait for on_terminal.
+    """Count the outcomes in STORE that wait for the on_terminal hook.
 
     \b
     Examples:
       keyrun outbox state/
       keyrun outbox state/ --discard
 
-    Once a store has been opened with on_terminal, it keeps every end until the hook has received
-    it. An application that has given up its hook drops them with --discard. Nobody else may use the
-    store meanwhile; in the process that owns it, call `await runtime.discard_outcomes()`.
+    After a runtime has opened the store with on_terminal, the store keeps the outcome of every
+    run until the hook has received it. If your program no longer has a hook, drop the outcomes
+    with --discard while no process has the store open. In a program that has it open, call
+    `await rt.discard_outcomes()`.
     """
     if discard:
-        find_store(store)
+        check_store(store)
         check_namespace(namespace)
         dropped = trio.run(discard_outcomes, store, namespace)
         if as_json:
             print(documents.line({"discarded": dropped}))
         else:
-            print(f"discarded {_ends(dropped)}; the store keeps no further ends")
+            say(f"Dropped {_outcomes(dropped)}. The store keeps no new outcomes.")
         return
 
     async def ask(reader: Reader) -> OutboxStatus:
         return await reader.outbox()
 
-    found = look(store, namespace, ask)
+    found = read_store(store, namespace, ask)
     if as_json:
         status = {"waiting": found.waiting, "collecting": found.collecting}
         print(documents.line(status))
     else:
-        kept = "keeps further ends" if found.collecting else "keeps no further ends"
-        print(f"{_ends(found.waiting)} waiting for on_terminal; the store {kept}")
+        new = "new outcomes" if found.collecting else "no new outcomes"
+        say(f"{_outcomes(found.waiting)} waiting for on_terminal. The store keeps {new}.")
 
 
-def _ends(count: int) -> str:
-    return f"{count:,} {'end' if count == 1 else 'ends'}"
+def _outcomes(count: int) -> str:
+    return f"{count:,} {'outcome' if count == 1 else 'outcomes'}"

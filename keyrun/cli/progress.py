@@ -1,4 +1,4 @@
-"""`keyrun progress`: how far a run is, once or until it has ended."""
+"""`keyrun progress`: show the progress of a run, once or until the run ends."""
 
 import sys
 from collections.abc import Iterator
@@ -6,35 +6,35 @@ from pathlib import Path
 
 import click
 
-from keyrun import Reader, UnknownRun
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
-from keyrun.cli.exits import NOT_FOUND, Refusal
-from keyrun.cli.lookup import look
-from keyrun.cli.screen import console, sheet, visible
+from keyrun.cli.errors import report_errors, unknown_run
+from keyrun.cli.reading import read_store
+from keyrun.cli.screen import Screen, fold, print_fields, visible, wrap
 from keyrun.cli.times import duration
-from keyrun.cli.troubles import plainly
 from keyrun.runtime.inspect.progress import Progress
 
 
 @click.command("progress")
 @options.store
 @click.argument("run_id")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print every change until the run ends.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.01),
     default=0.2,
     show_default=True,
-    help="Seconds between looks with --follow.",
+    metavar="SECONDS",
+    help="Time between two reads with --follow.",
 )
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(
     *, store: Path, run_id: str, follow: bool, interval: float, namespace: str, as_json: bool
 ) -> None:
-    """Show how far a run of STORE is: percent, steps, what runs, time left.
+    """Show the progress of a run of STORE: percent, steps, running steps, time left.
 
     \b
     Examples:
@@ -42,57 +42,52 @@ def command(
       keyrun progress state/ order-7 --follow
       keyrun progress state/ order-7 --follow --json
 
-    With --follow there is a line whenever something has changed, until the run has ended; on a
-    terminal it is one line that changes. Exits with 1 if there is no such run.
+    With --follow, the command prints a line after every change until the run ends. On a terminal,
+    the line is replaced. The exit code is 1 if the run does not exist.
     """
 
     async def ask(reader: Reader) -> None:
-        try:
-            if follow:
-                await _follow(reader, run_id, interval, as_json)
-            else:
-                progress = await reader.progress(run_id)
-                if progress is None:
-                    raise Refusal(f"no run has the id {run_id!r}, or it was forgotten", NOT_FOUND)
-                _show(progress, as_json)
-        except UnknownRun as error:
-            raise Refusal(str(error), NOT_FOUND) from error
+        if follow:
+            await follow_progress(reader, run_id, interval, as_json)
+            return
+        progress = await reader.progress(run_id)
+        if progress is None:
+            raise unknown_run(run_id, store)
+        if as_json:
+            print(documents.line(documents.progress(progress)))
+        else:
+            print_fields(_fields(progress))
 
-    look(store, namespace, ask)
-
-
-def _show(progress: Progress, as_json: bool) -> None:
-    if as_json:
-        print(documents.line(documents.progress(progress)))
-    else:
-        sheet(_fields(progress))
+    read_store(store, namespace, ask)
 
 
-async def _follow(reader: Reader, run_id: str, interval: float, as_json: bool) -> None:
-    screen = console()
-    changing = screen.is_terminal and not as_json
+async def follow_progress(reader: Reader, run_id: str, interval: float, as_json: bool) -> None:
+    above = 0
     async for progress in reader.watch(run_id, interval=interval):
         if as_json:
             print(documents.line(documents.progress(progress)), flush=True)
             continue
-        text = _line(progress)
-        if changing:
-            sys.stdout.write(f"\r\x1b[K{text[: screen.width - 1]}")
-            sys.stdout.flush()
-        else:
-            print(text, flush=True)
-    if changing:
-        print()
+        screen = Screen.of(sys.stdout)
+        if not screen.terminal:
+            screen.print(_line(progress), hang="  ")
+            continue
+        room = screen.width - 1
+        lines = [part for line in wrap(_line(progress), room) for part in fold(line, room)]
+        # Replace the lines of the last change.
+        sys.stdout.write(f"\x1b[{above}F\x1b[J" if above else "")
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        above = len(lines)
 
 
 def _line(progress: Progress) -> str:
-    """All on one line, the most important first."""
+    """Return the progress as one line, the most important part first."""
     parts = [str(progress.state)]
     if progress.compensating and progress.compensation is not None:
         parts.append(f"compensated {progress.compensation.done} of {progress.compensation.total}")
     if progress.percent is not None:
         parts.append(f"{progress.percent:.0f} %")
-    parts.append(f"{progress.steps.done} done")
+    parts.append(_steps(progress.steps.done))
     if progress.message:
         parts.append(visible(progress.message))
     if progress.time_left:
@@ -102,14 +97,18 @@ def _line(progress: Progress) -> str:
     return "  ".join(parts)
 
 
+def _steps(done: int) -> str:
+    return "1 step done" if done == 1 else f"{done} steps done"
+
+
 def _running(progress: Progress) -> str:
-    said = []
+    texts = []
     for step in progress.running:
         percent = "" if step.percent is None else f" {step.percent:.0f} %"
         message = f" {step.message}" if step.message else ""
         again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
-        said.append(visible(f"{step_name(step.step)}{again}{percent}{message}"))
-    return ", ".join(said)
+        texts.append(visible(f"{step_name(step.step)}{again}{percent}{message}"))
+    return ", ".join(texts)
 
 
 def _fields(progress: Progress) -> Iterator[tuple[str, object]]:
@@ -128,8 +127,9 @@ def _fields(progress: Progress) -> Iterator[tuple[str, object]]:
     for name, count in (progress.nodes or {}).items():
         yield f"nodes {name.replace('_', ' ')}", count or None
     yield "running", _running(progress)
-    yield "waiting on", progress.waiting_on
+    yield "waiting for", progress.waiting_on
     yield "steps per second", None if progress.rate is None else f"{progress.rate:.2g}"
     yield "elapsed", duration(progress.elapsed)
-    yield "time left", duration(progress.time_left)
+    if not progress.state.terminal:
+        yield "time left", duration(progress.time_left)
     yield "last error", progress.last_error and progress.last_error.reason

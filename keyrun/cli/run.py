@@ -1,28 +1,29 @@
-"""`keyrun run`: run a workflow and wait for its result."""
+"""`keyrun run`: run a workflow and print its result."""
 
 from typing import Any
 
 import click
 
-from keyrun.cli.carrying import Wish, about_the_run, carry_out
+from keyrun.cli.errors import report_errors
+from keyrun.cli.run_command import RunOptions, run_options, run_workflow
 from keyrun.cli.target import find, load, workflows_in
-from keyrun.cli.troubles import plainly
 
 
 @click.command("run")
 @click.argument("target", metavar="MODULE:WORKFLOW")
-@about_the_run
+@run_options
 @click.option(
     "--with",
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Another module, whose workflows have unfinished runs in the store.",
+    help="Module with the workflows of other unfinished runs in the store. Repeat the option for "
+    "more modules.",
 )
 @click.pass_context
-@plainly
-def command(ctx: click.Context, /, *, target: str, **wished: Any) -> None:
-    """Run a workflow and print its result as JSON; everything else goes to stderr.
+@report_errors
+def command(ctx: click.Context, /, *, target: str, **given: Any) -> None:
+    """Run a workflow and print its result on stdout as JSON.
 
     \b
     Examples:
@@ -30,18 +31,28 @@ def command(ctx: click.Context, /, *, target: str, **wished: Any) -> None:
       keyrun run shop:checkout --key alice --store state/ \\
           --run-id order-7 --input @order.json
 
-    The module is imported from the current directory. Run it again with the same --store and
-    --run-id, and it goes on where it stopped, or prints the result that is stored. Ctrl-C lets
-    the running step finish and stops; a second one stops at once. Nothing is lost either way.
+    The module is imported from the current directory. Progress, the output of steps and
+    tracebacks go to stderr.
 
-    Unfinished runs that are in the store go on too, for as long as this one takes.
+    If you repeat the command with the same --store and --run-id, the run resumes where it
+    stopped, or its stored result is printed. Ctrl-C stops the command when the running steps have
+    finished. A second Ctrl-C stops it at once. Nothing that is committed is lost.
 
-    Exits with 0 if the run succeeded, 1 if it failed, 3 if it was cancelled, 4 if the store
-    cannot be opened, 5 if the run is quarantined, 130 if it was interrupted.
+    Other unfinished runs in the store resume while the command runs.
+
+    \b
+    Exit codes:
+      0    the run succeeded
+      1    the run failed
+      2    invalid option, module, workflow or input
+      3    the run was cancelled
+      4    the store cannot be opened
+      5    the run is quarantined
+      130  interrupted
     """
-    wish = Wish(**wished)
-    wish.check()
+    options = RunOptions(**given)
+    options.check()
     module, workflow = find(target)
-    modules = [module, *map(load, wish.modules)]
+    modules = [module, *map(load, options.modules)]
     known = {each for loaded in modules for each in workflows_in(loaded).values()}
-    carry_out(ctx, ["keyrun", "run", target], workflow, known, wish)
+    run_workflow(ctx, ["keyrun", "run", target], workflow, known, options)

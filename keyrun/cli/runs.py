@@ -1,4 +1,4 @@
-"""`keyrun runs`: the runs of a store, the newest first."""
+"""`keyrun runs`: list the runs of a store, the newest first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,33 +8,33 @@ import click
 
 from keyrun import Reader, RunStatus, State
 from keyrun.cli import documents, options
+from keyrun.cli.errors import report_errors
 from keyrun.cli.listing import Listing
-from keyrun.cli.lookup import look, paged
-from keyrun.cli.table import Column
+from keyrun.cli.reading import list_pages, read_store
+from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import duration, local, waiting
-from keyrun.cli.troubles import plainly
 
 COLUMNS = [
-    Column("run", 12, whole=True),
-    Column("key", 8, 7),
-    Column("workflow", 8, 5),
+    Column("run", RUN_ID, id=True),
+    Column("key", 12, id=True),
+    Column("workflow", 12, 5, id=True),
     Column("state", 11),
     Column("submitted", 11, 8),
     Column("took", 7, 6),
-    Column("at", 8, 4),
+    Column("at", 12, 4),
 ]
 
 
 @click.command("runs")
 @options.store
-@options.state
-@options.about_runs
-@click.option("--group", help="Only the members of this group.")
-@click.option("--oldest-first", is_flag=True, help="In the order of admission.")
-@options.paging("RUN_ID")
+@options.state("Only runs")
+@options.run_filters
+@click.option("--group", metavar="ID", help="Only the members of this group.")
+@options.oldest_first
+@options.paging("run id", "RUN_ID")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(
     *,
     store: Path,
@@ -63,10 +63,9 @@ def command(
       keyrun runs state/ --state running --state waiting
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
-    "took" is the time from start to end, or until now. "at" is the step that runs, the step whose
-    compensation runs, what the run waits for and until when, or why it is quarantined. Filters
-    that are given together must all fit. A table is as wide as its first 500 rows need, and the
-    rest is printed as it is read.
+    A run must match all filters. "took" is the time from the start to the end of the run, or until
+    now. "at" is the current step, the step that is being compensated, what the run waits for, or
+    why it is quarantined.
     """
 
     async def ask(reader: Reader) -> None:
@@ -84,11 +83,18 @@ def command(
                 newest_first=not oldest_first,
             )
 
-        await paged(fetch, listing, limit=limit, after=after)
+        await list_pages(fetch, listing, limit=limit, after=after)
 
-    listing = Listing(COLUMNS, _row, documents.run, name=lambda each: each.run_id, as_json=as_json)
-    look(store, namespace, ask)
-    listing.end(limit=limit, nothing="no run fits")
+    listing = Listing(
+        COLUMNS,
+        _row,
+        documents.run,
+        noun=("run", "runs"),
+        name=lambda each: each.run_id,
+        as_json=as_json,
+    )
+    read_store(store, namespace, ask)
+    listing.end(limit=limit)
 
 
 def _row(run: RunStatus) -> tuple[object, ...]:

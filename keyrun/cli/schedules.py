@@ -1,4 +1,4 @@
-"""`keyrun schedules`: what is started by the clock, when next, and what became of it last."""
+"""`keyrun schedules`: list schedules with their next firing and their last run."""
 
 from pathlib import Path
 from time import time
@@ -7,33 +7,33 @@ import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.errors import report_errors
 from keyrun.cli.listing import Listing
-from keyrun.cli.lookup import look, paged
-from keyrun.cli.table import Column
+from keyrun.cli.reading import list_pages, read_store
+from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import duration, local, local_exactly
-from keyrun.cli.troubles import plainly
 from keyrun.schedules import Cron, Every, Once, ScheduleStatus
 
 COLUMNS = [
-    Column("schedule", 12, whole=True),
-    Column("workflow", 8, 4),
+    Column("schedule", 12, id=True),
+    Column("workflow", 12, 4, id=True),
     Column("when", 12, 6),
     Column("next", 11),
     Column("last", 11, 5),
     Column("state", 11, 7),
-    Column("last run", 12, 3, whole=True),
-    Column("note", 8, 8),
+    Column("last run", RUN_ID, 3, id=True),
+    Column("note", 16, 8, lines=8),
 ]
 
 
 @click.command("schedules")
 @options.store
-@options.paging("SCHEDULE_ID")
+@options.paging("schedule id", "ID")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, limit: int, after: str | None, namespace: str, as_json: bool) -> None:
-    """List the schedules of STORE, in the order of their ids.
+    """List the schedules of STORE, sorted by id.
 
     \b
     Examples:
@@ -41,22 +41,27 @@ def command(*, store: Path, limit: int, after: str | None, namespace: str, as_js
       keyrun schedules state/ --limit 10
       keyrun schedules state/ --json | jq 'select(.problem)'
 
-    "next" and "last" are times on the timetable, as local times; "state" is that of the last run.
-    A note says if it is paused or has no firing left, how many firings were skipped since the run
-    before had not ended, how many were missed, and what keeps it from firing.
+    "next" and "last" are the local times of the next and of the last firing. "state" is the state
+    of the last run. "note" says why the schedule does not fire, whether it is paused or finished,
+    and how many firings were skipped, because the last run had not ended, or missed.
     """
 
     async def ask(reader: Reader) -> None:
         async def fetch(size: int, last: str | None) -> list[ScheduleStatus]:
             return await reader.schedules(limit=size, after=last)
 
-        await paged(fetch, listing, limit=limit, after=after)
+        await list_pages(fetch, listing, limit=limit, after=after)
 
     listing = Listing(
-        COLUMNS, _row, documents.schedule, name=lambda each: each.schedule_id, as_json=as_json
+        COLUMNS,
+        _row,
+        documents.schedule,
+        noun=("schedule", "schedules"),
+        name=lambda each: each.schedule_id,
+        as_json=as_json,
     )
-    look(store, namespace, ask)
-    listing.end(limit=limit, nothing="no schedule is there")
+    read_store(store, namespace, ask)
+    listing.end(limit=limit)
 
 
 def _row(schedule: ScheduleStatus) -> tuple[object, ...]:

@@ -1,22 +1,22 @@
-"""`keyrun schema`: the JSON Schema of flows, for editors."""
+"""`keyrun schema`: print the JSON Schema of flows."""
 
 import json
 
 import click
 
-from keyrun.cli.troubles import plainly
+from keyrun.cli.errors import report_errors
 
 
 @click.command("schema")
-@plainly
+@report_errors
 def command() -> None:
-    """Print the JSON Schema of flows, with which editors check and complete them.
+    """Print the JSON Schema of flows. Editors use it to check and complete flow files.
 
     \b
     Examples:
       keyrun schema > flow.schema.json
 
-    In a YAML file, the first line then is
+    Name the schema in the first line of a YAML file:
 
     \b
       # yaml-language-server: $schema=flow.schema.json

@@ -1,96 +1,168 @@
-"""The screen: how wide it is, and colours only if it is a terminal.
+"""The screen: its width, colours, and text that is wrapped to fit.
 
-Where the output is no terminal and COLUMNS is not set nothing is cut, so that what comes after
-the pipe gets all of it.
+Colours and widths are for terminals. If the output is not a terminal, lines have no limit, so that
+`grep` finds every value on one line. COLUMNS is the width of a terminal: pytest-xdist and CI
+services set it for processes whose output is a pipe.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+import attrs
 
 GAP = 2
+"""Spaces between two columns."""
 UNLIMITED = 10_000
-_STYLES = {
-    "succeeded": "green",
-    "failed": "red",
-    "quarantined": "bold red",
-    "cancelled": "yellow",
-    "cancelling": "yellow",
-    "paused": "yellow",
-    "running": "cyan",
-    "waiting": "blue",
+NARROWEST = 20
+DEFAULT_WIDTH = 80
+
+BOLD = "1"
+DIM = "2"
+_STATE_STYLES = {
+    "succeeded": "32",
+    "failed": "31",
+    "quarantined": "1;31",
+    "cancelled": "33",
+    "cancelling": "33",
+    "paused": "33",
+    "running": "36",
+    "waiting": "34",
 }
 
 
-def console(stream: TextIO | None = None) -> "Console":
-    """Where to draw."""
-    from rich.console import Console
+@attrs.frozen(kw_only=True)
+class Screen:
+    """An output stream with its width."""
 
-    stream = sys.stdout if stream is None else stream
-    terminal = stream.isatty()
-    coloured = terminal and not os.environ.get("NO_COLOR")
-    return Console(
-        file=stream,
-        force_terminal=terminal,
-        color_system="auto" if coloured else None,
-        width=width(terminal),
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-    )
+    stream: TextIO
+    width: int
+    terminal: bool
+    coloured: bool
+
+    @classmethod
+    def of(cls, stream: TextIO) -> "Screen":
+        """Return the screen that `stream` writes to."""
+        terminal = stream.isatty()
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+        width = max(NARROWEST, _columns_of(stream)) if terminal else UNLIMITED
+        return cls(stream=stream, width=width, terminal=terminal, coloured=terminal and not plain)
+
+    @property
+    def limited(self) -> bool:
+        """Whether lines have to fit a width."""
+        return self.width != UNLIMITED
+
+    def styled(self, text: str, style: str) -> str:
+        """Return `text` in a style, an ANSI code such as "1;31", if the screen has colours."""
+        return f"\x1b[{style}m{text}\x1b[0m" if style and self.coloured else text
+
+    def print(self, text: str, style: str = "", *, hang: str = "") -> None:
+        """Print a text of one line, wrapped between words. Later lines begin with `hang`.
+
+        A word that is longer than the screen is not broken, so that it can be copied.
+        """
+        for line in self.wrap(text, hang=hang):
+            print(self.styled(line, style), file=self.stream, flush=True)
+
+    def wrap(self, text: str, *, hang: str = "") -> list[str]:
+        """Return the lines that `print` writes."""
+        if not self.limited:
+            return [text]
+        indent = text[: len(text) - len(text.lstrip(" "))]
+        first, *rest = wrap(text.lstrip(" "), self.width - len(indent)) or [""]
+        if rest:
+            rest = wrap(" ".join(rest), self.width - len(indent + hang))
+        return [indent + first, *(indent + hang + line for line in rest)]
 
 
-def width(terminal: bool) -> int:
-    """How many columns there are."""
-    if not terminal and not os.environ.get("COLUMNS", "").isdecimal():
-        return UNLIMITED
-    return max(20, shutil.get_terminal_size().columns)
+def _columns_of(terminal: TextIO) -> int:
+    """Return the width of a terminal: COLUMNS if it is set, or what the terminal says."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or DEFAULT_WIDTH
+    except OSError:
+        return DEFAULT_WIDTH
+
+
+def wrap(text: str, room: int) -> list[str]:
+    """Return `text` as lines of at most `room` columns, broken at spaces. Longer words stay whole.
+
+    Spaces inside of a line are kept.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and columns(longer) > room:
+            lines.append(line.rstrip(" "))
+            line = word
+        else:
+            line = longer
+    if line.strip(" "):
+        lines.append(line.rstrip(" "))
+    return lines
+
+
+def fold(text: str, room: int) -> list[str]:
+    """Return `text` as lines of at most `room` columns, broken anywhere, with nothing left out."""
+    if columns(text) <= room:
+        return [text]
+    lines, start, used = [], 0, 0
+    for at, letter in enumerate(text):
+        size = columns(letter)
+        if used + size > room and at > start:
+            lines.append(text[start:at])
+            start, used = at, 0
+        used += size
+    return [*lines, text[start:]]
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def visible(text: object) -> str:
-    """Text on one line, in which nothing can move the cursor or change a colour."""
+    """Return a text on one line, with escapes for letters that would move the cursor."""
     shown = str(text)
     if shown.isprintable():
         return shown
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
 
 
-def cell(value: object) -> "Text":
-    """A value as it stands in a table."""
-    from rich.text import Text
-
-    text = "" if value is None else visible(value)
-    return Text(text, style=_STYLES.get(text, "") if type(value) is not str else "")
+def state_style(value: object) -> str:
+    """Return the style of a state; of other values, and of plain strings, none."""
+    return "" if type(value) is str else _STATE_STYLES.get(str(value), "")
 
 
-def _print(screen: "Console", drawn: "Table") -> None:
-    with screen.capture() as captured:
-        screen.print(drawn)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values in two columns. Fields without a value are left out."""
+    screen = Screen.of(sys.stdout)
+    shown = [(name, value) for name, value in fields if value not in (None, "", (), {})]
+    size = max((len(name) for name, _ in shown), default=0)
+    room = screen.width - size - GAP
+    for name, value in shown:
+        style = state_style(value)
+        text = visible(value)
+        lines = [part for line in wrap(text, room) for part in fold(line, room)]
+        for at, line in enumerate(lines if screen.limited else [text]):
+            title = screen.styled(name, BOLD) + " " * (size - len(name)) if not at else " " * size
+            print((title + " " * GAP + screen.styled(line, style)).rstrip())
 
 
-def sheet(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one under the other; those without a value are left out."""
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
-    drawn.add_column(style="bold", no_wrap=True)
-    drawn.add_column(overflow="fold")
-    for name, value in fields:
-        if value not in (None, "", (), {}):
-            drawn.add_row(name, cell(value))
-    _print(console(), drawn)
+def say(text: str, *, hang: str = "") -> None:
+    """Print a text of one line on stdout, wrapped at the width of the terminal."""
+    Screen.of(sys.stdout).print(text, hang=hang)
 
 
-def say(text: str) -> None:
-    """A remark, where it is not in the way of the output."""
-    print(text, file=sys.stderr, flush=True)
+def note(text: str, *, hang: str = "") -> None:
+    """Print a remark on stderr, wrapped at the width of the terminal. Stdout is for answers."""
+    Screen.of(sys.stderr).print(text, hang=hang)

@@ -1,4 +1,4 @@
-"""`keyrun stats`: what a store counts."""
+"""`keyrun stats`: count unfinished runs, by workflow and by patch."""
 
 from pathlib import Path
 
@@ -6,21 +6,21 @@ import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
-from keyrun.cli.lookup import look
-from keyrun.cli.screen import say
+from keyrun.cli.errors import report_errors
+from keyrun.cli.reading import read_store
+from keyrun.cli.screen import note
 from keyrun.cli.table import Column, Table
-from keyrun.cli.troubles import plainly
 from keyrun.runtime.inspect.counts import StoreCounts
 
 UNFINISHED = [
-    Column("workflow", 12, whole=True),
+    Column("workflow", 12, id=True),
     Column("version", 7),
     Column("unfinished runs", 15),
-    Column("started by code", 16),
+    Column("started by code", 18, lines=100),
 ]
 UNPATCHED = [
-    Column("workflow", 12, whole=True),
-    Column("patch", 12, whole=True),
+    Column("workflow", 12, id=True),
+    Column("patch", 12, id=True),
     Column("runs that got False", 19),
 ]
 
@@ -29,7 +29,7 @@ UNPATCHED = [
 @options.store
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, namespace: str, as_json: bool) -> None:
     """Count the unfinished runs of STORE by workflow and version.
 
@@ -38,21 +38,21 @@ def command(*, store: Path, namespace: str, as_json: bool) -> None:
       keyrun stats state/
       keyrun stats state/ --json | jq .unpatched
 
-    "started by code" shows the fingerprints of the code that the runs started with, and how many
-    runs each has. The second table counts the unfinished runs that got False from ctx.patched. A
-    patch that is not in it can lose its `if`. The store keeps these counts, so that nothing is
-    scanned.
+    "started by code" is the fingerprint of the code that started the runs, with the number of
+    runs. The second table counts the unfinished runs that got False from ctx.patched(). If a patch
+    is not in this table, you can remove its `if`. The store keeps these counts, so the command
+    reads no runs.
     """
 
     async def ask(reader: Reader) -> StoreCounts:
         return await reader.counts()
 
-    found = look(store, namespace, ask)
+    found = read_store(store, namespace, ask)
     if as_json:
         print(documents.line(documents.counts(found)))
         return
     if not found.unfinished:
-        say("no unfinished runs")
+        note("No unfinished runs found.")
     else:
         table = Table(UNFINISHED)
         for each in found.unfinished:

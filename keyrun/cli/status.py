@@ -1,4 +1,4 @@
-"""`keyrun status`: all that is known of one run."""
+"""`keyrun status`: show everything that is known about one run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +9,11 @@ import click
 from keyrun import Failure, Reader, RunStatus
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
-from keyrun.cli.exits import NOT_FOUND, Refusal
-from keyrun.cli.lookup import look
-from keyrun.cli.screen import say, sheet
+from keyrun.cli.errors import report_errors, unknown_run
+from keyrun.cli.failures import tracebacks
+from keyrun.cli.reading import read_store
+from keyrun.cli.screen import note, print_fields
 from keyrun.cli.times import duration, local_exactly, waiting
-from keyrun.cli.troubles import plainly
 from keyrun.runtime.groups.records import MEMBER
 from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.storage import PayloadError
@@ -24,34 +24,33 @@ from keyrun.storage import PayloadError
 @click.argument("run_id")
 @options.namespace
 @options.as_json
-@plainly
+@report_errors
 def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
-    """Show how a run of STORE stands: its state, times, result or failure.
+    """Show a run of STORE: its state, its times, and its result or failure.
 
     \b
     Examples:
       keyrun status state/ order-7
       keyrun status state/ order-7 --json | jq .result
 
-    Exits with 1 if there is no such run.
+    The exit code is 1 if the run does not exist.
     """
-    found = look(store, namespace, lambda reader: _find(reader, run_id))
+    found = read_store(store, namespace, lambda reader: _find(reader, run_id))
     if found is None:
-        raise Refusal(f"no run has the id {run_id!r}, or it was forgotten", NOT_FOUND)
+        raise unknown_run(run_id, store)
     if as_json:
         print(documents.line(documents.run(found)))
     else:
-        sheet(_fields(found))
-        if found.failure is not None and found.failure.traceback:
-            print()
-            print(found.failure.traceback.rstrip())
+        print_fields(_fields(found))
+        for text in tracebacks(found.failure):
+            print(f"\n{text}")
 
 
 async def _find(reader: Reader, run_id: str) -> RunStatus | None:
     try:
         return await reader.status(run_id)
     except PayloadError as error:
-        say(f"the result cannot be read here: {error}")
+        note(f"The result cannot be decoded here: {error}")
         return await reader.status(run_id, result=False)
 
 
@@ -64,13 +63,15 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "state", state_of(state, run.compensating)
     yield "compensation", progress_of(run.compensation, run.state.terminal)
     yield "not compensated", not_compensated(run.failure, run.compensation)
-    yield "waiting on", waiting(run.waiting_on, run.waiting_until)
+    yield "waiting for", waiting(run.waiting_on, run.waiting_until)
     attempt = f", attempt {run.attempt}" if run.attempt else ""
     yield "step", run.step and step_name(run.step) + attempt
     yield "steps done", run.steps_done
-    yield "submitted", f"{local_exactly(run.submitted_at or None)} by {run.origin}".strip()
+    yield "submitted", local_exactly(run.submitted_at or None)
     if run.origin.startswith(OF_GROUP):
         yield "group", f"{run.origin.removeprefix(OF_GROUP)}, member {run.headers.get(MEMBER)}"
+    elif run.origin != "submit":
+        yield "origin", run.origin
     yield "started", local_exactly(run.started_at)
     yield "ended", local_exactly(run.ended_at)
     if run.started_at is not None:

@@ -1,153 +1,124 @@
-"""Tables that fit the screen, printed while what stands in them is being read.
+"""Tables that fit the screen and are printed while their rows are read.
 
-How wide the columns are is decided when the first rows are known. What comes later and does not
-fit is cut, or wrapped if it is to be whole; where the output is no terminal it just sticks out.
+The first rows decide the widths of the columns. On a narrow screen the columns with the lowest
+priority are left out. A value that is wider than its column continues on the next line. If the
+output is not a terminal, the value is printed on one line.
 """
 
-import os
 import sys
 from collections.abc import Iterable
+from itertools import zip_longest
 
 import attrs
 
-from keyrun.cli.screen import UNLIMITED, visible, width
+from keyrun.cli.screen import BOLD, GAP, Screen, columns, fold, state_style, visible, wrap
 
-GAP = 2
-WHOLE = 27
-"""So much of a column that is to be whole stands on one line, also on a narrow screen: a run id
-that Keyrun made has 22 letters and those of its number."""
-LOOK_AT = 500
-"""Rows that decide how wide the columns are."""
-
-_BOLD = "1"
-_STYLES = {
-    "succeeded": "32",
-    "failed": "31",
-    "quarantined": "1;31",
-    "cancelled": "33",
-    "cancelling": "33",
-    "paused": "33",
-    "running": "36",
-    "waiting": "34",
-}
+RUN_ID = 27
+"""The least width of a column of run ids. An id that Keyrun made has 22 or 23 letters."""
+SAMPLE = 500
+"""Rows that decide the widths of the columns."""
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 @attrs.frozen
 class Column:
-    """A column. It is at least `least` wide and gets more if there is room; on a narrow screen
-    those with the lowest `worth` are left out."""
+    """A column. It is at least `least` wide, or as wide as its values if they are shorter."""
 
     title: str
     least: int
-    worth: int = 9
-    whole: bool = False
-    """Wrapped rather than cut: what somebody will want to copy."""
+    priority: int = 9
+    id: bool = False
+    """Ids and names are always complete: they are broken anywhere, over any number of lines."""
+    lines: int = 3
+    """A text is broken between words, and cut after this number of lines."""
 
 
 class Table:
-    """A table with a line of titles; give it rows, and end it."""
+    """A table with a line of titles. Add rows, then end it."""
 
-    def __init__(self, columns: list[Column]) -> None:
-        terminal = sys.stdout.isatty()
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
-        self._columns = columns
-        self._room = width(terminal)
-        self._coloured = terminal and not plain
-        self._first: list[list[tuple[str, str]]] = []
+    def __init__(self, layout: list[Column]) -> None:
+        self._columns = layout
+        self._screen = Screen.of(sys.stdout)
+        self._sample: list[list[tuple[str, str]]] = []
         self._widths: dict[int, int] | None = None
 
     def add(self, row: Iterable[object]) -> None:
-        """Print a row, or keep it until enough are known."""
-        cells = [_cell(value) for value in row]
+        """Print a row, or keep it until the widths are decided."""
+        cells = [("" if value is None else visible(value), state_style(value)) for value in row]
         if self._widths is not None:
             self._print(cells)
             return
-        self._first.append(cells)
-        if len(self._first) == LOOK_AT:
+        self._sample.append(cells)
+        if len(self._sample) == SAMPLE:
             self._begin(more=True)
 
     def end(self) -> None:
-        """There are no more rows."""
+        """Print the rows that are left."""
         if self._widths is None:
             self._begin(more=False)
 
     def _begin(self, *, more: bool) -> None:
         needs = [
-            max((_length(cells[at][0]) for cells in self._first), default=0)
+            max((columns(cells[at][0]) for cells in self._sample), default=0)
             for at in range(len(self._columns))
         ]
         if more:
-            # Nobody knows whether a column stays empty.
+            # A later row may have a value in a column that is empty so far.
             needs = [max(need, 1) for need in needs]
-        self._widths = fit(self._columns, needs, self._room)
-        self._print([(column.title, _BOLD) for column in self._columns])
-        for cells in self._first:
+        self._widths = fit(self._columns, needs, self._screen.width)
+        self._print([(column.title, BOLD) for column in self._columns])
+        for cells in self._sample:
             self._print(cells)
-        self._first = []
+        self._sample = []
 
     def _print(self, cells: list[tuple[str, str]]) -> None:
         assert self._widths is not None
-        rest: dict[int, str] = {}
-        parts = []
-        for at, size in self._widths.items():
-            text, style = cells[at]
-            if len(text) > size or not text.isascii():
-                text, rest[at] = self._cut(at, text, size)
-            padding = " " * (size - _length(text))
-            parts.append(
-                (f"\x1b[{style}m{text}\x1b[0m" if style and self._coloured else text) + padding
-            )
-        print((" " * GAP).join(parts).rstrip())
-        if any(rest.values()):
-            self._print([(rest.get(at, ""), style) for at, (_, style) in enumerate(cells)])
+        parts = [self._lines(at, cells[at][0], size) for at, size in self._widths.items()]
+        styles = [cells[at][1] for at in self._widths]
+        for line in zip_longest(*parts, fillvalue=""):
+            shown = [
+                self._screen.styled(text, style if text else "") + " " * (size - columns(text))
+                for text, style, size in zip(line, styles, self._widths.values(), strict=True)
+            ]
+            print((" " * GAP).join(shown).rstrip())
 
-    def _cut(self, at: int, text: str, size: int) -> tuple[str, str]:
-        """What fits of a text, and what stands on the next line."""
-        if _length(text) <= size or self._room == UNLIMITED:
-            return text, ""
-        whole = self._columns[at].whole
-        room, end = (size, 0) if whole else (size - 1, 0)
-        while end < len(text) and _length(text[: end + 1]) <= room:
-            end += 1
-        return (text[:end], text[end:]) if whole else (text[:end] + "\N{HORIZONTAL ELLIPSIS}", "")
+    def _lines(self, at: int, text: str, size: int) -> list[str]:
+        """Return a value as the lines of its column."""
+        if (len(text) <= size and text.isascii()) or not self._screen.limited:
+            return [text]
+        column = self._columns[at]
+        if column.id:
+            return fold(text, size)
+        lines = [part for line in wrap(text, size) for part in fold(line, size)]
+        if len(lines) > column.lines:
+            lines = lines[: column.lines]
+            lines[-1] = fold(lines[-1], size - 1)[0] + ELLIPSIS
+        return lines
 
 
-def table(columns: list[Column], rows: Iterable[Iterable[object]]) -> None:
-    """Print a table of rows that are at hand."""
-    drawn = Table(columns)
+def print_table(layout: list[Column], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table of rows."""
+    table = Table(layout)
     for row in rows:
-        drawn.add(row)
-    drawn.end()
+        table.add(row)
+    table.end()
 
 
-def _cell(value: object) -> tuple[str, str]:
-    """A value as it stands in a table, and how it looks."""
-    if value is None:
-        return "", ""
-    text = visible(value)
-    return text, "" if type(value) is str else _STYLES.get(text, "")
+def fit(layout: list[Column], needs: list[int], room: int) -> dict[int, int]:
+    """Return the widths of the columns that are shown, by position.
 
-
-def _length(text: str) -> int:
-    """How many places on the screen a text takes."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def fit(columns: list[Column], needs: list[int], room: int) -> dict[int, int]:
-    """How wide each column is that has something in it and that there is room for: first the
-    least, then what is left goes to those that need more, the most modest first."""
-    needs = [need and max(need, len(columns[at].title)) for at, need in enumerate(needs)]
+    Columns without a value are left out. So are the columns with the lowest priority until the
+    others have room for their least width. The room that is left goes to the columns that need
+    more, the smallest need first.
+    """
+    needs = [need and max(need, len(layout[at].title)) for at, need in enumerate(needs)]
     widths = {
-        at: min(needs[at], WHOLE if column.whole else max(column.least, len(column.title)))
-        for at, column in enumerate(columns)
+        at: min(needs[at], max(column.least, len(column.title)))
+        for at, column in enumerate(layout)
         if needs[at]
     }
     while len(widths) > 1 and sum(widths.values()) + GAP * (len(widths) - 1) > room:
-        del widths[min(widths, key=lambda at: (columns[at].worth, -at))]
+        del widths[min(widths, key=lambda at: (layout[at].priority, -at))]
     left = max(0, room - sum(widths.values()) - GAP * (len(widths) - 1))
     wanting = sorted((needs[at] - size, at) for at, size in widths.items())
     for place, (more, at) in enumerate(wanting):

@@ -1,4 +1,4 @@
-"""Times as people read them and as programs do."""
+"""Times and durations: format them for people and for programs, and parse what a user types."""
 
 import re
 import time
@@ -9,15 +9,18 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def utc(at: float | None) -> str | None:
-    """ISO 8601 in UTC, to the microsecond, always of the same length."""
+    """Return a time in ISO 8601 in UTC with microseconds. All results have the same length."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def local(at: float | None, now: float | None = None, *, to_the_second: bool = False) -> str:
-    """Local time, as short as it can be told apart: today without the date, this year without
-    the year, and unless it matters no time of a day long ago."""
+    """Return a local time in short form.
+
+    A time of today has no date, and a time of this year has no year. Older times have no time of
+    day, and times of other days have no seconds, unless `to_the_second` is set.
+    """
     if at is None:
         return ""
     then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now or time.time())
@@ -29,21 +32,21 @@ def local(at: float | None, now: float | None = None, *, to_the_second: bool = F
 
 
 def local_exactly(at: float | None) -> str:
-    """Local time with everything, the zone too."""
+    """Return a local time with date, microseconds and time zone."""
     if at is None:
         return ""
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f %Z")
 
 
 def waiting(what: str | None, until: float | None) -> str:
-    """What somebody waits for, and until when if that is known."""
+    """Return what a run waits for, and until when if that is known."""
     if what is None or until is None:
         return what or ""
     return f"{what} until {local(until, to_the_second=True)}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person would say them."""
+    """Return a duration with one or two units, such as "12 ms", "1.2 s" or "1h 5m"."""
     if seconds is None:
         return ""
     if seconds < 0:
@@ -64,8 +67,10 @@ def duration(seconds: float | None) -> str:
 
 
 def parse(text: str, now: float | None = None) -> float:
-    """A point in time: so long ago (`90s`, `15m`, `2h`, `7d`, `1d12h`), or ISO 8601, which is
-    local unless it says otherwise."""
+    """Parse a point in time: an age (`90s`, `15m`, `2h`, `7d`, `1d12h`) or ISO 8601.
+
+    ISO 8601 without a time zone is local time.
+    """
     parts = _DURATION.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
         ago = sum(float(number) * _UNITS[unit] for number, unit in parts)
@@ -74,6 +79,6 @@ def parse(text: str, now: float | None = None) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is neither so long ago, such as 90s, 15m, 2h, 7d or 1d12h, nor a time, such "
-            "as 2026-01-31 or 2026-01-31T14:00"
+            f"{text!r} is not a time; give an age such as 90s, 15m, 2h, 7d or 1d12h, or a date "
+            "such as 2026-01-31 or 2026-01-31T14:00"
         ) from None

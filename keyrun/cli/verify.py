@@ -1,45 +1,45 @@
-"""`keyrun verify`: look at every record of a store."""
+"""`keyrun verify`: check every record of a store."""
 
 from pathlib import Path
 
 import click
 
 from keyrun.cli import documents, options
-from keyrun.cli.exits import DAMAGED
-from keyrun.cli.screen import visible
-from keyrun.cli.troubles import find_store, plainly
+from keyrun.cli.errors import check_store, report_errors
+from keyrun.cli.exit_codes import DAMAGED
+from keyrun.cli.screen import say, visible
 
 
 @click.command("verify")
 @options.store
 @options.as_json
 @click.pass_context
-@plainly
+@report_errors
 def command(ctx: click.Context, *, store: Path, as_json: bool) -> None:
-    """Check every record of STORE against its checksum, and report each that is damaged.
+    """Check every record of STORE against its checksum and report the damaged records.
 
     \b
     Examples:
       keyrun verify state/
       keyrun verify state/ --json | jq .damage
 
-    Exits with 0 if all is as it was written, with 1 if something is damaged. A store that is in
-    use is checked record by record; if nobody uses it, the structure of the file is checked too,
-    and a runtime that starts meanwhile finds it locked.
+    The exit code is 1 if something is damaged. If a process has the store open, the command checks
+    the records only. Otherwise it also checks the structure of the file. During this check the
+    store is locked, and a runtime that starts raises StoreLocked.
     """
     from keyrun.storage import verify
 
-    find_store(store)
+    check_store(store)
     found = verify(store)
     if as_json:
         print(documents.line(documents.verification(found)))
     else:
         for damage in found.damage:
-            # What to do next is what this command is for.
-            print(visible(damage.problem.partition("; run verify()")[0]))
-        print(
-            f"{found.records} records in {len(found.tables)} tables, {len(found.damage)} damaged"
-            + ("" if found.structure_checked else "; the structure was not checked")
-        )
+            # The advice to run verify() is for other commands.
+            say(visible(damage.problem.partition("; run verify()")[0]), hang="  ")
+        counts = f"{found.records:,} records in {len(found.tables)} tables"
+        say(f"{counts}, {len(found.damage)} damaged.")
+        if not found.structure_checked:
+            say("The structure of the file was not checked, because a process has the store open.")
     if not found.ok:
         ctx.exit(DAMAGED)

@@ -51,7 +51,7 @@ class Display:
         self._retries = 0
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
         return self

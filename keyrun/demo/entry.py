@@ -75,21 +75,36 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
     "--seconds",
     type=click.FloatRange(0.0, min_open=True),
     default=45.0,
-    help="How long to take orders.",
+    metavar="SECONDS",
+    help="Time in which customers place orders.",
 )
-@click.option("--keys", type=click.IntRange(1, 100_000), default=300, help="How many customers.")
+@click.option(
+    "--keys",
+    type=click.IntRange(1, 100_000),
+    default=300,
+    metavar="N",
+    help="Number of customers.",
+)
 @click.option(
     "--kill-every",
     type=click.FloatRange(0.0),
     default=0.0,
-    help="Kill the service about every so many seconds; 0 leaves that to you.",
+    metavar="SECONDS",
+    help="Average time between two kills of the service; 0 for no kills.",
 )
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"A folder to work in, and to keep. [default: {FOLDER}, removed after the proof]",
+    metavar="DIR",
+    help=f"Directory to work in. It is kept.  [default: {FOLDER}, removed after the check]",
 )
-@click.option("--seed", type=int, default=None, help="Of everything random. [default: random]")
+@click.option(
+    "--seed",
+    type=int,
+    default=None,
+    metavar="N",
+    help="Seed of all random decisions.  [default: random]",
+)
 def command(
     seconds: float, keys: int, kill_every: float, store: Path | None, seed: int | None
 ) -> None:
@@ -143,8 +158,11 @@ def _alone_in(folder: Path) -> TextIO:
 
 
 def say(console: Console, text: str) -> None:
-    """A sentence, on a terminal of any width."""
-    console.print(fill(text, min(console.width, WIDTH)), soft_wrap=True)
+    """Print a text, wrapped at spaces on a terminal. Elsewhere it is one line."""
+    if console.is_terminal:
+        room = min(console.width, WIDTH)
+        text = fill(text, room, break_long_words=False, break_on_hyphens=False)
+    console.print(text, soft_wrap=True)
 
 
 def _opening(folder: Path, begun: Begun, record: Record, before: bool) -> str:

@@ -1,6 +1,6 @@
-"""Flows: graphs that need no Python. Nodes that are there already, templates, and files.
+"""Flows: graphs that need no Python, with ready-made nodes, templates and files.
 
-What this needs comes with `pip install "keyrun[flows]"`, and is imported when it is used.
+The libraries of the extra `flows` are imported when they are used.
 """
 
 from keyrun.errors import MissingExtra
@@ -9,9 +9,9 @@ from keyrun.flows.files import InvalidFlow, Problem, load, parse
 from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.approval import approval
 from keyrun.flows.nodes.branch import branch
-from keyrun.flows.nodes.child import child
 from keyrun.flows.nodes.code import code
 from keyrun.flows.nodes.http import http
+from keyrun.flows.nodes.workflow import child
 
 __all__ = [
     "CodeFailed",

@@ -1,28 +1,27 @@
-"""The builder of a graph from a document, which goes on where it can so as to find all problems."""
+"""The builder: make the graph of a document. It continues after an error, to find all errors."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from keyrun import Graph
 from keyrun._errors import KeyrunError
-from keyrun.errors import InvalidGraph
-from keyrun.flows.kinds import KINDS, Kind
-from keyrun.flows.kinds import Place as Making
+from keyrun.flows.kinds import KINDS, Kind, Making
 from keyrun.flows.nodes.loop import MOST, add_loop, begin_of, end_of
 from keyrun.flows.policies import checkpoint_of, policies_of, retry_of
-from keyrun.flows.shape import Problem
+from keyrun.flows.shapes import Fault, WrongField
 from keyrun.flows.source import Place
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
-from keyrun.runtime.graphs.edge import Edge, On
+from keyrun.runtime.graphs.edge import Edge
+from keyrun.runtime.graphs.graph import faults_of
 from keyrun.runtime.graphs.output_limit import OUTPUT
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.texts import did_you_mean
 
-_NAMED = re.compile(r"'([^']*)'")
-_EDGE = re.compile(r"('[^']*' -> '[^']*')(?: \((?:on|port)=[^)]*\))?")
 _OF_GRAPHS = (
     "version",
     "fail_fast",
@@ -38,9 +37,25 @@ _OF_GRAPHS = (
 )
 
 
+@attrs.frozen(kw_only=True)
+class Declared:
+    """A node of the document: its place, its kind if that is known, and its valid fields."""
+
+    name: str
+    place: Place
+    kind: Kind | None
+    fields: dict[str, Any]
+
+    @property
+    def entry(self) -> str:
+        """The node of the graph that edges to this node lead to."""
+        is_loop = self.kind is not None and self.kind.body == "loop"
+        return begin_of(self.name) if is_loop else self.name
+
+
 class Builder:
-    """Makes the graph of one document. `wrong` is where that is not as it should be: nothing is
-    made of what is there."""
+    """Makes the graph of one document. It ignores the values at the places in `wrong`, which have
+    errors already."""
 
     def __init__(
         self,
@@ -51,218 +66,200 @@ class Builder:
         functions: Mapping[str, Callable[..., Any]],
         workflows: Mapping[str, Workflow[Any, Any]],
     ) -> None:
-        self.problems: list[Problem] = []
-        self.warnings: list[Problem] = []
-        """What is allowed and probably not meant."""
+        self.faults: list[Fault] = []
+        self.nodes: dict[str, Declared] = {}
+        """The nodes of the document by name. Of two with the same name, the first."""
+        self.edges: dict[int, Place] = {}
+        """The places of the edges, by the identity of the edge of the graph."""
         self._wrong = wrong
         self._folder = folder
         self._functions = functions
         self._workflows = workflows
-        self._nodes: dict[str, Place] = {}
-        self._edges: dict[str, Place] = {}
-        """Where each is in the document; edges as graphs call them, with and without details."""
         self._astray: list[tuple[str, str, Place]] = []
-        """Edges whose ends are not both beside them."""
-        self._loops: dict[str, list[str]] = {}
-        """The nodes that each loop has become."""
-        self._failing: dict[str, tuple[str, ...]] = {}
-        """The ports of each node by which it fails if no edge takes them."""
-        self._unused: set[tuple[str, str]] = set()
-        """Nodes and the ports by which they never leave."""
-        document = self._right(document, ())
-        self._most = document.get("max_output", OUTPUT)
-        given = {name: document[name] for name in _OF_GRAPHS if name in document}
-        if "limits" in document:
-            given["limits"] = Limits(**document["limits"])
-        if "retry" in document:
-            given["retry"] = retry_of(document["retry"])
-        if "resources" in document:
-            given["resources"] = Resources(**document["resources"])
-        if "checkpoint" in document:
+        """Edges with an end that is not in the same body."""
+        self._inside: dict[str, list[str]] = {}
+        """The nodes of the graph that each loop consists of."""
+        options = self._valid(document, ())
+        self._max_output = options.get("max_output", OUTPUT)
+        given = {name: options[name] for name in _OF_GRAPHS if name in options}
+        if "limits" in options:
+            given["limits"] = Limits(**options["limits"])
+        if "retry" in options:
+            given["retry"] = retry_of(options["retry"])
+        if "resources" in options:
+            given["resources"] = Resources(**options["resources"])
+        if "checkpoint" in options:
             try:
-                given["checkpoint"] = checkpoint_of(document["checkpoint"])
+                given["checkpoint"] = checkpoint_of(options["checkpoint"])
             except ValueError as error:
-                self.problems.append((("checkpoint",), str(error)))
-        self._graph = Graph(document.get("name", "flow"), **given)
-
-    def graph(self, document: dict[str, Any]) -> Graph:
-        """The graph, which is whole if there are no problems."""
+                self.faults.append(Fault(("checkpoint",), str(error)))
+        self.graph = Graph(options.get("name", "flow"), **given)
         self._add(document, ())
         self._find_astray()
-        try:
-            self._graph.validate()
-        except InvalidGraph as error:
-            self.problems += [(self._place_of(said), said) for said in error.errors]
-        self._warn_of_ports()
-        return self._graph
+        if self.graph.nodes:
+            self._validate()
 
-    def _add(self, document: dict[str, Any], place: Place) -> tuple[dict[str, str], set[Any]]:
-        """Add nodes and edges. Says which nodes those are, with the node that edges to it lead to,
-        and what edges are between them."""
+    def _add(self, document: dict[str, Any], place: Place) -> tuple[list[Declared], set[Any]]:
+        """Add the nodes and edges of a body. Return the nodes, and the forward edges between
+        them."""
         nodes, edges = document.get("nodes"), document.get("edges")
-        entries: dict[str, str] = {}
+        here: dict[str, Declared] = {}
         for name, fields in nodes.items() if isinstance(nodes, dict) else ():
             at = (*place, "nodes", name)
-            self._nodes.setdefault(name, at)
-            entries[name] = self._node(name, fields if isinstance(fields, dict) else {}, at)
-        ways = set()
+            given = self._valid(fields, at) if isinstance(fields, dict) else {}
+            kind = KINDS.get(str(given.get("kind")))
+            here[name] = Declared(name=name, place=at, kind=kind, fields=given)
+            self.nodes.setdefault(name, here[name])
+            self._node(here[name], fields if isinstance(fields, dict) else {})
+        between = set()
         for number, fields in enumerate(edges if isinstance(edges, list) else ()):
             at = (*place, "edges", number)
-            usable = self._right(fields, at) if isinstance(fields, dict) else {}
-            if "from" not in usable or "to" not in usable:
+            given = self._valid(fields, at) if isinstance(fields, dict) else {}
+            if "from" not in given or "to" not in given:
                 continue
-            source, target = usable.pop("from"), usable.pop("to")
-            if not {source, target} <= entries.keys():
+            source, target = given.pop("from"), given.pop("to")
+            if not {source, target} <= here.keys():
                 self._astray.append((source, target, at))
                 continue
-            if not usable.get("back"):
-                ways.add((source, target))
-            self._edge(source, entries[target], usable, at)
-        return entries, ways
-
-    def _warn_of_ports(self) -> None:
-        """Warn of ports that no edge takes."""
-        for node in self._graph.nodes:
-            edges = [edge for edge in self._graph.edges if edge.source == node.id]
-            failing = self._failing.get(node.id, ())
-            completing = [port for port in node.ports if port not in failing]
-            for port in node.ports:
-                fails = port in failing
-                # Without edges, a node with one way to complete is an end of the flow.
-                is_end = not edges and [port] == completing
-                unused = fails and (node.id, port) in self._unused
-                if is_end or unused or any(_takes(edge, port, fails) for edge in edges):
-                    continue
-                said = f"no edge takes the port {port!r}, so nothing comes after it"
-                if fails:
-                    said = (
-                        f"no edge takes the port {port!r}, so it fails the node; add an edge with "
-                        f"'port: {port}' or 'on: fail' if the flow has to continue"
-                    )
-                self.warnings.append((self._nodes[node.id], said))
+            if not given.get("back"):
+                between.add((source, target))
+            self._edge(source, here[target].entry, given, at)
+        return list(here.values()), between
 
     def _find_astray(self) -> None:
-        """Say of edges to or from elsewhere what is wrong with them."""
+        """Report the edges with an end that is not in the same body."""
         for source, target, at in self._astray:
-            for name in (source, target):
-                if name not in self._nodes:
-                    self.problems.append((at, f"there is no node {name!r}"))
-                elif self._nodes[name][:-2] != at[:-2]:
-                    said = f"{name!r} is in another body; edges lead to and from a loop as a whole"
-                    self.problems.append((at, said))
+            for field, name in (("from", source), ("to", target)):
+                found = self.nodes.get(name)
+                if found is None:
+                    known = tuple(self.nodes)
+                    meant = did_you_mean(name, known) or f"; the nodes are {', '.join(known)}"
+                    self.faults.append(Fault((*at, field), f"there is no node {name!r}{meant}"))
+                elif found.place[:-2] != at[:-2]:
+                    reason = f"the node {name!r} is in another body; {_instead(found.place, at)}"
+                    self.faults.append(Fault((*at, field), reason))
 
     def _edge(self, source: str, target: str, options: dict[str, Any], at: Place) -> None:
-        before = len(self._graph.edges)
+        before = len(self.graph.edges)
         on = options.get("on", "complete")
-        if source not in self._loops or on == "complete":
-            self._graph.edge(source, target, **options)
+        if source not in self._inside or on == "complete":
+            self.graph.edge(source, target, **options)
         else:
             if on == "all":
-                self._graph.edge(source, target, **{**options, "on": "complete"})
-            for part in self._loops[source]:
-                # A loop fails when one of its nodes does.
-                self._graph.edge(part, target, **{**options, "on": "fail"})
-        for edge in self._graph.edges[before:]:
-            self._edges.setdefault(str(edge), at)
-            self._edges.setdefault(f"{edge.source!r} -> {edge.target!r}", at)
+                self.graph.edge(source, target, **{**options, "on": "complete"})
+            for part in self._inside[source]:
+                # A loop fails if one of its nodes fails.
+                self.graph.edge(part, target, **{**options, "on": "fail"})
+        for edge in self.graph.edges[before:]:
+            self.edges[id(edge)] = at
 
-    def _node(self, name: str, fields: dict[str, Any], at: Place) -> str:
-        """Add a node: the one that edges to it lead to."""
-        kind = KINDS.get(str(fields.get("kind")))
-        usable = self._right(fields, at)
-        if kind is not None and kind.make is None:
-            return self._loop(name, fields, usable, at)
-        target: Any = None
-        if kind is not None and self._complete(kind, usable):
-            target = self._made(kind, usable, at)
-        if "args" in fields.keys() - usable.keys():
-            # Whether they fit the function is known when they are as they should be.
-            target = None
-        options = {} if kind is None or target is None else self._options(kind, usable, at)
-        ports = () if kind is None else kind.ports or tuple(usable.get("ports", ()))
-        if kind is not None:
-            self._failing[name] = kind.failing
-            if "timeout" not in usable:
-                self._unused.add((name, "timeout"))
-        self._graph.node(name, target or _unknown, ports=ports, **options)
-        return name
+    def _node(self, node: Declared, fields: dict[str, Any]) -> None:
+        """Add a node. `fields` are all its fields, also the wrong ones."""
+        if node.kind is not None and node.kind.body == "loop":
+            self._loop(node, fields)
+            return
+        target = None if node.kind is None else self._made(node.kind, node, fields)
+        options: dict[str, Any] = {}
+        if node.kind is not None and target is not None:
+            options = self._options(node)
+        ports = () if node.kind is None else node.kind.ports_of(node.fields)
+        self.graph.node(node.name, target or _never_run, ports=ports, **options)
 
-    def _loop(self, name: str, fields: dict[str, Any], usable: dict[str, Any], at: Place) -> str:
+    def _loop(self, node: Declared, fields: dict[str, Any]) -> None:
+        before = len(self.graph.nodes)
         body = fields.get("body")
-        before = len(self._graph.nodes)
-        entries, ways = self._add(body if isinstance(body, dict) else {}, (*at, "body"))
-        inside = [node.id for node in self._graph.nodes[before:]]
-        for part in (begin_of(name), end_of(name)):
-            self._nodes.setdefault(part, at)
-        self._loops[name] = [*inside, begin_of(name), end_of(name)]
+        inside, between = self._add(body if isinstance(body, dict) else {}, (*node.place, "body"))
+        parts = [each.id for each in self.graph.nodes[before:]]
+        self._inside[node.name] = [*parts, begin_of(node.name), end_of(node.name)]
         add_loop(
-            self._graph,
-            name,
-            # Where it has none that can be used, that is known.
-            while_=usable.get("while", "false"),
-            body=entries,
-            edges=ways,
-            start=usable.get("start"),
-            max_iterations=usable.get("max_iterations", MOST),
-            **policies_of(usable, step=False),
+            self.graph,
+            node.name,
+            # Without a valid condition there is an error already.
+            while_=node.fields.get("while", "false"),
+            body={each.name: each.entry for each in inside},
+            edges=between,
+            start=node.fields.get("start"),
+            max_iterations=node.fields.get("max_iterations", MOST),
+            **policies_of(node.fields, step=False),
         )
-        return begin_of(name)
 
-    def _made(self, kind: Kind, fields: dict[str, Any], at: Place) -> Any:
-        assert kind.make is not None
+    def _made(self, kind: Kind, node: Declared, fields: dict[str, Any]) -> Any:
+        """Return the target of a node, or None if it cannot be made."""
+        required = {name for name, field in kind.fields.items() if field.required}
+        wrong = kind.fields.keys() & fields.keys() - node.fields.keys()
+        if wrong or not required <= node.fields.keys():
+            return None
         making = Making(
-            where=".".join(map(str, at)),
+            where=".".join(map(str, node.place)),
             folder=self._folder,
             functions=self._functions,
             workflows=self._workflows,
-            max_output=self._most,
+            max_output=self._max_output,
         )
+        assert kind.make is not None
         try:
-            return kind.make(fields, making)
+            target = kind.make(node.fields, making)
+        except WrongField as error:
+            place = (*node.place, error.field)
+            self.faults.append(Fault(place, error.reason, error.line - 1))
         except (KeyrunError, PermanentError, ValueError, TypeError) as error:
-            blamed = (*at, kind.subject) if kind.subject in fields else at
-            self.problems.append((blamed, str(error)))
-            return None
+            self.faults.append(Fault(node.place, str(error)))
+        else:
+            return target
+        return None
 
-    def _options(self, kind: Kind, fields: dict[str, Any], at: Place) -> dict[str, Any]:
+    def _options(self, node: Declared) -> dict[str, Any]:
+        assert node.kind is not None
         try:
-            given = policies_of(fields, step=kind.steps)
-        except ValueError as error:
-            self.problems.append((at, str(error)))
+            options = policies_of(node.fields, step=node.kind.steps)
+        except WrongField as error:
+            self.faults.append(Fault((*node.place, error.field), error.reason))
             return {}
-        if kind is KINDS["call"] and "args" in fields:
-            given["args"] = fields["args"]
-        return given
+        if node.kind is KINDS["call"] and "args" in node.fields:
+            options["args"] = node.fields["args"]
+        return options
 
-    def _complete(self, kind: Kind, usable: dict[str, Any]) -> bool:
-        return all(name in usable for name, field in kind.record.fields.items() if field.required)
-
-    def _right(self, fields: dict[str, Any], at: Place) -> dict[str, Any]:
-        """Those fields of which nothing is wrong."""
+    def _valid(self, fields: dict[str, Any], at: Place) -> dict[str, Any]:
+        """Return the fields without errors."""
         return {
             name: value
             for name, value in fields.items()
             if not any(each[: len(at) + 1] == (*at, name) for each in self._wrong)
         }
 
-    def _place_of(self, said: str) -> Place:
-        """Where in the document that is which a graph complains about."""
-        if found := _EDGE.search(said):
-            place = self._edges.get(found[0]) or self._edges.get(found[1])
-            if place is not None:
-                return place
-        for name in _NAMED.findall(said):
-            if name in self._nodes:
-                return self._nodes[name]
-        return ("nodes",)
+    def _validate(self) -> None:
+        """Report the faults of the graph at their places in the document."""
+        for fault in faults_of(self.graph, back="'back: true'"):
+            place: Place = () if fault.option is None else (fault.option,)
+            if fault.edge is not None:
+                place = (*self._place_of(fault.edge), *place)
+            elif fault.node is not None:
+                place = (*self._declared(fault.node), *place)
+            reason = fault.reason
+            if fault.option is not None:
+                reason = reason.removeprefix(f"{fault.option}: ")
+            self.faults.append(Fault(place, reason))
+
+    def _place_of(self, edge: Edge) -> Place:
+        # The edges inside of a loop, and the edge to a fallback, belong to a node.
+        return self.edges.get(id(edge)) or self._declared(edge.source)
+
+    def _declared(self, name: str) -> Place:
+        """Return the place of a node of the graph."""
+        for loop, parts in self._inside.items():
+            if name in parts[-2:]:
+                name = loop
+        found = self.nodes.get(name)
+        return ("nodes",) if found is None else found.place
 
 
-def _takes(edge: Edge, port: str, fails: bool) -> bool:
-    """Whether an edge may take a port of its source; `fails` if the node fails by it otherwise."""
-    if edge.port is not None or not fails:
-        return edge.on is not On.FAIL and edge.port in (None, port)
-    return edge.on is not On.COMPLETE
+def _instead(node: Place, edge: Place) -> str:
+    """Return which node to connect, instead of one in another body."""
+    here = edge[:-2]
+    if node[: len(here)] == here:
+        return f"connect {node[len(here) + 1]!r}, which contains it"
+    return f"connect nodes of this body, or add the edge to {here[-2]!r}, outside of the body"
 
 
-async def _unknown(given: Any) -> None:
-    raise AssertionError("a graph with problems is never run")
+async def _never_run(given: Any) -> None:
+    raise AssertionError("a graph with errors never runs")

@@ -1,4 +1,4 @@
-"""Files with flows in them: read, checked as a whole, and made into graphs."""
+"""Files with flows: read them, check them as a whole, and make graphs of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,9 @@ from keyrun import Graph
 from keyrun._errors import KeyrunError
 from keyrun.flows import source
 from keyrun.flows.builder import Builder
+from keyrun.flows.checks import ReferenceCheck, check_syntax, unused_ports
 from keyrun.flows.document import DOCUMENT
+from keyrun.flows.shapes import Fault
 from keyrun.flows.source import Source, Unreadable
 from keyrun.runtime.definitions.workflow import Workflow
 
@@ -19,22 +21,26 @@ Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 
 @attrs.frozen
 class Problem:
-    """One thing that is wrong with a flow, and the line that it is on, if it is on one."""
+    """Describe one problem of a flow: an error, or a warning."""
 
     line: int | None
+    """The line in the file, from 1. None if the problem is not on one line."""
     message: str
+    """The place in the flow, what is wrong there, and what to write instead."""
 
 
 class InvalidFlow(KeyrunError, ValueError):
-    """A file that is no flow; `problems` lists all that is wrong with it."""
+    """Raised if a file is not a valid flow."""
 
     def __init__(self, name: str, problems: Iterable[Problem]) -> None:
         self.name = name
+        """The name of the file."""
         self.problems = tuple(problems)
+        """All problems of the flow."""
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """One line for each problem, as compilers write them."""
+        """Return one line for each problem, with file and line number."""
         return [
             f"{self.name}{'' if each.line is None else f':{each.line}'}: {each.message}"
             for each in self.problems
@@ -43,7 +49,7 @@ class InvalidFlow(KeyrunError, ValueError):
 
 @attrs.frozen
 class Checked:
-    """A flow without errors, with its graph. `warnings` lists what is probably not meant."""
+    """The graph of a flow without errors. `warnings` lists probable mistakes."""
 
     graph: Graph
     warnings: tuple[Problem, ...]
@@ -55,9 +61,11 @@ def load(
     functions: Functions = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> Graph:
-    """The graph in a file: YAML, or JSON if its name ends in .json. `functions` are those that
-    `call` nodes may call, by name or with names of their own; `workflows` those that `workflow`
-    nodes may run. Raises `InvalidFlow` with all that is wrong, each with its line."""
+    """Return the graph of a flow file: YAML, or JSON if the name ends in `.json`.
+
+    `functions` are the functions that `call` nodes may call, as a list or by name. `workflows` are
+    the workflows that `workflow` nodes may run. Raises `InvalidFlow` with all problems of the file
+    and their lines."""
     return check(path, functions=functions, workflows=workflows).graph
 
 
@@ -67,7 +75,7 @@ def check(
     functions: Functions = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> Checked:
-    """Return the graph in a file with its warnings. Raises `InvalidFlow` like `load`."""
+    """Return the graph in a file with its warnings. Raise `InvalidFlow` like `load`."""
     path = Path(path)
     try:
         text = source.read_file(path)
@@ -92,7 +100,10 @@ def parse(
     functions: Functions = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> Graph:
-    """The graph in a text. `name` is what errors call it."""
+    """Return the graph of a flow in a text, which is YAML, or JSON with `json=True`.
+
+    `name` names the flow in errors. `folder` is the directory that paths in the flow are relative
+    to. The other parameters are those of `load`."""
     return _checked(
         text, json=json, name=name, folder=folder, functions=functions, workflows=workflows
     ).graph
@@ -111,31 +122,39 @@ def _checked(
         read = source.read_json(text) if json else source.read_yaml(text)
     except Unreadable as error:
         raise InvalidFlow(name, [_problem(error)]) from error
-    misshapen = list(DOCUMENT.problems(read.value, ()))
-    found = [Problem(*each) for each in read.problems] + _placed(read, misshapen)
-    if not isinstance(read.value, dict):
-        raise InvalidFlow(name, found)
-    builder = Builder(
-        read.value,
-        {place for place, _ in misshapen},
-        folder=folder,
-        functions=_named(functions),
-        workflows={each.name: each for each in workflows},
-    )
-    graph = builder.graph(read.value)
-    found += _placed(read, builder.problems)
-    if found:
-        raise InvalidFlow(name, sorted(set(found), key=lambda each: (each.line or 0, each.message)))
-    graph.document = read.value
-    return Checked(graph, tuple(_placed(read, builder.warnings)))
+    found = [*DOCUMENT.faults(read.value, ()), *check_syntax(read.value)]
+    warnings: list[Fault] = []
+    if isinstance(read.value, dict):
+        builder = Builder(
+            read.value,
+            {fault.place for fault in found},
+            folder=folder,
+            functions=_named(functions),
+            workflows={each.name: each for each in workflows},
+        )
+        references = ReferenceCheck(builder)
+        found += [*builder.faults, *references.faults]
+        warnings = [*references.warnings, *unused_ports(builder)]
+    problems = [*(Problem(*each) for each in read.problems), *_placed(read, found)]
+    if problems:
+        raise InvalidFlow(name, _sorted(problems))
+    builder.graph.document = read.value
+    return Checked(builder.graph, tuple(_sorted(_placed(read, warnings))))
 
 
 def _problem(error: Unreadable) -> Problem:
     return Problem(error.line, str(error))
 
 
-def _placed(read: Source, found: Iterable[tuple[source.Place, str]]) -> list[Problem]:
-    return [Problem(read.line(place), f"{_path(place)}{said}") for place, said in found]
+def _sorted(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(dict.fromkeys(problems), key=lambda each: each.line or 0)
+
+
+def _placed(read: Source, found: Iterable[Fault]) -> list[Problem]:
+    return [
+        Problem(read.line(fault.place, fault.line), f"{_path(fault.place)}{fault.reason}")
+        for fault in found
+    ]
 
 
 def _path(place: source.Place) -> str:
@@ -152,6 +171,6 @@ def _named(functions: Functions) -> dict[str, Callable[..., Any]]:
     for function in functions:
         name = str(getattr(function, "__name__", ""))
         if not callable(function) or not name:
-            raise TypeError(f"a function that is registered has a name, and {function!r} has none")
+            raise TypeError(f"functions requires functions with names, got {function!r}")
         named[name] = function
     return named

@@ -1,9 +1,9 @@
-"""The filters and tests of templates. The cost of each is bounded by its input, and charged.
+"""The filters and tests of templates. Each charges the meter for its work.
 
-Jinja2's own filters trust their arguments: `slice(30000000)` makes as many lists, whatever it is
-given. Filters here refuse such arguments. They return lists and texts, never generators, so that
-the work is done, and charged, where the filter stands. They take the context, which keeps Jinja2
-from computing them while it compiles, where no meter runs.
+Jinja2's own filters trust their arguments: `slice(30000000)` makes 30,000,000 lists of any input.
+The filters here reject such arguments. They return lists and text, never generators, so that the
+work is done, and charged, when the filter is called. They take the context, because Jinja2 would
+otherwise evaluate them while it compiles a template, when no meter runs.
 """
 
 import operator
@@ -37,17 +37,17 @@ from keyrun.flows.fields import fields_of
 from keyrun.flows.meter import LARGEST, SINGLE, charge, look, make, refuse, weigh
 
 DIGITS = 1000
-"""Letters that a number may have as a text."""
+"""Characters of a number that is given as text."""
 PLACES = 300
-"""Digits behind, or before, the point that `round` may leave."""
+"""Digits before or behind the point that `round` accepts."""
 WIDEST = 999
-"""The width and the precision of a number in `format`."""
+"""The largest width and precision in `format`."""
 DEEPEST_INDENT = 16
-"""Spaces by which `tojson` may indent."""
+"""The largest indent of `tojson`."""
 _PATH = 200
-"""Letters of an attribute that a filter looks at, as in `sort(attribute="a.b")`."""
+"""Characters of an attribute, as in `sort(attribute="a.b")`."""
 _CHARS = 100
-"""Letters that `trim` and `strip` may look for."""
+"""Characters that `trim` and `strip` can remove."""
 _DIRECTIVE = re.compile(
     r"%(?:\((?P<name>[^()]*)\))?(?P<flags>[#0\- +]*)(?P<width>\*|\d*)"
     r"(?:\.(?P<precision>\*|\d*))?[hlL]?(?P<kind>.?)",
@@ -56,12 +56,12 @@ _DIRECTIVE = re.compile(
 
 
 def as_value(value: Any) -> Any:
-    """Return the value of an expression, with nothing in it that only Python or Jinja2 knows."""
+    """Return the value of an expression as plain data. Raise `TypeError` for other objects."""
     match value:
         case str() | None | bool() | int() | float() | bytes() | date() | Decimal() | UUID():
             return value
         case Undefined():
-            return str(value)  # raises what it stands for
+            return str(value)  # raises its error
         case dict():
             charge(1 + len(value) // 4)
             return {as_value(name): as_value(item) for name, item in value.items()}
@@ -78,8 +78,8 @@ def as_value(value: Any) -> Any:
     if fields_of(type(value)):
         return value
     if callable(value):
-        raise TypeError("it gives a method and not a value; call it with ()")
-    raise TypeError(f"it gives a {type(value).__name__}, which is no value")
+        raise TypeError("the expression gives a method, not a value; call it with ()")
+    raise TypeError(f"the expression gives a {type(value).__name__}, not a value")
 
 
 def text(value: Any) -> str:
@@ -88,7 +88,7 @@ def text(value: Any) -> str:
         return value
     value = as_value(value)
     weigh(value)
-    # A decimal is written with its exponent, so it is short however large it is.
+    # The text of a decimal has an exponent, so it is short for large numbers, too.
     made: str = make(str(value if isinstance(value, Decimal) else meter.number(value)))
     return made
 
@@ -100,7 +100,7 @@ def items_of(value: Any) -> list[Any]:
 
 
 def compare_all(left: Any, *rest: Any) -> bool:
-    """Return the answer of a chain of comparisons: a value, and then signs and values."""
+    """Return the result of a chain of comparisons: a value, then operators and values."""
     for sign, right in zip(rest[::2], rest[1::2], strict=True):
         charge(1)
         if not compare(sign, left, right):
@@ -110,7 +110,7 @@ def compare_all(left: Any, *rest: Any) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Return the answer of a comparison, by the name that Jinja2 has for its sign."""
+    """Return the result of a comparison. `sign` is the operator as Jinja2 names it."""
     if sign in ("in", "notin"):
         _search(left, right)
         return (left in right) is (sign == "in")
@@ -132,7 +132,7 @@ _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _search(wanted: Any, place: Any) -> None:
-    """Charge for looking for a value."""
+    """Charge for the search of a value."""
     if isinstance(place, str | bytes):
         look(place)
         look(wanted)
@@ -147,14 +147,14 @@ def _search(wanted: Any, place: Any) -> None:
 
 def _path(attribute: Any) -> Any:
     if isinstance(attribute, str) and len(attribute) > _PATH:
-        refuse(f"an attribute has at most {_PATH} letters")
+        refuse(f"an attribute has at most {_PATH} characters")
     return meter.key(attribute)
 
 
 def _keys(
     ctx: Context, items: list[Any], attribute: Any, case_sensitive: bool, default: Any = None
 ) -> list[Any]:
-    """What items are compared by. Charges for putting them in order."""
+    """Return the keys by which items are compared. Charge for sorting them."""
     fold = None if case_sensitive else _folded
     find = jinja.make_attrgetter(
         ctx.environment, _path(attribute), postprocess=fold, default=default
@@ -163,7 +163,7 @@ def _keys(
 
 
 def _folded(value: Any) -> Any:
-    """Return what a value is compared by if upper and lower case are the same."""
+    """Return the key of a value for a comparison that ignores case."""
     weigh(value)
     return value.lower() if isinstance(value, str) else value
 
@@ -201,7 +201,7 @@ def _dictsort(
     reverse: bool = False,
 ) -> list[Any]:
     if by not in ("key", "value"):
-        raise ValueError('dictsort sorts by "key" or by "value"')
+        raise ValueError("dictsort requires by='key' or by='value'")
     items = items_of(value.items())
     keys = _keys(ctx, items, 0 if by == "key" else 1, case_sensitive)
     return _in_order(items, keys, reverse=bool(reverse))
@@ -241,7 +241,7 @@ def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         items = items_of(value)
         if not items:
-            return ctx.environment.undefined("there is no item, so there is no least or greatest")
+            return ctx.environment.undefined("an empty list has no least and no greatest item")
         keys = _keys(ctx, items, attribute, case_sensitive)
         return items[choose(range(len(items)), key=keys.__getitem__)]
 
@@ -257,7 +257,7 @@ def _sum(ctx: Context, value: Any, attribute: Any = None, start: Any = 0) -> Any
     total = start
     for item in items:
         if isinstance(total, str | bytes | list | tuple):
-            refuse("sum is for numbers")
+            refuse("sum requires numbers")
         total = total + item
     return meter.number(total)
 
@@ -272,13 +272,13 @@ def _join(ctx: Context, value: Any, d: Any = "", attribute: Any = None) -> str:
 
 
 def joined(between: str, items: Iterable[Any], said: Callable[[Any], str]) -> str:
-    """Return the texts of items with `between` between them."""
+    """Join the texts of items. Fail as soon as the result is too long."""
     size, parts = 0, []
     for item in items:
         part = said(item)
         size += len(part) + len(between)
         if size - len(between) > LARGEST:
-            refuse(f"a part of it has more than {LARGEST:,} letters or items")
+            refuse(f"a value in it has more than {LARGEST:,} characters or items")
         charge(1 + (len(part) + len(between)) // 16)
         parts.append(part)
     return between.join(parts)
@@ -286,13 +286,13 @@ def joined(between: str, items: Iterable[Any], said: Callable[[Any], str]) -> st
 
 def _map(ctx: Context, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     if isinstance(value, Undefined):
-        str(value)  # raises what it stands for
+        str(value)  # raises its error
     if args and not _is_name(args[0]):
-        refuse("map takes the name of a filter")
+        refuse("map requires the name of a filter")
     if not args:
         _path(kwargs.get("attribute"))
     do = jinja.prepare_map(ctx, args, kwargs)
-    return [do(item) for item in meter.turns(items_of(value), 2)]
+    return [do(item) for item in meter.charged(items_of(value), 2)]
 
 
 def _chosen(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
@@ -301,10 +301,10 @@ def _chosen(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
             _path(args[0])
         test = args[by_attribute : by_attribute + 1]
         if test and not _is_name(test[0]):
-            refuse("select and reject take the name of a test")
+            refuse("select and reject require the name of a test")
         fits = jinja.prepare_select_or_reject(ctx, args, kwargs, bool, by_attribute)
         return [
-            item for item in meter.turns(items_of(value), 1 + by_attribute) if fits(item) is keep
+            item for item in meter.charged(items_of(value), 1 + by_attribute) if fits(item) is keep
         ]
 
     return choose
@@ -329,16 +329,16 @@ def _slice(ctx: Context, value: Any, slices: int, fill_with: Any = None) -> list
 
 def _count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-        refuse(f"{name} takes a number from 1 to {LARGEST:,}")
+        refuse(f"{name} requires a number from 1 to {LARGEST:,}")
     count: int = value
     return count
 
 
 def _round(ctx: Context, value: Any, precision: int = 0, method: str = "common") -> Any:
     if not isinstance(precision, int) or abs(precision) > PLACES:
-        refuse(f"round leaves at most {PLACES} digits, got {look(precision)!r:.50}")
+        refuse(f"round keeps at most {PLACES} digits, got {look(precision)!r:.50}")
     if method not in ("common", "ceil", "floor"):
-        raise ValueError("the method of round is 'common', 'ceil' or 'floor'")
+        raise ValueError("the method of round must be 'common', 'ceil' or 'floor'")
     meter.number(value)
     if method == "common":
         return round(value, precision)
@@ -356,7 +356,7 @@ def _float(ctx: Context, value: Any, default: float = 0.0) -> Any:
 
 def _short(value: Any) -> Any:
     if isinstance(value, str | bytes) and len(value) > DIGITS:
-        refuse(f"a number has at most {DIGITS:,} letters")
+        refuse(f"a number has at most {DIGITS:,} characters")
     return meter.number(value)
 
 
@@ -365,9 +365,9 @@ def _trim(ctx: Context, value: Any, chars: Any = None) -> str:
 
 
 def few(chars: Any) -> Any:
-    """Refuse many letters to look for: each may be compared with all letters of a text."""
+    """Reject many characters to remove: each is compared with all characters of a text."""
     if isinstance(chars, str) and len(chars) > _CHARS:
-        refuse(f"at most {_CHARS} letters can be taken from the ends of a text")
+        refuse(f"at most {_CHARS} characters can be removed from the ends of a text")
     return chars
 
 
@@ -415,28 +415,28 @@ def _list(ctx: Context, value: Any) -> list[Any]:
 
 def _items(ctx: Context, value: Any) -> list[Any]:
     if isinstance(value, Undefined):
-        str(value)  # raises what it stands for
+        str(value)  # raises its error
     return items_of(value.items())
 
 
 def replace(value: Any, old: Any, new: Any, count: Any = None) -> str:
-    """Replace a text in another, and refuse what would get too long."""
+    """Replace text. Fail if the result would be too long."""
     said, old, new = look(text(value)), look(text(old)), text(new)
     if count is not None and not isinstance(count, int):
-        raise TypeError(f"replace takes a whole number of times, got {count!r:.50}")
+        raise TypeError(f"the count of replace must be a whole number, got {count!r:.50}")
     found = said.count(old) if count is None or count < 0 else min(count, said.count(old))
     size = len(said) + found * (len(new) - len(old))
     if size > LARGEST:
-        refuse(f"replace would make {size:,} letters of {len(said):,}")
+        refuse(f"replace would turn {len(said):,} characters into {size:,}")
     charge(size // 16)
     result: str = said.replace(old, new, -1 if count is None else count)
     return result
 
 
 def _format(ctx: Context, value: Any, *args: Any, **kwargs: Any) -> str:
-    """Fill a format as `%` does, one directive after the other."""
+    """Format values as the operator `%` does."""
     if args and kwargs:
-        raise ValueError("format takes its values by position or by name, not both")
+        raise ValueError("format requires values by position or by name, not both")
     return joined("", _filled(look(text(value)), args, kwargs), str)
 
 
@@ -453,9 +453,9 @@ def _filled(pattern: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
             used += 1
             yield _directive(found, args[used - 1])
         else:
-            raise TypeError("not enough values for the format")
+            raise TypeError("the format requires more values")
     if used < len(args):
-        raise TypeError("not all values were used by the format")
+        raise TypeError("the format does not use all values")
     yield pattern[at:]
 
 
@@ -463,27 +463,27 @@ def _directive(found: re.Match[str], given: Any) -> str:
     width, precision, kind = found["width"], found["precision"], found["kind"]
     for size in (width, precision or ""):
         if size == "*" or len(size) > 3:
-            refuse(f"the widths of a format are numbers up to {WIDEST}")
+            refuse(f"the widths of a format must be numbers up to {WIDEST}")
     if kind in ("s", "r", "a"):
         given = look(text(given))
     elif not isinstance(given, str):
         given = meter.number(as_value(given))
         weigh(given)
     elif len(given) > 1:
-        raise TypeError(f"the format %{kind} takes a number")
+        raise TypeError(f"the format %{kind} requires a number")
     point = "" if precision is None else f".{precision}"
     return f"%{found['flags'][:5]}{width}{point}{kind}" % (given,)
 
 
 def _to_json(ctx: Context, value: Any, indent: int | None = None) -> str:
-    """For a body or a prompt, where Jinja2's own would escape for HTML."""
+    """Return a value as JSON. The filter of Jinja2 would escape it for HTML."""
     value = as_value(value)
     weigh(value)
     if indent is None:
         made: str = make(jsons.dumps(value))
         return made
     if isinstance(indent, bool) or not isinstance(indent, int) or not 0 <= indent <= DEEPEST_INDENT:
-        refuse(f"tojson indents by 0 to {DEEPEST_INDENT}, got {look(indent)!r:.50}")
+        refuse(f"the indent of tojson must be 0 to {DEEPEST_INDENT}, got {look(indent)!r:.50}")
     return joined("", jsons.pieces(value, indent=indent), str)
 
 
@@ -540,23 +540,23 @@ _TABLE: dict[str, Callable[..., Any]] = {
     "upper": _of_text(str.upper),
     "urlencode": _urlencode,
     "wordcount": _of_text(jinja.do_wordcount),
-    # Only `meter.install` can name these.
+    # Only `meter.install` can use these names.
     "compare()": lambda ctx, left, *rest: compare_all(left, *rest),
     "concat()": lambda ctx, parts: joined("", parts, text),
     "key()": lambda ctx, value: meter.key(value),
     "look()": lambda ctx, value: look(value),
     "make()": lambda ctx, value: make(value),
-    "turns()": lambda ctx, items, each: meter.turns(items, each),
+    "charged()": lambda ctx, items, each: meter.charged(items, each),
 }
 
 
 def _arithmetic(test: Callable[..., bool]) -> Callable[..., bool]:
-    """A test of numbers: of a text, `%` would fill in a format."""
+    """Return a test that accepts numbers only. For text, `%` would format it."""
 
     def fits(ctx: Context, value: Any, *args: Any) -> bool:
         for each in (value, *args):
             if not isinstance(each, int | float | Decimal):
-                raise TypeError(f"it is for numbers, got a {type(each).__name__}")
+                raise TypeError(f"the test requires numbers, got a {type(each).__name__}")
             meter.number(each)
         return test(value, *args)
 

@@ -1,5 +1,4 @@
-"""JSON, as nodes exchange it with the world: strict, and with the values that it has no form for
-as text."""
+"""JSON as nodes exchange it: strict, with text for values that JSON cannot represent."""
 
 import json
 from base64 import b64encode
@@ -12,9 +11,14 @@ from uuid import UUID
 
 import attrs
 
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+"""The integers that the store can hold."""
+_DIGITS = 20
+"""The characters of the longest of them."""
+
 
 def dumps(value: Any) -> str:
-    """`value` as JSON."""
+    """Return `value` as JSON."""
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=as_text
     )
@@ -27,15 +31,24 @@ def pieces(value: Any, *, indent: int) -> Iterator[str]:
 
 
 def loads(text: str | bytes) -> Any:
-    """What a JSON text says; `ValueError` if it is none, NaN and Infinity included."""
+    """Parse JSON. Raise `ValueError` for other text, and for NaN and Infinity.
+
+    An integer that has more than 64 bits becomes text with the same digits, because the store
+    cannot hold it as a number."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_reject, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 
 
+def _integer(digits: str) -> int | str:
+    if len(digits) <= _DIGITS and _SMALLEST <= (number := int(digits)) <= _LARGEST:
+        return number
+    return digits
+
+
 def as_text(value: Any) -> Any:
-    """What stands in JSON for a value that it has no form for."""
+    """Return the JSON form of a value that JSON itself does not have."""
     match value:
         case date():
             return value.isoformat()
@@ -47,8 +60,8 @@ def as_text(value: Any) -> Any:
             return value.value
     if attrs.has(type(value)):
         return attrs.asdict(value, recurse=False)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _reject(name: str) -> None:
+    raise ValueError(f"{name} is not a number")

@@ -1,9 +1,8 @@
-"""The meter of a template: limits the work that filling it in may take.
+"""The meter of a template: limit the work of one rendering.
 
-While a template is filled in, the event loop stands still, and data from outside decides how long
-its loops are. So everything that a template does is charged before it is done: turns of loops,
-items and letters that are looked at or made, and arguments. Beyond the limit the template fails,
-always at the same point.
+No other task runs while a template is rendered, and data from outside decides how long its loops
+are. So all work is charged before it is done: iterations of loops, items and characters that are
+read or made, and arguments. A template that exceeds its budget fails, always at the same point.
 """
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
@@ -17,50 +16,52 @@ from jinja2.exceptions import SecurityError
 from keyrun.flows.fields import fields_of
 
 MOST = 1_000_000
-"""Turns that one template may take, of about a microsecond each."""
+"""Operations of one template, of about a microsecond each."""
 TOGETHER = 2 * MOST
-"""Turns that all templates in one value may take."""
+"""Operations of all templates in one value."""
 LARGEST = 1024 * 1024
-"""Letters or items that a part of a template may make."""
+"""Characters or items of a value that a template makes."""
 BITS = 4096
-"""Bits of a whole number. Larger ones take long to multiply, divide and print."""
+"""Bits of a whole number. Larger numbers take long to multiply, divide and print."""
 
-_LETTERS = 16
-"""Letters that are looked at in the time of a turn."""
+_CHARACTERS = 16
+"""Characters that are read in the time of one operation."""
 _ITEMS = 4
-"""Items that are looked at in the time of a turn."""
+"""Items that are read in the time of one operation."""
 _NODES = 16
-"""Parts of an expression that are evaluated in the time of a turn."""
+"""Parts of an expression that are evaluated in the time of one operation."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 SINGLE = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types without fields, by far the most frequent ones."""
+"""The most frequent types, which have no fields."""
 
 _left: "ContextVar[list[int] | None]" = ContextVar("keyrun.flows.meter", default=None)
 
 
-def metered(fill: Callable[[], Any], most: int = MOST) -> Any:
-    """Return the result of `fill`, which may take `most` turns, and no more than are left to the
-    value around it."""
+def metered(render: Callable[[], Any], most: int = MOST) -> Any:
+    """Return the result of `render`, which may take `most` operations, but not more than the value
+    around it has left."""
     around = _left.get()
     allowed = most if around is None else min(most, around[0])
     left = [allowed]
     token = _left.set(left)
     try:
-        return fill()
+        return render()
     finally:
         _left.reset(token)
         if around is not None:
             around[0] -= allowed - left[0]
 
 
-def charge(turns: int) -> None:
-    """Count these turns."""
+def charge(operations: int) -> None:
+    """Count operations."""
     left = _left.get()
     if left is not None:
-        left[0] -= turns
+        left[0] -= operations
         if left[0] < 0:
-            raise SecurityError(f"it would take more than {MOST:,} turns to fill it in")
+            raise SecurityError(
+                f"it takes more than {MOST:,} operations for this data; use a code node"
+            )
 
 
 def refuse(why: str) -> Any:
@@ -69,39 +70,39 @@ def refuse(why: str) -> Any:
 
 
 def look(value: Any) -> Any:
-    """Charge for looking at a text or at the items of a container, and return it."""
+    """Charge for reading a text or the items of a container. Return the value."""
     if isinstance(value, str | bytes):
-        charge(len(value) // _LETTERS)
+        charge(len(value) // _CHARACTERS)
     elif isinstance(value, list | tuple | dict | range):
         charge(len(value) // _ITEMS)
     return value
 
 
 def make(value: Any) -> Any:
-    """Charge for a value that was made, and refuse one that is too large. Returns it."""
+    """Charge for a new value, and reject one that is too large. Return the value."""
     if isinstance(value, str | bytes | list | tuple | range) and len(value) > LARGEST:
-        refuse(f"a part of it has more than {LARGEST:,} letters or items")
+        refuse(f"a value in it has more than {LARGEST:,} characters or items")
     return look(value)
 
 
 def weigh(value: Any) -> int:
-    """Charge for all that is in a value, however deep, and return the turns. A container that
-    stands in several places counts in each of them."""
+    """Charge for all values in a value, at any depth. Return the operations. A container that is in
+    several places counts in each of them."""
     total = 0
     left = [value]
     while left:
         each = left.pop()
         if isinstance(each, str | bytes):
-            turns = len(each) // _LETTERS
+            operations = len(each) // _CHARACTERS
         elif isinstance(each, _CONTAINERS):
-            turns = 1 + len(each) // _ITEMS
+            operations = 1 + len(each) // _ITEMS
         elif type(each) in SINGLE or not (fields := fields_of(type(each))):
             continue
         else:
-            turns = 1 + len(fields)
-        if turns:
-            total += turns
-            charge(turns)
+            operations = 1 + len(fields)
+        if operations:
+            total += operations
+            charge(operations)
         if isinstance(each, _CONTAINERS):
             left.extend(each)
             left.extend(each.values() if isinstance(each, dict) else ())
@@ -111,7 +112,7 @@ def weigh(value: Any) -> int:
 
 
 def number(value: Any) -> Any:
-    """Refuse a number that takes long to compute with. Returns the value."""
+    """Reject a number that takes long to compute with. Return the value."""
     if isinstance(value, int):
         if value.bit_length() > BITS:
             refuse(f"a whole number in it has more than {BITS:,} bits")
@@ -121,17 +122,16 @@ def number(value: Any) -> Any:
 
 
 def key(value: Any) -> Any:
-    """Refuse what cannot be the name of an item: hashing or showing it could take long. Returns
-    the value."""
+    """Reject a key of an item that could take long to hash or to show. Return the value."""
     if isinstance(value, tuple | list | dict) or (
         type(value) not in SINGLE and fields_of(type(value))
     ):
-        refuse("the name of an item is a text or a number")
+        refuse("the key of an item must be text or a number")
     return look(value)
 
 
-def turns(items: Iterable[Any], each: int) -> Iterator[Any]:
-    """Yield the items of a loop, and charge `each` for a turn."""
+def charged(items: Iterable[Any], each: int) -> Iterator[Any]:
+    """Yield the items of a loop, and charge `each` for an iteration."""
     for item in items:
         charge(each)
         yield item
@@ -139,12 +139,12 @@ def turns(items: Iterable[Any], each: int) -> Iterator[Any]:
 
 def install(tree: nodes.Template) -> nodes.Template:
     """Return the same template with charges. `keyrun.flows.filters` has the filters with `()` in
-    their names, which no template can name itself."""
+    their names. No template can use these names."""
     for loop in list(tree.find_all(nodes.For)):
         parts = sum(1 for _ in loop.find_all(nodes.Node))
-        letters = sum(len(text.data) for text in loop.find_all(nodes.TemplateData))
-        each = nodes.Const(1 + parts // _NODES + letters // _LETTERS, lineno=loop.lineno)
-        loop.iter = _through("turns()", loop.iter, loop.lineno, each)
+        characters = sum(len(text.data) for text in loop.find_all(nodes.TemplateData))
+        each = nodes.Const(1 + parts // _NODES + characters // _CHARACTERS, lineno=loop.lineno)
+        loop.iter = _through("charged()", loop.iter, loop.lineno, each)
     for block in list(tree.find_all(nodes.AssignBlock)):
         block.filter = _through("make()", block.filter, block.lineno)
     _replace(tree)
@@ -154,7 +154,7 @@ def install(tree: nodes.Template) -> nodes.Template:
 
 
 def _replace(parent: nodes.Node) -> None:
-    """Put our own functions in the place of what Jinja2 leaves to Python, inner ones first."""
+    """Replace what Jinja2 leaves to Python with our own functions, inner parts first."""
     for name, value in list(parent.iter_fields()):
         if isinstance(value, list):
             for at, item in enumerate(value):
@@ -181,8 +181,8 @@ def _ours(node: nodes.Node) -> nodes.Node:
 
 
 def _compared(node: nodes.Compare) -> nodes.Expr:
-    """Return a chain of comparisons as one call. Each operand stands in it once: a copy of an
-    operand has copies of the chains inside it, so the code would double with every level."""
+    """Return a chain of comparisons as one call, with each operand once. A copy of an operand would
+    contain copies of the chains inside it, so the code would double with every level."""
     rest: list[nodes.Expr] = []
     for operand in node.ops:
         rest += [nodes.Const(operand.op, lineno=node.lineno), operand.expr]

@@ -1,13 +1,13 @@
 """The programs that run code in a child process: one for each language.
 
-All do the same: read one line of JSON from stdin with the source and its argument, run it with
-nothing on its stdin and with its stdout on stderr, and write one JSON object with the result or the
-error where stdout was. Their own stdin stays open for as long as Keyrun lives, and when it ends
-they remove the folder that was made for them and kill their process group.
+Each program reads one line of JSON with the source and its argument from stdin. It runs the source
+with an empty stdin, and with its stdout redirected to stderr. Then it writes one JSON object with
+the result or the error to the original stdout. The stdin of the program stays open for as long as
+Keyrun lives. When stdin ends, the program removes its folder and kills its process group.
 """
 
 FRAME = 65_536
-"""Bytes that an answer may have beyond the result itself: an error with its traceback."""
+"""Bytes of an answer in addition to the result: an error with its line."""
 
 _WATCH = """
 import json, os, shutil, signal, sys, threading
@@ -55,7 +55,7 @@ names = {"__name__": "code", "PermanentError": PermanentError}
 try:
     exec(compile(source, "<code>", "exec"), names)
     if not callable(names.get("main")):
-        raise PermanentError("it defines no function main(data)")
+        raise PermanentError("the code defines no function main(data)")
     tell_result(names["main"](given["data"]))
 except Exception as error:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == "<code>"]
@@ -100,7 +100,7 @@ try:
     with open("stdout", "rb") as stream:
         written = stream.read()
     if len(written) >= most:
-        raise PermanentError(f"it wrote more than {most - 1:,} bytes, the most it may")
+        raise PermanentError(f"it wrote more than {most - 1:,} bytes, its limit")
     tell_result(json.loads(written))
 except wasmtime.WasmtimeError as error:
     tell(error=f"WasmtimeError: {error}"[:10000], permanent=True)
@@ -123,7 +123,7 @@ const failed = (error) =>
 ;(async () => {
   const source = workerData.source + '\\n;return typeof main === "function" ? main : null'
   const main = new Function('require', 'PermanentError', source)(require, PermanentError)
-  if (!main) throw new PermanentError('it defines no function main(data)')
+  if (!main) throw new PermanentError('the code defines no function main(data)')
   const result = await main(workerData.data)
   const told = JSON.stringify({ result: result === undefined ? null : result })
   const size = Buffer.byteLength(told) - '{"result":}'.length

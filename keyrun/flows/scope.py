@@ -13,13 +13,13 @@ from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.run.running_step import running
 
 NAMES = ("input", "output", "outputs", "port", "error", "iteration", "run", "env")
-"""What a template can be about."""
+"""The names that a template can use."""
 UNDOING = ("why", "failed", "undoes", "left")
-"""And in a node that undoes another."""
+"""The names that are added in a node that compensates another."""
 
 
 class Given(Protocol):
-    """What a node is given by its graph: a `NodeInput`."""
+    """The input of a node: a `NodeInput`."""
 
     @property
     def run_input(self) -> Any: ...
@@ -36,8 +36,8 @@ class Given(Protocol):
 
 
 def names(given: Given | Compensation) -> dict[str, Any]:
-    """What a node can know: the input of the run, what triggered it, and what was done before; or
-    if it undoes another, what that gave, and why it is undone."""
+    """Return the names and their values. A node that compensates another gets the output of that
+    node, and the reason of the compensation."""
     if isinstance(given, Compensation):
         return {
             "input": given.run_input,
@@ -48,7 +48,7 @@ def names(given: Given | Compensation) -> dict[str, Any]:
             "undoes": given.step,
             "left": list(given.left),
         }
-    # Templates change nothing of it, and code gets it as JSON.
+    # No copies are needed: templates change nothing, and code gets JSON.
     given = given.record if isinstance(given, NodeInput) else given
     return {
         "input": given.run_input,
@@ -63,8 +63,8 @@ def names(given: Given | Compensation) -> dict[str, Any]:
 def scope(
     given: Given | Compensation, env: Iterable[str] = (), *, ctx: Context | None = None
 ) -> dict[str, Any]:
-    """The names of templates: those above, `run` with its id and key, and `env` with the variables
-    of the environment that the node has asked for by name."""
+    """Return the names of templates: those above, `run` with its id and key, and `env` with the
+    environment variables that the node lists."""
     current = running.get() if ctx is None else ctx
     run = {} if current is None else {"id": current.run_id, "key": current.key}
     return {**names(given), "run": run, "env": environment(env)}
@@ -80,8 +80,11 @@ def holds(condition: Condition, given: Given, output: Any) -> bool:
 
 
 def environment(wanted: Iterable[str]) -> dict[str, str]:
-    """Those variables, of which none may be missing."""
+    """Return environment variables. Raise `NodeFailed` if one is missing."""
     missing = [name for name in wanted if name not in os.environ]
     if missing:
-        raise NodeFailed(f"the environment has no {', '.join(missing)}, which this node needs")
+        raise NodeFailed(
+            f"the environment variable {', '.join(missing)} is not set; set it before you start "
+            "the process"
+        )
     return {name: os.environ[name] for name in wanted}

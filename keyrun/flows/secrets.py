@@ -1,5 +1,4 @@
-"""Secrets: what a node was given of the environment is kept out of what its errors say, since these
-are stored, logged and told."""
+"""Secrets: keep the values of environment variables out of errors, which are stored and logged."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from keyrun._errors import KeyrunError
 
 @contextmanager
 def kept_out(values: Mapping[str, str]) -> Iterator[None]:
-    """Errors of nodes that are raised inside have `$NAME` where they had the value of NAME."""
+    """Replace the value of NAME by `$NAME` in the errors of nodes that are raised inside."""
     try:
         yield
     except KeyrunError as error:
@@ -18,13 +17,13 @@ def kept_out(values: Mapping[str, str]) -> Iterator[None]:
         hidden = hide(said, values)
         if hidden == said:
             raise
-        # Where it came from says the same in other words.
+        # The cause has the same text in other words.
         error.args = (hidden,)
         raise error from None
 
 
 def hide(text: str, values: Mapping[str, str]) -> str:
-    """A text without these values, also as they are in addresses."""
+    """Return a text without these values, and without their forms in addresses."""
     forms = {
         form: name
         for name, value in values.items()

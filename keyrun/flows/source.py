@@ -1,9 +1,9 @@
-"""The source of a flow: YAML or JSON as plain values, with the line that each of them is on.
+"""The source of a flow: read YAML or JSON as plain values, with the line of each value.
 
-The text is taken event by event, and nothing is ever built of it but mappings with names, lists,
-texts, numbers, true, false and null, as YAML 1.2 has them: no tags, no dates, no objects, and `on`
-is a word like any other. What is meant to hurt is refused with the line it is on: files that are
-too large, nesting that is too deep, aliases that grow into more than there is room for.
+The reader takes the text event by event. It builds only mappings with names, lists, text, numbers,
+true, false and null, as in YAML 1.2: no tags, no dates, no objects, and `on` is a plain word. It
+rejects hostile files, with the line: files that are too large, values that are nested too deep,
+and aliases that expand to too many values.
 """
 
 import json
@@ -19,13 +19,14 @@ from keyrun.flows import jsons
 from keyrun.flows.extras import need
 
 Place = tuple[str | int, ...]
-"""Where a value is: names and numbers from the top, as in ("nodes", "fetch", "url")."""
+"""The place of a value: names and indices from the top, as in ("nodes", "fetch", "url")."""
 
 LARGEST = 1024 * 1024
-"""Bytes that a file may have."""
+"""Bytes of a file."""
 DEEPEST = 50
+"""Levels of nesting."""
 MOST = 100_000
-"""Values that a file may have, those that aliases stand for included."""
+"""Values of a file, including those that aliases stand for."""
 
 _NULL = re.compile(r"|~|null|Null|NULL")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
@@ -38,7 +39,7 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F
 
 
 class Unreadable(Exception):
-    """A text that cannot be read, and where it cannot be read any further."""
+    """A text cannot be read. `line` is the line where reading stopped."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -47,38 +48,43 @@ class Unreadable(Exception):
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """What a text says, and where."""
+    """The value of a text, and the lines of all values in it."""
 
     value: Any
     lines: dict[Place, int]
+    blocks: dict[Place, int]
+    """The first lines of texts that are written as literal blocks (`|`)."""
     problems: list[tuple[int, str]]
-    """What is wrong with the text, where it could be read on."""
+    """Errors after which reading could continue, with their lines."""
 
-    def line(self, place: Place) -> int:
-        """The line of a value, or of the one that it belongs to."""
+    def line(self, place: Place, below: int = 0) -> int:
+        """Return the line of a value, or of the value around it. For a literal block, return the
+        line that is `below` lines below its first line."""
+        if place in self.blocks:
+            return self.blocks[place] + below
         while place not in self.lines and place:
             place = place[:-1]
         return self.lines.get(place, 1)
 
 
 def read_file(path: Path) -> str:
-    """The text of a file, if that may be a flow."""
+    """Return the text of a file. Raise `Unreadable` if it cannot be a flow."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from error
     if len(data) > LARGEST:
-        raise Unreadable(f"has more than {LARGEST:,} bytes, which is the most a flow may have")
+        raise Unreadable(f"has more than {LARGEST:,} bytes, the limit of a flow")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable("is not UTF-8 here", line) from error
+        raise Unreadable("is not UTF-8; save the file as UTF-8", line) from error
 
 
 def read_json(text: str) -> Source:
-    """JSON with the lines of its values. Raises `Unreadable`."""
+    """Read JSON. Raise `Unreadable` if the text is not JSON."""
     try:
         jsons.loads(text)
     except json.JSONDecodeError as error:
@@ -86,35 +92,48 @@ def read_json(text: str) -> Source:
         raise Unreadable(said, error.lineno) from error
     except ValueError as error:
         raise Unreadable(f"is not JSON: {error}") from error
-    # What is JSON is YAML, once its tabs, which it has only between values, are out of the way,
-    # and letters that it writes as two halves are whole.
+    # JSON is YAML if its tabs, which are only between values, become spaces, and characters that it
+    # writes as two surrogates become one.
     return read_yaml(_ESCAPE.sub(_whole, text.replace("\t", " ")))
 
 
 def read_yaml(text: str) -> Source:
-    """YAML with the lines of its values. Raises `Unreadable`."""
+    """Read YAML. Raise `Unreadable` if the text is not YAML."""
     yaml = need("yaml", for_="a flow in a file")
     if len(text.encode(errors="replace")) > LARGEST:
-        raise Unreadable(f"has more than {LARGEST:,} bytes, which is the most a flow may have")
+        raise Unreadable(f"has more than {LARGEST:,} bytes, the limit of a flow")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return _Reader(yaml.parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(part for part in (error.context, error.problem) if part)
-        raise Unreadable(f"is not YAML: {said}", mark and mark.line + 1) from error
+        reason = _yaml_error(error.context or "", error.problem or "")
+        raise Unreadable(f"is not YAML: {reason}", mark and mark.line + 1) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         said = f"a character that YAML does not allow: U+{error.character:04X}"
         raise Unreadable(said, line) from error
 
 
+def _yaml_error(context: str, problem: str) -> str:
+    """Return an error of the YAML parser, with the remedy if it is a frequent one."""
+    said = " ".join(part for part in (context, problem) if part)
+    if "tab character" in said or "cannot start any token" in said:
+        return f"{said}; indent with spaces, not with tabs, and quote text that begins with a sign"
+    if "mapping values are not allowed" in said:
+        return f"{said}; quote text that contains a colon and a space"
+    if "flow mapping" in context or "flow sequence" in context:
+        return f"{said}; close the bracket, and quote text with braces, such as a template"
+    return said
+
+
 class _Reader:
-    """Makes values of events."""
+    """Builds values from events."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
         self._lines: dict[Place, int] = {}
+        self._blocks: dict[Place, int] = {}
         self._anchors: dict[str, tuple[Any, int] | None] = {}
         self._values = 0
         self._problems: list[tuple[int, str]] = []
@@ -127,18 +146,20 @@ class _Reader:
                 case "DocumentStartEvent":
                     documents += 1
                     if documents > 1:
-                        raise Unreadable("has a second document; a flow is one", _line(event))
+                        raise Unreadable(
+                            "has a second document; keep one flow in a file", _line(event)
+                        )
                     value = self._value(next(self._events), ())
         if not documents:
-            raise Unreadable("is empty")
-        return Source(value=value, lines=self._lines, problems=self._problems)
+            raise Unreadable("is empty; a flow requires 'name' and 'nodes'")
+        return Source(value=value, lines=self._lines, blocks=self._blocks, problems=self._problems)
 
     def _value(self, event: Any, place: Place) -> Any:
         line = _line(event)
         self._lines.setdefault(place, line)
         self._count(1, line)
         if len(place) > DEEPEST:
-            raise Unreadable(f"is nested more than {DEEPEST} deep", line)
+            raise Unreadable(f"is nested more than {DEEPEST} levels deep", line)
         kind = type(event).__name__
         if kind == "AliasEvent":
             return self._alias(event.anchor, line)
@@ -151,7 +172,9 @@ class _Reader:
         elif kind == "SequenceStartEvent":
             value = self._sequence(place)
         else:
-            # A plain scalar has no style; the C parser says so with an empty text.
+            if event.style == "|":
+                self._blocks[place] = line + 1
+            # A plain scalar has no style. The C parser gives an empty text for it.
             value = _text(event.value, line) if event.style else _scalar(event.value, line)
         if event.anchor is not None:
             self._anchors[event.anchor] = (value, self._values - before + 1)
@@ -162,12 +185,18 @@ class _Reader:
         while type(event := next(self._events)).__name__ != "MappingEndEvent":
             line = _line(event)
             if type(event).__name__ != "ScalarEvent":
-                raise Unreadable("has a name that is no text", line)
+                raise Unreadable(
+                    "has a name that is not text; put quotes around a template, as in "
+                    '"{{ input.name }}"',
+                    line,
+                )
             self._check_tag(event)
             name = _text(event.value, line)
             if name in found:
                 first = self._lines[(*place, name)]
-                self._problems.append((line, f"{name!r} is there twice, first in line {first}"))
+                self._problems.append(
+                    (line, f"the name {name!r} is used twice, first in line {first}")
+                )
             self._lines[(*place, name)] = line
             found[name] = self._value(next(self._events), (*place, name))
         return found
@@ -180,24 +209,28 @@ class _Reader:
 
     def _alias(self, anchor: str, line: int) -> Any:
         if anchor not in self._anchors:
-            raise Unreadable(f"has the alias *{anchor}, and nothing has that name", line)
+            raise Unreadable(
+                f"has the alias *{anchor}, but no value has the anchor &{anchor}", line
+            )
         known = self._anchors[anchor]
         if known is None:
-            raise Unreadable(f"has the alias *{anchor} inside of what it stands for", line)
+            raise Unreadable(
+                f"has the alias *{anchor} inside of the value that it stands for", line
+            )
         value, size = known
         self._count(size, line)
         return value
 
     def _check_tag(self, event: Any) -> None:
-        # "!" is what is said of a quoted text.
+        # "!" is the tag of quoted text.
         if event.tag not in (None, "!"):
-            said = f"the tag {event.tag[:60]!r} means nothing here: a flow has no tags"
-            self._problems.append((_line(event), said))
+            reason = f"the tag {event.tag[:60]!r} is not allowed; a flow has no tags"
+            self._problems.append((_line(event), reason))
 
     def _count(self, more: int, line: int) -> None:
         self._values += more
         if self._values > MOST:
-            raise Unreadable(f"has more than {MOST:,} values, aliases included", line)
+            raise Unreadable(f"has more than {MOST:,} values, including aliases", line)
 
 
 def _line(event: Any) -> int:
@@ -209,7 +242,7 @@ def _text(value: str, line: int) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unreadable("has half of a letter, which is no text", line) from None
+        raise Unreadable("has a lone surrogate, which is not text", line) from None
     return value
 
 
@@ -218,22 +251,22 @@ def _whole(found: re.Match[str]) -> str:
 
 
 def _scalar(text: str, line: int) -> Any:
-    """What a plain scalar is, by the core schema of YAML 1.2."""
+    """Return the value of a plain scalar, by the core schema of YAML 1.2."""
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):
         return text[0] in "tT"
     if len(text) > _DIGITS and _FLOAT.fullmatch(text):
-        raise Unreadable("has a number of more digits than any number needs", line)
+        raise Unreadable(f"has a number with more than {_DIGITS} digits", line)
     if _INT.fullmatch(text):
         return int(text)
     if _BASE.fullmatch(text):
         return int(text, 0)
     if _STRANGE.fullmatch(text):
-        raise Unreadable(f"has {text}, which is no number", line)
+        raise Unreadable(f"has {text}, which is not a finite number", line)
     if _FLOAT.fullmatch(text):
         number = float(text)
         if not math.isfinite(number):
-            raise Unreadable(f"has {text}, which is too large for a number", line)
+            raise Unreadable(f"has {text}, a number that is too large", line)
         return number
     return _text(text, line)

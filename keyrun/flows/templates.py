@@ -1,26 +1,35 @@
-"""Templates: text with places to fill in, and values that have such text in them.
+"""Templates: render text with `{{ expressions }}` in it, and values that contain such text.
 
-A template that is one expression and nothing else, such as `{{ output.total }}`, gives the value
-itself: a number stays a number, a list a list. Every other template gives text.
+A template that is one expression and nothing else, such as `{{ output.total }}`, gives the value of
+the expression: a number stays a number, and a list stays a list. Every other template gives text.
+The expression is evaluated in the same sandbox, and with the same budget, as text is rendered. It
+is never written as text and parsed again, so the text "007" stays the text "007".
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import attrs
 
-from keyrun.flows.errors import TemplateFailed
+from keyrun.flows.errors import NodeFailed, TemplateFailed
 from keyrun.flows.extras import need
 
+if TYPE_CHECKING:
+    from jinja2 import nodes
+
 LONGEST = 1024 * 1024
-"""Letters of text that a template may make."""
-_MARKS = ("{{", "{%", "{#")
+"""Characters of text that one template may produce."""
 TOKENS = 10_000
-"""Words and signs inside the tags of a template. To compile one takes about 0.1 ms for each."""
-_SAID = 500
-"""Letters of an error that are repeated."""
-_NOT_HERE = (
+"""Tokens inside the tags of a template. Compiling takes about 0.1 ms for each."""
+
+_MARKS = ("{{", "{%", "{#")
+_SHOWN = 500
+"""Characters of an error that are repeated."""
+_REJECTED = (
     "Extends",
     "Include",
     "Import",
@@ -31,23 +40,24 @@ _NOT_HERE = (
     "EvalContextModifier",
     "ScopedEvalContextModifier",
 )
+"""The tags that load other templates or define functions."""
 
 
-class Fillable(Protocol):
-    """Something with places to fill in."""
+class Renderable(Protocol):
+    """A value that may contain templates."""
 
-    def fill(self, names: Mapping[str, Any]) -> Any:
-        """The value, with `names` filled in."""
+    def render(self, names: Mapping[str, Any]) -> Any:
+        """Return the value with its templates rendered."""
 
 
 @attrs.frozen
 class Literal:
-    """A value without templates in it."""
+    """A value without templates."""
 
     value: Any
 
-    def fill(self, names: Mapping[str, Any]) -> Any:
-        """The value."""
+    def render(self, names: Mapping[str, Any]) -> Any:
+        """Return the value."""
         return self.value
 
 
@@ -55,40 +65,40 @@ class Literal:
 class Items:
     """A list with templates in it."""
 
-    items: tuple[Fillable, ...]
+    items: tuple[Renderable, ...]
 
-    def fill(self, names: Mapping[str, Any]) -> list[Any]:
-        """The list."""
-        filled: list[Any] = _together(lambda: [item.fill(names) for item in self.items])
-        return filled
+    def render(self, names: Mapping[str, Any]) -> list[Any]:
+        """Return the list."""
+        rendered: list[Any] = _together(lambda: [item.render(names) for item in self.items])
+        return rendered
 
 
 @attrs.frozen
 class Fields:
     """A mapping with templates in its values."""
 
-    fields: dict[str, Fillable]
+    fields: dict[str, Renderable]
 
-    def fill(self, names: Mapping[str, Any]) -> dict[str, Any]:
-        """The mapping."""
-        filled: dict[str, Any] = _together(
-            lambda: {name: field.fill(names) for name, field in self.fields.items()}
+    def render(self, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the mapping."""
+        rendered: dict[str, Any] = _together(
+            lambda: {name: field.render(names) for name, field in self.fields.items()}
         )
-        return filled
+        return rendered
 
 
 class Template:
-    """Text with templates in it. `where` names it in errors, as in "nodes.fetch.url"."""
+    """Text with templates in it. Errors name it as `where`, as in "nodes.fetch.url"."""
 
     def __init__(self, source: str, where: str) -> None:
         self.source = source
         self.where = where
-        self._fill = _compiled(source, where)
+        self._render = _compiled(source, where)
 
-    def fill(self, names: Mapping[str, Any]) -> Any:
-        """The text, or the value of the one expression that it is."""
+    def render(self, names: Mapping[str, Any]) -> Any:
+        """Return the text, or the value if the template is one expression."""
         try:
-            return self._fill(names)
+            return self._render(names)
         except Exception as error:
             raise _failed(self.where, error) from error
 
@@ -96,98 +106,153 @@ class Template:
         return f"Template({self.source!r}, {self.where!r})"
 
 
-def fillable(value: Any, where: str) -> Fillable:
-    """`value` with the templates in it made ready, however deep they are. Raises `TemplateFailed`
-    where one cannot be read."""
+def renderable(value: Any, where: str) -> Renderable:
+    """Compile all templates in `value`, at any depth. Raise `TemplateFailed` for one that cannot be
+    parsed."""
     match value:
-        case str() if any(mark in value for mark in _MARKS):
+        case str() if has_template(value):
             return Template(value, where)
         case list() | tuple():
-            items = tuple(fillable(item, f"{where}[{at}]") for at, item in enumerate(value))
-            return Literal(value) if _literal(items) else Items(items)
+            items = tuple(renderable(item, f"{where}[{at}]") for at, item in enumerate(value))
+            return Literal(value) if _is_literal(items) else Items(items)
         case dict():
-            fields = {name: fillable(item, f"{where}.{name}") for name, item in value.items()}
-            return Literal(value) if _literal(fields.values()) else Fields(fields)
+            fields = {name: renderable(item, f"{where}.{name}") for name, item in value.items()}
+            return Literal(value) if _is_literal(fields.values()) else Fields(fields)
     return Literal(value)
 
 
-def asked_for(source: str) -> set[str]:
-    """The names that a template, which can be read, is about."""
-    if not any(mark in source for mark in _MARKS):
-        return set()
-    sandbox = _sandbox()
-    from jinja2.meta import find_undeclared_variables
-
-    return find_undeclared_variables(sandbox.parse(source)).difference(sandbox.globals)
+def has_template(text: str) -> bool:
+    """Return whether a text contains a template."""
+    return any(mark in text for mark in _MARKS)
 
 
-def _literal(parts: Iterable[Fillable]) -> bool:
+def is_whole(text: str) -> bool:
+    """Return whether a text is one expression and nothing else. A text that cannot be parsed counts
+    as one: its own error says what is wrong."""
+    if not has_template(text):
+        return False
+    try:
+        return _only_expression(parsed(text)) is not None
+    except Exception:
+        return True
+
+
+def parsed(text: str) -> "nodes.Template":
+    """Return the syntax tree of a template."""
+    tree: nodes.Template = sandbox().parse(text)
+    return tree
+
+
+def as_text(value: Any, where: str) -> str:
+    """Return a rendered value where text is required. It reads as it does inside of a text."""
+    match value:
+        case str():
+            return value
+        case bool() | int() | float() | Decimal() | UUID() | date():
+            return str(value)
+    raise NodeFailed(
+        f"{where} requires text, got {_kind(value)}; choose one value of it, or turn it into text "
+        "with the filter join or tojson"
+    )
+
+
+def as_mapping(value: Any, where: str) -> dict[str, Any]:
+    """Return a rendered value where a mapping is required."""
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return value
+    raise NodeFailed(f"{where} requires a mapping, got {_kind(value)}")
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """Return a rendered value where a list is required."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise NodeFailed(f"{where} requires a list, got {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case str():
+            return "text"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+    return f"a {type(value).__name__}"
+
+
+def _is_literal(parts: Iterable[Renderable]) -> bool:
     return all(isinstance(part, Literal) for part in parts)
 
 
 @lru_cache(1)
-def _sandbox() -> Any:
+def sandbox() -> Any:
+    """Return the environment of all templates."""
     need("jinja2", for_="a template")
     from keyrun.flows.sandbox import Sandbox
 
     return Sandbox()
 
 
-def _metered(fill: Any) -> Any:
+def _metered(render: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
     from keyrun.flows.meter import metered
 
-    return lambda names: metered(lambda: fill(names))
+    return lambda names: metered(lambda: render(names))
 
 
-def _together(fill: Any) -> Any:
-    """Fill in all templates of one value: together they may take no more than two may."""
+def _together(render: Callable[[], Any]) -> Any:
+    """Render all templates of one value. Together they have the budget of two templates."""
     from keyrun.flows.meter import TOGETHER, metered
 
-    return metered(fill, TOGETHER)
+    return metered(render, TOGETHER)
 
 
-def _compiled(source: str, where: str) -> Any:
-    sandbox = _sandbox()
+def _compiled(source: str, where: str) -> Callable[[Mapping[str, Any]], Any]:
+    environment = sandbox()
     from jinja2 import nodes
     from jinja2.environment import TemplateExpression
 
     from keyrun.flows.meter import install
 
     try:
-        _check_length(sandbox, source, where)
-        tree = sandbox.parse(source)
-        for kind in _NOT_HERE:
+        _check_length(source, where)
+        tree = parsed(source)
+        for kind in _REJECTED:
             for node in tree.find_all(getattr(nodes, kind)):
-                said = f"{kind.lower()} has no place in a template of a flow"
-                raise TemplateFailed(f"the template {where}, line {node.lineno}: {said}")
+                reason = f"the tag {kind.lower()!r} is not allowed in a flow"
+                raise TemplateFailed(where, reason, node.lineno)
         expression = _only_expression(tree)
         if expression is None:
-            template = sandbox.from_string(install(tree))
-            return _metered(lambda names: _text(template.generate(dict(names))))
+            template = environment.from_string(install(tree))
+            return _metered(lambda names: _joined(template.generate(dict(names))))
         result = nodes.Assign(nodes.Name("result", "store"), expression, lineno=1)
-        compiled = sandbox.from_string(install(nodes.Template([result], lineno=1)))
+        compiled = environment.from_string(install(nodes.Template([result], lineno=1)))
         evaluate = TemplateExpression(compiled, undefined_to_none=False)
         return _metered(lambda names: _value(evaluate, names, where, expression.lineno))
     except (RecursionError, MemoryError) as error:
-        raise TemplateFailed(f"the template {where} is nested too deep") from error
+        raise TemplateFailed(where, "is nested too deep") from error
     except SyntaxError as error:
-        # It is of the Python that Jinja2 makes of the template: loops in loops in loops.
-        raise TemplateFailed(f"the template {where} is nested too deep: {error.msg}") from error
+        # An error in the Python code that Jinja2 generates: too many nested loops.
+        raise TemplateFailed(where, f"is nested too deep: {error.msg}") from error
     except Exception as error:
         raise _failed(where, error) from error
 
 
-def _check_length(sandbox: Any, source: str, where: str) -> None:
+def _check_length(source: str, where: str) -> None:
     count = 0
-    for _, kind, _ in sandbox.lex(source):
+    for _, kind, _ in sandbox().lex(source):
         count += kind not in ("data", "whitespace")
         if count > TOKENS:
-            raise TemplateFailed(
-                f"the template {where} has more than {TOKENS:,} words and signs in its tags"
-            )
+            raise TemplateFailed(where, f"has more than {TOKENS:,} words and signs in its tags")
 
 
-def _only_expression(tree: Any) -> Any:
+def _only_expression(tree: "nodes.Template") -> "nodes.Expr | None":
     from jinja2 import nodes
 
     match tree.body:
@@ -201,18 +266,18 @@ def _value(evaluate: Any, names: Mapping[str, Any], where: str, line: int) -> An
 
     try:
         value = as_value(evaluate(dict(names)))
-        return _text(iter([value])) if isinstance(value, str) else value
+        return _joined(iter([value])) if isinstance(value, str) else value
     except Exception as error:
         raise _failed(where, error, line) from error
 
 
-def _text(pieces: Iterator[str]) -> str:
+def _joined(pieces: Iterator[str]) -> str:
     kept, size = [], 0
     for piece in pieces:
         kept.append(piece)
         size += len(piece)
         if size > LONGEST:
-            raise ValueError(f"it makes more than {LONGEST:,} letters of text")
+            raise ValueError(f"the text has more than {LONGEST:,} characters")
     return "".join(kept)
 
 
@@ -220,14 +285,14 @@ def _failed(where: str, error: Exception, line: int | None = None) -> TemplateFa
     if isinstance(error, TemplateFailed):
         return error
     line = line or getattr(error, "lineno", None) or _line_of(error)
-    place = f", line {line}" if line else ""
-    said = getattr(error, "message", None) or str(error) or type(error).__name__
-    said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
-    return TemplateFailed(f"the template {where}{place}: {said}")
+    reason = getattr(error, "message", None) or str(error) or type(error).__name__
+    reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}..."
+    return TemplateFailed(where, reason, line)
 
 
 def _line_of(error: Exception) -> int | None:
-    """Where in the template it happened: Jinja2 leaves that in the traceback."""
+    """Return the line of the template where an error was raised. Jinja2 leaves it in the
+    traceback."""
     found, at = None, error.__traceback__
     while at is not None:
         if at.tb_frame.f_code.co_filename == "<template>":

@@ -1,7 +1,8 @@
-"""The web as nodes see it: one request, and a judgement of what came back.
+"""HTTP exchanges: send one request, and decide whether the response is a failure.
 
-A connection that fails, a 5xx, 408, 425 and 429 are transient: another attempt may succeed, after
-`Retry-After` where the server says so. Every other status that was not asked for is permanent.
+A failed connection and the statuses 5xx, 408, 425 and 429 are transient: another attempt may
+succeed, after the time in `Retry-After` if there is one. All other statuses that the node does not
+accept are permanent.
 """
 
 import re
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 TRANSIENT = frozenset({408, 425, 429})
 LONGEST_WAIT = 86_400.0
-"""Seconds for which a server can make the next attempt wait."""
+"""The longest `Retry-After`, in seconds."""
 _SAID = 300
 _CREDENTIALS = re.compile(r"//[^/]*@")
 
@@ -33,7 +34,7 @@ _client: "trio.lowlevel.RunVar[httpx.AsyncClient]" = trio.lowlevel.RunVar("keyru
 
 @attrs.frozen(kw_only=True)
 class Exchange:
-    """A request, and what of its answers is one. `accept` are statuses beyond 2xx."""
+    """A request. `accept` are the statuses outside of 2xx that are not failures."""
 
     method: str
     url: str
@@ -45,8 +46,8 @@ class Exchange:
     max_output: int
 
     async def perform(self) -> dict[str, Any]:
-        """Send it: `{status, headers, body}`, where a JSON body is parsed, text is text, and the
-        rest is bytes."""
+        """Send the request and return `{status, headers, body}`. A JSON body is parsed, text is
+        text, and everything else is bytes."""
         httpx = need("httpx", for_="an http node")
         try:
             return await self._exchange(httpx)
@@ -84,18 +85,19 @@ class Exchange:
                 if len(body) <= self.max_output:
                     body += chunk
                 elif not answer.is_closed:
-                    # To leave here would leave the generators of httpx behind; cut off, they end.
+                    # Leaving the loop would leave the generators of httpx open. This ends them.
                     await answer.aclose()
         except need("httpx", for_="an http node").ReadError:
             if len(body) <= self.max_output:
                 raise
         if len(body) > self.max_output:
-            raise self._too_large("more bytes than that")
+            raise self._too_large(f"more than {self.max_output:,} bytes")
         return bytes(body)
 
     def _too_large(self, size: str) -> OutputTooLarge:
         return OutputTooLarge(
-            f"{self}: the answer has {size}, and the output of a node may have {self.max_output:,}"
+            f"{self}: the response has {size}, and the limit of this node is {self.max_output:,}; "
+            "set max_output to change it"
         )
 
     def _judge(self, answer: "httpx.Response", body: bytes) -> None:
@@ -108,23 +110,23 @@ class Exchange:
         if status >= 500 or status in TRANSIENT:
             raise NodeUnavailable(what, retry_after=_retry_after(answer))
         if 300 <= status < 400:
-            what += "; follow_redirects has it followed"
+            what += "; set follow_redirects to follow it"
         raise NodeFailed(what)
 
     def __str__(self) -> str:
-        # What is behind the path, or before the host, may be a secret.
+        # The query and the credentials may be secret.
         address = _CREDENTIALS.sub("//", self.url.partition("?")[0])
         return f"{self.method} {address}"
 
 
 def _shared_client() -> "httpx.AsyncClient":
-    """One client for all requests of a Trio run, so that connections are used again."""
+    """Return the client of this Trio run, so that requests share connections."""
     try:
         return _client.get()
     except LookupError:
         pass
     httpx = need("httpx", for_="an http node")
-    # No cookies: what one run is told is nothing to another.
+    # No cookies: runs must not share them.
     jar = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=5)
     client = httpx.AsyncClient(timeout=None, cookies=jar, limits=limits)
@@ -147,7 +149,9 @@ def _parsed(answer: "httpx.Response", body: bytes) -> Any:
         try:
             return jsons.loads(body) if body else None
         except ValueError as error:
-            raise NodeUnavailable(f"the answer says that it is JSON, and is not: {error}") from None
+            raise NodeUnavailable(
+                f"the response is not JSON, but its type says so: {error}"
+            ) from None
     if not kind or kind.startswith("text/") or kind.endswith(("xml", "javascript", "urlencoded")):
         return body.decode(answer.encoding or "utf-8", errors="replace")
     return body

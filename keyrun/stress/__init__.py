@@ -1,7 +1,7 @@
-"""`keyrun stress`: hammers the engine with faults and kills, and checks every promise after.
+"""`keyrun stress`: test the runtime with faults and kills, and check every guarantee.
 
-The command is imported when it is asked for: a child that is started over and over shall not wait
-for what only draws on a terminal.
+The command is imported when it is called, so that a child process, which is started many times,
+does not load the code that draws on the terminal.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -132,7 +132,7 @@ class Campaign:
                     life, kill_at = -1, self._kill_time(monotonic())
                 if code is not None:
                     if not record.done:
-                        raise Broken(f"the child ended by itself with code {code}: {self._said()}")
+                        raise Broken(f"the child ended with exit code {code}: {self._said()}")
                     return
                 now = monotonic()
                 if now >= kill_at and life < 0 and not record.done:
@@ -141,7 +141,7 @@ class Campaign:
                     self._look()
                     return
                 if now - max(began, record.last_at) > assignment.patience:
-                    raise Broken(f"nothing happened for {assignment.patience:g} s; {self._left()}")
+                    raise Broken(f"nothing happened for {assignment.patience:g} s: {self._left()}")
 
     def _kill(self, child: Popen[bytes]) -> None:
         """Kill it, or only the process that commits for it, which it cannot survive."""
@@ -157,7 +157,7 @@ class Campaign:
         try:
             child.wait(self.assignment.patience)
         except TimeoutExpired:
-            raise Broken("the child goes on though its committer was killed") from None
+            raise Broken("the child did not end after its committer was killed") from None
 
     def _kill_time(self, now: float) -> float:
         every = self.assignment.crash_every
@@ -228,11 +228,11 @@ class Campaign:
 
     def _said(self) -> str:
         text = (self.assignment.folder / "child.err").read_text(errors="replace").strip()
-        return os.linesep.join(text.splitlines()[-12:]) or "it said nothing"
+        return os.linesep.join(text.splitlines()[-12:]) or "its stderr is empty"
 
     def _left(self) -> str:
         record = self.record
         begun = {line.run for line in record.lines if line.mark is Mark.ACKNOWLEDGED}
         left = sorted(begun - record.told)
         named = ", ".join(f"run-{number}" for number in left[:5])
-        return f"{len(left)} runs have not ended: {named or 'none'}"
+        return f"{len(left)} unfinished runs: {named or 'none'}"

@@ -1,4 +1,4 @@
-"""The display: how far it is, as a bar on a terminal and as a line now and then elsewhere."""
+"""The display: a progress bar on a terminal, and a line every 2 seconds elsewhere."""
 
 from time import monotonic
 from types import TracebackType
@@ -14,7 +14,7 @@ EVERY = 2.0
 
 
 class Display:
-    """Shows a campaign. It holds 60 columns."""
+    """Show a campaign in 60 columns."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -22,7 +22,7 @@ class Display:
         self._said = monotonic()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar = Progress(
                 TextColumn("{task.fields[kills]} kills"),
                 BarColumn(bar_width=None),
@@ -45,10 +45,10 @@ class Display:
             self._bar.stop()
 
     def show(self, campaign: Campaign) -> None:
-        """As it is now."""
+        """Show the current state."""
         record, assignment = campaign.record, campaign.assignment
         told = len(record.told)
-        # Nobody knows how many runs the time will do for; once it is over, one does.
+        # The number of runs is known when the time is over.
         over = campaign.elapsed >= assignment.seconds
         total = record.acknowledged if over else assignment.runs
         share = max(told / max(total, 1), 0 if over else campaign.elapsed / assignment.seconds)

@@ -1,12 +1,13 @@
-"""`keyrun stress`: random work with faults, killed over and over, and a verdict on it."""
+"""`keyrun stress`: run random work with faults, kill it repeatedly, and check the guarantees."""
 
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -22,9 +23,11 @@ from keyrun.stress.verdict import Verdict, judge
 DEFAULTS = Options()
 RATE = click.FloatRange(0.0, 1.0)
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 def assign(options: Options, folder: Path, **other: Any) -> Assignment:
-    """The options as something to be done in `folder`."""
+    """Return the assignment for these options in `folder`."""
     return Assignment(
         folder=folder,
         planner="keyrun.stress.options:Options",
@@ -42,7 +45,7 @@ def assign(options: Options, folder: Path, **other: Any) -> Assignment:
 
 
 def stress(options: Options, folder: Path, console: Console, **other: Any) -> Verdict:
-    """Do it, and judge."""
+    """Run the test and return the verdict."""
     campaign = Campaign(assign(options, folder, **other), Record(options, options.keys))
     broken: Broken | None = None
     with Display(console) as display:
@@ -53,56 +56,98 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
     return judge(campaign, broken, folder)
 
 
+def _rate(name: str, text: str) -> Callable[[F], F]:
+    """Return the option for a share of runs, steps or attempts."""
+    default = getattr(DEFAULTS, f"{name}_rate")
+    option = f"--{name.replace('_', '-')}-rate"
+    return click.option(option, type=RATE, default=default, metavar="SHARE", help=text)
+
+
 @click.command(
     "stress",
     context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
 )
-@click.option("--keys", type=click.IntRange(1, 100_000), default=DEFAULTS.keys)
-@click.option("--runs", type=click.IntRange(1), default=DEFAULTS.runs, help="At most this many.")
-@click.option("--steps", type=click.IntRange(1, 100), default=DEFAULTS.steps, help="Most of a run.")
-@click.option("--fail-rate", type=RATE, default=DEFAULTS.fail_rate, help="Share of attempts.")
-@click.option("--timeout-rate", type=RATE, default=DEFAULTS.timeout_rate, help="The same.")
-@click.option("--cancel-rate", type=RATE, default=DEFAULTS.cancel_rate, help="Share of runs.")
-@click.option("--pause-rate", type=RATE, default=DEFAULTS.pause_rate, help="The same.")
-@click.option("--delay-rate", type=RATE, default=DEFAULTS.delay_rate, help="Runs that begin later.")
-@click.option("--once-rate", type=RATE, default=DEFAULTS.once_rate, help="Steps that may run once.")
 @click.option(
-    "--redrive-rate", type=RATE, default=DEFAULTS.redrive_rate, help="Share of dead letters."
+    "--keys",
+    type=click.IntRange(1, 100_000),
+    default=DEFAULTS.keys,
+    metavar="N",
+    help="Number of ordering keys.",
 )
 @click.option(
-    "--run-timeout-rate", type=RATE, default=DEFAULTS.run_timeout_rate, help="Share of runs."
+    "--runs",
+    type=click.IntRange(1),
+    default=DEFAULTS.runs,
+    metavar="N",
+    help="Maximum number of runs.",
 )
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100),
+    default=DEFAULTS.steps,
+    metavar="N",
+    help="Maximum number of steps in a run.",
+)
+@_rate("fail", "Share of attempts that fail.")
+@_rate("timeout", "Share of attempts that time out.")
+@_rate("cancel", "Share of runs that are cancelled.")
+@_rate("pause", "Share of submits that are followed by a pause.")
+@_rate("delay", "Share of runs that start with a delay.")
+@_rate("once", "Share of steps that may run at most once.")
+@_rate("redrive", "Share of dead letters that are redriven.")
+@_rate("run_timeout", "Share of runs that exceed their run timeout.")
 @click.option(
     "--crash-every",
     type=click.FloatRange(0.0),
     default=DEFAULTS.crash_every,
-    help="Seconds between kills, about; 0 kills nobody.",
+    metavar="SECONDS",
+    help="Average time between two kills; 0 for no kills.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.0, min_open=True),
     default=DEFAULTS.seconds,
-    help="After this nothing is submitted, and nobody killed.",
+    metavar="SECONDS",
+    help="Time in which runs are submitted and processes are killed.",
 )
-@click.option("--committer", type=click.Choice(["inline", "process"]), default=DEFAULTS.committer)
-@click.option("--seed", type=int, default=None, help="Of everything random. [default: random]")
+@click.option(
+    "--committer",
+    type=click.Choice(["inline", "process"]),
+    default=DEFAULTS.committer,
+    help="Commit in the process of the runtime, or in a second process.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=None,
+    metavar="N",
+    help="Seed of all random decisions.  [default: random]",
+)
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
-    help="An empty folder to work in, and to keep. [default: a temporary one]",
+    metavar="DIR",
+    help="Empty directory to work in. It is kept.  [default: a temporary directory]",
 )
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write a report here.")
+@click.option(
+    "--json",
+    "report",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as JSON to this file.",
+)
 def command(seed: int | None, store: Path | None, report: Path | None, **given: Any) -> None:
-    """Try to break Keyrun on this machine.
+    """Test the guarantees of Keyrun on this machine with faults and kills.
 
-    A child process runs random work with planned failures, timeouts, cancels, pauses, delays,
-    redrives, steps that may run at most once and runs whose time is up. It is
-    killed with SIGKILL again and again, and started again on the same store, until everything has
-    ended. Then order, loss, doubled steps, limits, results and state are checked, against a file
-    that the steps wrote as they ran and against what the seed says must have happened. The exit
-    code is 1 if a promise was broken.
+    A child process runs random work with planned failures, timeouts, cancellations, pauses,
+    delays, redrives and steps that may run at most once. The command kills the child with SIGKILL
+    repeatedly and starts it again on the same store until every run has ended.
 
-    A seed repeats the work, not the exact moments of the kills.
+    Then it checks order, lost runs, repeated steps, limits, results and state. It compares the
+    store with a file that the steps wrote while they ran, and with the outcome that follows from
+    the seed. The exit code is 1 if a guarantee was broken.
+
+    The same seed repeats the same work, but not the exact times of the kills.
 
     \b
     Examples:
@@ -112,7 +157,9 @@ def command(seed: int | None, store: Path | None, report: Path | None, **given: 
     """
     options = Options(seed=SystemRandom().getrandbits(31) if seed is None else seed, **given)
     if store is not None and store.exists() and any(store.iterdir()):
-        raise click.BadParameter(f"{store} is not empty", param_hint="--store")
+        raise click.BadParameter(
+            f"{store} is not empty; give an empty or a new directory", param_hint="--store"
+        )
     folder = Path(mkdtemp(prefix="keyrun-stress-")) if store is None else store
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
@@ -123,7 +170,7 @@ def command(seed: int | None, store: Path | None, report: Path | None, **given: 
         keep = store is not None or not verdict.ok
     except KeyboardInterrupt:
         keep = store is not None
-        console.print("stopped")
+        console.print("Stopped.")
         sys.exit(130)
     finally:
         if not keep:
@@ -133,7 +180,7 @@ def command(seed: int | None, store: Path | None, report: Path | None, **given: 
         report.write_text(json.dumps(text, indent=2) + "\n")
     pronounce(verdict, console)
     if not verdict.ok:
-        console.print(f"\nthe evidence is in {folder}; to repeat it:", soft_wrap=True)
+        console.print(f"\nThe evidence is in {folder}. To repeat the test:", soft_wrap=True)
         console.print(f"  {options.command()}", soft_wrap=True)
         sys.exit(1)
-    console.print(f"seed {options.seed}")
+    console.print(f"Seed {options.seed}")

@@ -1,4 +1,4 @@
-"""The verdict: what a campaign came to, with figures, from the evidence and from the store."""
+"""The verdict: the violations and the numbers of a campaign, from the evidence and the store."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Violations: which promise was broken, by what, and what shows it."""
+"""Violations: the guarantee that was broken, and the run or key that shows it."""
 
 from enum import StrEnum
 
@@ -6,23 +6,23 @@ import attrs
 
 
 class Promise(StrEnum):
-    """What is checked, as a sentence that is true if nothing was found."""
+    """A guarantee that is checked, as a sentence that is true if no violation was found."""
 
-    ORDER = "the runs of each key ran one after the other, in order"
-    LOSS = "every acknowledged run ended once, and its end was told"
-    DOUBLED = "no finished step, attempt or run ran again"
+    ORDER = "runs with the same key ran one after another, in order"
+    LOSS = "every acknowledged run ended once and reached the hook"
+    DOUBLED = "no completed step, attempt or run was repeated"
     LIMITS = "attempts, timeouts, budgets and delays are exact"
-    CANCEL = "what was cancelled is cancelled, and nothing else"
-    PAUSE = "what was paused stood still, and went on when resumed"
-    RESULT = "every result and every failure is the right one"
-    STATE = "the state of each key is its steps, in order, once each"
-    STORE = "every record in the store is as it was written"
-    ALIVE = "the process under test kept going"
+    CANCEL = "cancelled runs stopped, and no other run was cancelled"
+    PAUSE = "paused runs and keys waited until they were resumed"
+    RESULT = "every result and every failure is correct"
+    STATE = "the state of each key has every step once, in order"
+    STORE = "every record in the store is undamaged"
+    ALIVE = "the process under test did not fail"
 
 
 @attrs.frozen(kw_only=True)
 class Violation:
-    """One thing that must not be. `run_id` or `key` says where to look."""
+    """A violation of a guarantee, with the run or the key that shows it."""
 
     promise: Promise
     text: str

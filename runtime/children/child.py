@@ -1,9 +1,9 @@
 """Children: workflows that a workflow starts and waits for.
 
-Without a key of its own a child is a part of its parent's run: its calls stand in the parent's
-journal, in a branch of their own. With another key it is a run of its own in the line of that key.
-Its admission is in one commit with the entry of the parent that says so, and its end with what the
-parent is sent of it.
+A child without a key is a part of its parent's run: its calls are in the parent's journal, in a
+branch of their own. A child with another key is a run of its own in the queue of that key. One
+commit has its admission and the journal entry of the parent. One commit has its end and the message
+to the parent.
 """
 
 from contextlib import nullcontext
@@ -21,18 +21,17 @@ from keyrun.runtime.errors import (
     TooDeep,
 )
 from keyrun.runtime.internal_errors import from_user, is_internal
+from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.records.journal_entry import CHILD, CallKind
 from keyrun.runtime.records.submission import read_failure
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
-from keyrun.runtime.run.expected import INSIDE
+from keyrun.runtime.run.expected import INSIDE, REMEDY
 from keyrun.runtime.run.scope import FailAfter
 from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import read_outcome
-from keyrun.runtime.unwinding import Halt
+from keyrun.runtime.texts import workflow_error
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import UNSET, Failure, FailureKind, State
-from keyrun.runtime.verdicts import workflow_error
 from keyrun.runtime.waiting.receive import receive
 from keyrun.storage import StoreError
 from keyrun.storage.payload import UNFIT
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 MAX_DEPTH = 5
 
 
-class Verdict(BaseException):
-    """What a child that is a part of its parent's run decided of itself. Not an Exception, so that
-    its own `except Exception` cannot swallow it."""
+class ChildVerdict(BaseException):
+    """The verdict of a child that is a part of its parent's run. It is not an `Exception`, so that
+    `except Exception` in the child does not catch it."""
 
     def __init__(self, reason: str, *, cancelled: bool) -> None:
         super().__init__(reason)
@@ -56,20 +55,20 @@ class Verdict(BaseException):
 
 
 def _check_depth(branch: Branch) -> int:
-    """How deep the next child would be."""
+    """Return the depth of the next child. Raise `TooDeep` if it is more than `MAX_DEPTH`."""
     parent = branch.run.submission.parent
     depth = (0 if parent is None else parent.depth) + branch.depth + 1
     if depth > MAX_DEPTH:
         raise TooDeep(
-            f"children may be {MAX_DEPTH} deep, and this would be one more; a chain of runs is "
-            "better made by submitting the next one from a step",
+            f"children may be nested {MAX_DEPTH} deep, and this child would be one deeper; to make "
+            "a chain of runs, submit the next run from a step",
             run_id=branch.run.run_id,
             key=branch.run.key,
         )
     return depth
 
 
-async def inside(
+async def child_in_run(
     branch: Branch,
     workflow: Workflow[Any, Any],
     input_: Any,
@@ -79,8 +78,8 @@ async def inside(
     if workflow.kind != "function":
         raise from_user(
             TypeError(
-                f"{workflow.name!r} is a {workflow.kind}, with a journal of its own: give it a key "
-                "of its own, ctx.child(..., key=...)"
+                f"{workflow.name!r} is a {workflow.kind}, which needs a journal of its own; give "
+                "it a key of its own: ctx.child(..., key=...)"
             )
         )
     run = branch.run
@@ -91,7 +90,7 @@ async def inside(
         ident = branch.name("child()")
         prefix = ident.replace("child()", "child", 1).replace("#", "") + "/"
         branch.pass_by(ident[len(branch.prefix) :] + INSIDE)
-        # It sees what a run of its own would see.
+        # The child gets a copy of its input, as a run of its own would.
         given = codec.decode(codec.encode(input_, workflow.input_type), workflow.input_type)
         child = branch.part(prefix)
         child.depth = depth - (0 if run.submission.parent is None else run.submission.parent.depth)
@@ -102,7 +101,7 @@ async def inside(
                 result = await call(child, workflow, given)
             encoded = codec.encode(result, workflow.result_type)
             return codec.decode(encoded, workflow.result_type)
-        except Verdict as verdict:
+        except ChildVerdict as verdict:
             kind = State.CANCELLED if verdict.cancelled else State.FAILED
             own = Failure(kind=FailureKind.VERDICT, reason=verdict.reason)
             raise _error(run, ident, workflow.name, kind, verdict.reason, own) from None
@@ -115,15 +114,15 @@ async def inside(
                 raise
             own = workflow_error(error)
             if limited is not None and limited.fired and isinstance(error, ScopeTimeout):
-                said = f"the child took longer than its run_timeout of {limit:g} s"
+                said = f"the child exceeded its run_timeout of {limit:g} s"
                 own = Failure(kind=FailureKind.RUN_TIMEOUT, reason=said, step=own.step)
             raise _error(run, ident, workflow.name, State.FAILED, None, own) from error
         finally:
             branch.leave(child)
 
 
-async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: str) -> Any:
-    """Have a child run under another key, and wait for its end."""
+async def child_run(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: str) -> Any:
+    """Start a child under another key, and wait for its end."""
     run = branch.run
     branch.check()
     depth = _check_depth(branch)
@@ -133,7 +132,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     mark = _mark(run, workflow, input_, key)
     if None not in (memory.child, mark) and memory.child != mark:
         said = f"the child {ident!r} is asked for with another workflow, key or input than the "
-        raise halt(run, contradiction(run, f"{said}journal has; {REMEDY}", ident))
+        raise run.contradicted(f"{said}journal has; {REMEDY}", ident)
     branch.check_place(ident, memory)
     if memory.channel is None and memory.outcome is None:
         if branch.bound:
@@ -151,7 +150,7 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     channel = memory.channel or str(memory.payload[0])
     child_id = channel.removeprefix(CHILD)
     if memory.outcome is None and not run.is_dry_run:
-        await run.partition.services.children.look_again(run, child_id, key)
+        await run.partition.services.children.check_cycle(run, child_id, key)
     try:
         label = f"child {child_id}"
         sent = await receive(branch, ident, CallKind.CHILD, channel, label, None, asked=True)
@@ -162,14 +161,14 @@ async def apart(branch: Branch, workflow: Workflow[Any, Any], input_: Any, key: 
     assert sent is not None
     state, result, failure, reason = sent[0]
     if not run.is_dry_run:
-        run.partition.services.children.heard(run, child_id)
+        run.partition.services.children.end_received(run, child_id)
     if state == State.SUCCEEDED:
         return read_outcome(run, ident, result, workflow.result_type)
     raise _error(run, ident, child_id, State(state), reason, read_failure(failure))
 
 
 def _mark(run: "Run", workflow: Workflow[Any, Any], input_: Any, key: str) -> int | None:
-    """A number that tells other children, or None if their input cannot be told."""
+    """Return a checksum of a child, or None if its input cannot be encoded."""
     try:
         given = run.partition.codec.canonical(input_, workflow.input_type)
     except UNFIT:
@@ -185,11 +184,13 @@ def _error(
     reason: str | None,
     cause: Failure | None,
 ) -> Exception:
-    """What the parent gets for a child that did not succeed, with the chain of causes."""
+    """Return the error that the parent receives for a child that did not succeed, with the chain of
+    causes."""
     if state is State.CANCELLED:
         said = f"the child {child} was cancelled" + (f": {reason}" if reason else "")
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=said, step=ident, cause=cause)
         return ChildCancelled(said, reason=reason, failure=failure, run_id=run.run_id, key=run.key)
-    said = f"the child {child} failed: {reason or (cause.reason if cause else 'nobody knows why')}"
+    why = reason or (cause.reason if cause else "for an unknown reason")
+    said = f"the child {child} failed: {why}"
     failure = Failure(kind=FailureKind.CHILD_FAILED, reason=said, step=ident, cause=cause)
     return ChildFailed(said, failure=failure, run_id=run.run_id, key=run.key)

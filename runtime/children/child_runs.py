@@ -1,16 +1,17 @@
-"""Children of other keys: who started whom, who waits for whom, and who is left alone.
+"""Child runs: admit children under other keys, notify their parents, and cancel orphans.
 
-| table    | key                   | what                                                     |
+| table    | key                   | contents                                                 |
 |----------|-----------------------|----------------------------------------------------------|
 | children | number of the parent, | id and key of the child, whether it has ended, and whether |
-|          | number of the child   | nobody waits for it any more                             |
+|          | number of the child   | it is an orphan: its parent no longer waits for it       |
 
-The record is there from the child's admission until its parent was told, so that after a crash
-parents that sleep are woken, and children that nobody waits for are cancelled.
+The record exists from the admission of the child until its parent has received its end. So after a
+crash, evicted parents are woken and orphans are cancelled.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -18,7 +19,7 @@ import trio
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.records.ids import number_in
 from keyrun.runtime.records.journal_entry import CHILD, CallKind, CallRecord, WaitBegan
-from keyrun.runtime.records.submission import Parent, Standing, Submission, write_failure
+from keyrun.runtime.records.submission import Parent, StatusRecord, Submission, write_failure
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import Failure, FailureKind, Priority
@@ -69,7 +70,7 @@ class ChildControl(Protocol):
 
 
 class Children:
-    """The families of a runtime."""
+    """The children of a partition that run under other keys."""
 
     admission: ChildAdmission
     control: ChildControl
@@ -91,14 +92,14 @@ class Children:
         self._cycles = cycles
         self.used = False
         """Whether any run has children under other keys."""
-        self._told: deque[tuple[int, str]] = deque()
-        """Parents to be woken, and by whose end."""
+        self._ended_children: deque[tuple[int, str]] = deque()
+        """Parents to wake, and the channel of the child that has ended."""
         self._orphans: deque[tuple[int, str]] = deque()
-        """Children to be cancelled, and by whom they were started."""
-        self._alone: set[str] = set()
-        """Children whose end nobody wants to be told."""
+        """Children to cancel: the number of the parent and the id of the child."""
+        self._orphaned: set[str] = set()
+        """Children whose end is not sent to their parent."""
         self._unchecked: set[int] = set()
-        """Children that may close a circle, and nobody has looked yet."""
+        """Children that may close a cycle and have not been checked."""
         self._news = trio.Event()
 
     async def admit(
@@ -111,8 +112,8 @@ class Children:
         key: str,
         depth: int,
     ) -> None:
-        """Start a child, in one commit with what its parent remembers of it."""
-        partition, standing = self._partition, run.standing
+        """Start a child in one commit with the parent's journal entry."""
+        partition, status = self._partition, run.status
         headers = {
             name: value
             for name, value in run.submission.headers.items()
@@ -123,22 +124,23 @@ class Children:
             workflow, input_, key, None, headers, (), priority, None, 0
         )
         described.origin = f"child:{run.run_id}"
-        described.parent = Parent(run.number, run.key, standing.place or 0, depth)
+        described.parent = Parent(run.number, run.key, status.place or 0, depth)
         self.used = True
-        group = self.admission.admit(described)
-        channel = memory.channel = CHILD + described.run_id
-        memory.call = CallKind.CHILD
-        at = run.partition.wall()
-        run.write(WaitBegan(ident, at, CallKind.CHILD, channel, None, memory.child))
-        memory.rank = run.journal.next - 1
-        self._put(group, run.number, described.number, described.run_id, key)
+        with partition.together() as group:
+            self.admission.admit(described)
+            channel = memory.channel = CHILD + described.run_id
+            memory.call = CallKind.CHILD
+            at = run.partition.wall()
+            run.write(WaitBegan(ident, at, CallKind.CHILD, channel, None, memory.child))
+            memory.rank = run.journal.next - 1
+            self._put(group, run.number, described.number, described.run_id, key)
         self._unchecked.add(described.number)
         await partition.store.durable(group)
 
-    async def look_again(self, run: Run, child_id: str, key: str) -> None:
-        """A parent is about to wait for a child: end the child if that closes a circle, unless
-        somebody has looked for that since it was admitted. Whoever was to may have been cut off, by
-        a crash or since the parent was driven anew."""
+    async def check_cycle(self, run: Run, child_id: str, key: str) -> None:
+        """Fail a child that would close a cycle, before its parent waits for it. A child that was
+        checked in this process is not checked again. A crash, or another pass of the parent, may
+        have cut off an earlier check."""
         number = number_in(child_id)
         if number is None or not (number in self._unchecked or number < self._partition.opened_at):
             return
@@ -159,58 +161,65 @@ class Children:
         record = self._partition.ledger.sequenced(parent, child)
         group.put("children", record, sealed("children", record, run_id, key, ended, orphaned))
 
-    def ended(self, about: Submission, standing: Standing, group: "Group") -> None:
-        """The end of a child is staged in `group`: so is what its parent is sent of it."""
+    def ended(
+        self, about: Submission, status: StatusRecord, group: "Group"
+    ) -> "Callable[[], object] | None":
+        """Stage the message to the parent of a child, in the group that has the child's end. Return
+        a function that passes the message to the parent, to be called when the whole end is staged.
+        None if the parent is not in memory."""
         partition, parent = self._partition, about.parent
         assert parent is not None
-        if about.run_id in self._alone:
-            self._alone.discard(about.run_id)
+        if about.run_id in self._orphaned:
+            self._orphaned.discard(about.run_id)
+            group.when_dropped(self._orphaned.add, about.run_id)
             group.delete("children", partition.ledger.sequenced(parent.number, about.number))
-            return
+            return None
         outcome = [
-            str(standing.state),
-            standing.result,
-            write_failure(standing.failure),
-            standing.reason,
+            str(status.state),
+            status.result,
+            write_failure(status.failure),
+            status.reason,
         ]
         signal = self._signals.stage(group, parent.number, CHILD + about.run_id, outcome)
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
         live = self._runs.live(parent.number)
-        if live is not None and not live.standing.state.terminal:
-            live.open_inbox.put(signal, live.journal)
-        else:
-            group.when_durable(self._tell, parent.number, CHILD + about.run_id)
+        if live is not None and not live.status.state.terminal:
+            return partial(live.open_inbox.put, signal, live.journal)
+        group.when_durable(self._notify_parent, parent.number, CHILD + about.run_id)
+        return None
 
-    def _tell(self, parent: int, channel: str) -> None:
-        self._told.append((parent, channel))
+    def _notify_parent(self, parent: int, channel: str) -> None:
+        self._ended_children.append((parent, channel))
         self._news.set()
 
-    def heard(self, run: Run, child_id: str) -> None:
-        """A parent has taken what it was sent of a child."""
+    def end_received(self, run: Run, child_id: str) -> None:
+        """Stage that a parent has received the end of a child."""
         number = number_in(child_id)
         if number is not None:
             run.delete("children", self._partition.ledger.sequenced(run.number, number))
 
     def orphan(self, run: Run, child_id: str) -> None:
-        """Nobody waits for a child any more: it is cancelled, also if this process is killed."""
-        group = run.staged = self._partition.commits.open_group()
+        """Cancel a child that its parent no longer waits for, also if this process is killed."""
         number = number_in(child_id)
         if number is None:
             return
-        if self._signals.discard(run, CHILD + child_id):
-            # It has ended, and nobody was told yet.
-            run.delete("children", self._partition.ledger.sequenced(run.number, number))
-            return
-        self.leave_alone(group, run.number, number, child_id)
+        with self._partition.together() as group:
+            run.staged = group
+            if self._signals.discard(run, CHILD + child_id):
+                # The child has ended, and its parent had not received that.
+                run.delete("children", self._partition.ledger.sequenced(run.number, number))
+            else:
+                self.stage_orphan(group, run.number, number, child_id)
 
-    def leave_alone(self, group: "Group", parent: int, child: int, child_id: str) -> None:
-        """Stage that nobody waits for a child, and cancel it when that is durable."""
-        self._alone.add(child_id)
+    def stage_orphan(self, group: "Group", parent: int, child: int, child_id: str) -> None:
+        """Stage that a child is an orphan, and cancel it when that is durable."""
+        self._orphaned.add(child_id)
+        group.when_dropped(self._orphaned.discard, child_id)
         self._put(group, parent, child, child_id, "", orphaned=True)
         group.when_durable(self._cancel, parent, child_id)
 
     async def of(self, parent: int) -> list[tuple[int, str]]:
-        """Numbers and ids of a run's children that have not ended."""
+        """Return the numbers and ids of the children of a run that have not ended."""
         found = []
         for record, raw in await self._partition.store.scan(
             "children", prefix=self._partition.ledger.number(parent)
@@ -224,36 +233,36 @@ class Children:
         self._orphans.append((parent, child_id))
         self._news.set()
 
-    def left_alone(self, run: Run) -> None:
-        """A run ends: those of its children that have not are cancelled."""
+    def cancel_children(self, run: Run) -> None:
+        """Cancel the children of a run that ends before them."""
         for memory in run.journal.memories.values():
             if memory.call is CallKind.CHILD and memory.outcome is None and memory.rank:
                 self.orphan(run, (memory.channel or "").removeprefix(CHILD))
 
     async def recover(self) -> None:
-        """Look whether there are any."""
+        """Find out whether the store has children."""
         prefix = self._partition.ledger.prefix
         self.used = bool(await self._partition.store.scan("children", prefix=prefix, limit=1))
 
     async def run(self) -> None:
-        """Wake parents whose children have ended, and cancel children that are left alone."""
+        """Wake parents whose children have ended, and cancel orphans, until cancelled."""
         await self._partition.counted.wait()
-        await self._take_up()
+        await self._recover_records()
         async with trio.open_nursery() as nursery:
             while True:
-                while self._told:
-                    await self._wake(*self._told.popleft())
+                while self._ended_children:
+                    await self._wake(*self._ended_children.popleft())
                 while self._orphans:
                     nursery.start_soon(self._end, *self._orphans.popleft())
                 self._news = trio.Event()
                 await self._news.wait()
 
     async def _end(self, parent: int, child_id: str) -> None:
-        """Cancel a child that nobody waits for."""
+        """Cancel an orphan."""
         partition, number = self._partition, number_in(child_id)
         if not await self.control.cancel(child_id) and number is not None:
-            # It had ended before.
-            self._alone.discard(child_id)
+            # The child had ended before.
+            self._orphaned.discard(child_id)
             partition.store.open_group().delete(
                 "children", partition.ledger.sequenced(parent, number)
             )
@@ -265,18 +274,18 @@ class Children:
         resting = self._runs.at_rest(number)
         try:
             submission = await partition.ledger.submission(number)
-            standing = resting.standing if resting else await partition.ledger.standing(number)
+            status = resting.status if resting else await partition.ledger.status(number)
         except StoreCorrupt:
-            return  # it is set aside when its turn comes
-        if submission is None or standing is None or standing.state.terminal:
+            return  # the run is set aside when it is loaded
+        if submission is None or status is None or status.state.terminal:
             await self._forget(number, channel)
-        elif standing.evicted_wait is not None and channel in standing.evicted_wait.channels:
-            key, place = submission.key, standing.place
-            await self._eviction.wake(number, key, place, standing.evicted_wait.due)
+        elif status.evicted_wait is not None and channel in status.evicted_wait.channels:
+            key, place = submission.key, status.place
+            await self._eviction.wake(number, key, place, status.evicted_wait.due)
             partition.store.hasten()
 
     async def _forget(self, number: int, channel: str) -> None:
-        """A child has ended whose parent has, too: nobody wants to know."""
+        """Remove the message about the end of a child whose parent has ended, too."""
         partition = self._partition
         group = partition.store.open_group()
         for signal in await self._signals.stored(number):
@@ -286,8 +295,8 @@ class Children:
         if child is not None:
             group.delete("children", partition.ledger.sequenced(number, child))
 
-    async def _take_up(self) -> None:
-        """Take up what an earlier process left."""
+    async def _recover_records(self) -> None:
+        """Notify parents and cancel orphans that an earlier process has left."""
         ledger = self._partition.ledger
         async for rows in ledger.pages("children", size=PAGE):
             for record, raw in rows:
@@ -297,9 +306,9 @@ class Children:
                     continue
                 run_id, ended, orphaned = child
                 if ended:
-                    self._told.append((parent, CHILD + run_id))
-                elif orphaned or await self._over(parent):
-                    self._alone.add(run_id)
+                    self._ended_children.append((parent, CHILD + run_id))
+                elif orphaned or await self._has_ended(parent):
+                    self._orphaned.add(run_id)
                     self._orphans.append((parent, run_id))
 
     async def _read(self, record: bytes, raw: bytes) -> tuple[str, bool, bool] | None:
@@ -311,22 +320,21 @@ class Children:
             return None if submission is None else (submission.run_id, True, False)
         return run_id, ended, orphaned
 
-    async def _over(self, number: int) -> bool:
+    async def _has_ended(self, number: int) -> bool:
         try:
-            standing = await self._partition.ledger.standing(number)
+            status = await self._partition.ledger.status(number)
         except StoreCorrupt:
             return False
-        return standing is not None and standing.state.terminal
+        return status is not None and status.state.terminal
 
     async def _refuse_cycle(self, run: Run, child_id: str, number: int, key: str) -> None:
-        """End a child that would wait for its own parent, if it is the youngest in the circle: who
-        came before it could not know."""
+        """Fail a child that would wait for its own parent, if it is the youngest in the cycle."""
         found = await self._cycles.find(run.number, (key, number))
         if found is None:
             return
-        # Before, one could not tell whether the child has been counted as waiting.
+        # Before that, it is unknown whether the child has been counted as waiting to be started.
         await self._partition.counted.wait()
         keys = " -> ".join([run.key, *(key for key, _ in found)])
-        reason = f"children that wait for each other's keys would wait for ever: {keys}"
+        reason = f"children that wait for each other's keys would wait forever: {keys}"
         failure = Failure(kind=FailureKind.CHILD_FAILED, reason=reason)
         await self.control.fail_at_rest(child_id, failure)

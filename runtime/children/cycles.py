@@ -9,7 +9,7 @@ or a call arrives, by walking from one to the next.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from keyrun.runtime.records.tables import Sleep, at_place
+from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = 500
 
-Kin = tuple[str, int]
+Waited = tuple[str, int]
 """The key and the number of a child, or 0 of a call."""
 
 
@@ -35,15 +35,15 @@ class Cycles:
         self._partition = partition
         self._runs = runs
 
-    async def find(self, parent: int, child: Kin) -> list[Kin] | None:
-        """The children that lead from a child back to its parent, itself first. Only those count
-        who came before it, since who came later looks for itself: so it is the youngest in what is
-        found, and one of a circle always is."""
+    async def find(self, parent: int, child: Waited) -> list[Waited] | None:
+        """Return the children that lead from a child back to its parent, the child first. Children
+        that are younger than this child do not count, because they are checked themselves. So the
+        child is the youngest in the cycle that is found."""
         return await self._walk(parent, [child], {child[1]})
 
     async def chain(self, key: str, target: str) -> list[str] | None:
-        """The keys that lead from one to another, each of which waits for the next. Nothing is
-        awaited here that lets another task run."""
+        """Return the keys that lead from one key to another, each of which waits for the next. No
+        other task runs meanwhile."""
         paths, seen = [[(key, 0)]], {(key, 0)}
         while paths:
             path = paths.pop()
@@ -59,7 +59,9 @@ class Cycles:
                     paths.append([*path, step])
         return None
 
-    async def _walk(self, target: int, path: list[Kin], seen: set[int | str]) -> list[Kin] | None:
+    async def _walk(
+        self, target: int, path: list[Waited], seen: set[int | str]
+    ) -> list[Waited] | None:
         key, number = path[-1]
         holder = await self._holder(key)
         if holder == target:
@@ -74,58 +76,58 @@ class Cycles:
                     return found
         return None
 
-    def _called(self, key: str) -> list[Kin]:
-        """What code has called that holds a key."""
+    def _called(self, key: str) -> list[Waited]:
+        """Return the keys of the calls that the code which holds a key waits for."""
         return [(called, 0) for called in self.called_by(key)]
 
-    async def _waited_for(self, number: int, holder: int | None) -> list[Kin]:
-        """The children that a run, and the one that holds its key, wait for."""
+    async def _waited_for(self, number: int, holder: int | None) -> list[Waited]:
+        """Return the children that a run and the holder of its key wait for."""
         steps = await self._children(number) if number else []
         if holder is not None and holder != number:
             steps += await self._children(holder)
         return steps
 
     async def _holder(self, key: str) -> int | None:
-        """The run that lets nobody of its key go ahead, if there is one."""
+        """Return the run that holds a key, if there is one."""
         ledger = self._partition.ledger
         places = ledger.pages("queue", prefix=ledger.key_prefix(key), size=PAGE)
         while rows := await places.next():
             for record, raw in rows:
                 there = at_place(record, raw, ledger.split_place(record)[1])
-                if there.sleep is Sleep.HOLDS:
+                if there.evicted is Evicted.HOLDS:
                     return there.number
-                if there.sleep is Sleep.NO:
+                if there.evicted is Evicted.NO:
                     yields = await self._yields(there.number)
                     if not yields:
                         return None if yields is None else there.number
         return None
 
     async def _yields(self, number: int) -> bool | None:
-        """Whether a run lets others go ahead while it waits; None if it has not begun, as then none
-        has that comes after it."""
+        """Return whether a run yields its key while it waits. None if it has not begun: then no run
+        after it has begun either."""
         run = self._runs.live(number)
         if run is not None:
             workflow = run.workflow
         else:
             try:
-                standing = await self._partition.ledger.standing(number)
+                status = await self._partition.ledger.status(number)
                 submission = await self._partition.ledger.submission(number)
             except StoreCorrupt:
-                return True  # it is set aside when its turn comes
-            if standing is None or standing.started_at is None or submission is None:
+                return True  # the run is set aside when it is loaded
+            if status is None or status.started_at is None or submission is None:
                 return None
             workflow = self._partition.registry.find(submission.workflow, submission.version)
         return workflow is not None and workflow.while_waiting == "yield"
 
-    async def _children(self, parent: int) -> list[Kin]:
-        """Those that a run waits for."""
+    async def _children(self, parent: int) -> list[Waited]:
+        """Return the children that a run waits for."""
         rows = await self._partition.store.scan(
             "children", prefix=self._partition.ledger.number(parent)
         )
         return [child for child in (_open(*row) for row in rows) if child is not None]
 
 
-def _open(record: bytes, raw: bytes) -> Kin | None:
+def _open(record: bytes, raw: bytes) -> Waited | None:
     try:
         _, key, ended, orphaned = unseal("children", record, raw)
     except StoreCorrupt:

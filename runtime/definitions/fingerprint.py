@@ -16,11 +16,11 @@ from typing import Any
 SIZE = 8
 _FUNCTIONS = (ast.AsyncFunctionDef, ast.FunctionDef)
 _IGNORED = frozenset({"ctx", "kind", "type_comment"})
-"""Fields that say nothing which other fields do not say, or that are comments."""
+"""Fields that repeat other fields, or that are comments."""
 
 
 def of_function(function: Callable[..., Any]) -> bytes | None:
-    """The fingerprint of a function, or None if its source cannot be read."""
+    """Return the fingerprint of a function, or None if its source cannot be read."""
     tree = _tree(function)
     if tree is None:
         return None
@@ -29,7 +29,7 @@ def of_function(function: Callable[..., Any]) -> bytes | None:
 
 
 def of_definition(definition: Any) -> bytes:
-    """The fingerprint of what is made of strings, numbers, lists and mappings."""
+    """Return the fingerprint of a value made of strings, numbers, lists and mappings."""
     text = json.dumps(definition, sort_keys=True, default=lambda other: type(other).__name__)
     return _hash(text)
 
@@ -49,8 +49,8 @@ def _tree(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _lines(node: Any) -> Iterator[str]:
-    """A syntax tree as text. What is empty is left out, since later versions of Python have fields
-    that earlier ones have not."""
+    """Yield the lines of a syntax tree as text. Empty fields are left out, because later versions
+    of Python have fields that earlier versions do not have."""
     if isinstance(node, ast.Constant):
         yield f"{type(node.value).__name__} {node.value!r}"
         return
@@ -80,7 +80,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
-    """The parts of an f-string. Versions of Python divide its literal text differently."""
+    """Return the parts of an f-string with adjacent literals joined. Versions of Python divide the
+    literals differently."""
     parts: list[ast.expr] = []
     for each in values:
         if isinstance(each, ast.Constant) and isinstance(each.value, str):

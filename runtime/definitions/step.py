@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_
 
 import attrs
 
-from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.policies.step_policies import Policies, check_policies
 from keyrun.runtime.texts import check_text
@@ -35,13 +34,7 @@ def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -
 
 @attrs.frozen(kw_only=True)
 class StepOptions:
-    """What holds for a step. `timeout` is per attempt, None for none.
-
-    `shield`: a cancel only tells it, through `current_step().cancel_requested`.
-    `at_most_once`: it is never started twice; after a crash in the middle it fails instead.
-    `abandon`: a sync step that overruns is left behind in its thread.
-    `asyncio`: the coroutine is one of an asyncio library. The others are in `Policies`.
-    """
+    """The options of a step; `@step` describes them."""
 
     name: str
     timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
@@ -60,7 +53,10 @@ class StepOptions:
 
 
 class StepFunction(Generic[P, R]):
-    """A function with its options; `@step` makes it. Called directly it is the plain function."""
+    """Hold a function and its options. `@step` returns a step function.
+
+    Pass it to `ctx.step`. A direct call of a step function calls the plain function, which helps in
+    unit tests."""
 
     def __init__(
         self,
@@ -75,19 +71,20 @@ class StepFunction(Generic[P, R]):
         self.set = options
         self.declared = declared
         self.origin = origin or function
-        """What its calls have in common with those of other steps."""
+        """The function whose policies its calls share."""
         self.quota = quota
-        """Whose resources it reserves: a name, and what there is; those of the runtime if None."""
+        """The name and the total of the resources that it reserves. None for those of the
+        runtime."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.careful = options.at_most_once
         timeout = options.timeout
-        self.patience = None if timeout is UNSET else inf if timeout is None else timeout
-        """Seconds for one attempt; None if it is for others to say."""
+        self.timeout = None if timeout is UNSET else inf if timeout is None else timeout
+        """Seconds for one attempt. None if the limits of the run decide."""
         self.guarded = any(
             policy is not None
             for policy in (options.breaker, options.rate, options.max_concurrent, options.resources)
         )
-        """Whether there is anything in the way of its calls."""
+        """Whether a policy can delay its calls."""
         self.can_start_inline = (
             self.is_async and not options.asyncio and not options.shield and not self.careful
         )
@@ -97,11 +94,11 @@ class StepFunction(Generic[P, R]):
         )
         """Whether an attempt may be started inline without asking a policy."""
         self.read: Callable[[Any], Any] | None = None
-        """What its output is, given what the journal has, if that is not the same."""
+        """Makes the output of the journaled value, if they differ."""
         self.gate: tuple[object, Any] | None = None
-        """What is in its way, as the runtime that last asked has it."""
+        """The gates of the runtime that called it last, and its gate among them."""
         self.complete: Callable[..., None] | None = None
-        """What to do with a value instead of journaling it: turns of a machine."""
+        """Stages the value in place of a journal entry. Turns of a machine set it."""
         self.__name__ = options.name
         self.__doc__ = function.__doc__
 
@@ -119,7 +116,8 @@ class StepFunction(Generic[P, R]):
         abandon: bool | Unset = UNSET,
         **policies: Unpack[Policies],
     ) -> "StepFunction[P, R]":
-        """The same function with other options."""
+        """Return a step of the same function with other options, which are those of `@step`.
+        Options that you do not pass stay as they are."""
         check_policies(policies)
         given: dict[str, Any] = {
             field: value
@@ -138,16 +136,12 @@ class StepFunction(Generic[P, R]):
             self.function, options, self.declared, origin=self.origin, quota=self.quota
         )
 
-    def timeout_in(self, limits: ResolvedLimits) -> float:
-        """Seconds for one attempt: its own word, else that of the run."""
-        return limits.attempt_timeout if self.patience is None else self.patience
-
     def __repr__(self) -> str:
         return f"<step {self.set.name}>"
 
 
 def check_name(name: str) -> None:
-    """Raise unless a step can have this name."""
+    """Raise ValueError if a step cannot have this name."""
     fits = isinstance(name, str) and _NAME.fullmatch(name)
     if not fits or len(check_text(name, "name").encode()) > 200:
         raise ValueError(f"name must be 1 to 200 bytes without '#', '/' and '()', got {name!r}")
@@ -161,7 +155,7 @@ def _checked(options: StepOptions) -> StepOptions:
 
 
 def return_type(function: Callable[..., Any]) -> Any:
-    """The declared return type, or Any where there is none that can be read."""
+    """Return the declared return type of a function, or Any if it cannot be read."""
     try:
         return get_type_hints(function).get("return", Any)
     except Exception:
@@ -197,19 +191,43 @@ def step(
     asyncio: bool = False,
     **policies: Unpack[Policies],
 ) -> Any:
-    """Make a step of an async function, or of a sync one, which then runs in a worker thread."""
+    """Make a step of an async function, or of a sync function, which runs in a worker thread.
+
+    - `name`: the name in the journal, by default the name of the function.
+    - `timeout`: seconds for one attempt. None means no limit. By default the `step_timeout` of the
+      run applies, which is 300 seconds unless you change it.
+    - `retry`: the retry policy, by default that of the workflow, or `Retry.exponential()`.
+    - `shield`: A cancel does not stop the step. The step can check
+      `current_step().cancel_requested`.
+    - `at_most_once`: The step never starts twice. After a crash it fails with the kind
+      `interrupted`.
+    - `abandon`: After the timeout of a sync step, Keyrun does not wait for its thread.
+    - `asyncio`: The async function uses an asyncio library.
+    - `breaker`: a `CircuitBreaker`, which stops calls for a while after too many failures.
+    - `rate`: a `RateLimit`.
+    - `max_concurrent`: the number of calls that may run at once.
+    - `max_waiting`: the number of calls that may wait for these policies. Beyond it, a graph holds
+      back the nodes before this one.
+    - `resources`: the `Resources` that a call reserves while it runs.
+    - `priority`: decides which waiting call starts first, by default the priority of the run.
+    - `compensate`: a function or a step that undoes this step if the run fails or is cancelled. It
+      receives a `Compensation`.
+
+    The policies from `breaker` to `resources` apply to the function, over all runs of a
+    runtime.
+    """
     check_policies(policies)
 
     def decorate(function: Callable[..., Any]) -> StepFunction[..., Any]:
         if isinstance(function, StepFunction):
             raise TypeError(f"{function!r} is a step already; use .options(...) to change it")
         if not callable(function):
-            raise TypeError(f"a step is made of a function, got {function!r}")
+            raise TypeError(f"@step requires a function, got {function!r}")
         is_async = inspect.iscoroutinefunction(function)
         if asyncio and not is_async:
-            raise TypeError(f"asyncio=True needs an async function, and {function!r} is none")
+            raise TypeError(f"asyncio=True requires an async function, got {function!r}")
         if abandon and is_async:
-            raise TypeError("abandon is for sync steps; an async one is cancelled")
+            raise TypeError(f"abandon=True requires a sync function, got {function!r}")
         options = StepOptions(
             name=name or str(getattr(function, "__name__", "step")),
             timeout=timeout,
@@ -226,7 +244,7 @@ def step(
 
 
 class _Decorator:
-    """What `@step(...)` returns: only its type matters."""
+    """The type of what `@step(...)` returns."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> StepFunction[P, R]: ...
@@ -238,12 +256,12 @@ class _Decorator:
 
 @lru_cache(1024)
 def _plain(function: Callable[..., Any]) -> StepFunction[..., Any]:
-    # Bounded: methods, and functions made inside of a workflow, are others in every run.
+    # Bounded: methods and functions made inside a workflow are different objects in every run.
     return step(function)
 
 
 def as_step(function: Callable[..., Any]) -> StepFunction[..., Any]:
-    """`function` as a step, with default options unless it is one."""
+    """Return `function` if it is a step, or a step of it with default options."""
     return function if isinstance(function, StepFunction) else _plain(function)
 
 

@@ -27,7 +27,11 @@ CompensateOn = Literal["completed", "attempted"]
 
 
 class Workflow(Generic[I, T_co]):
-    """A named, versioned way to run; `@workflow` and `@machine` make it."""
+    """Hold a workflow with its name, version and options. `@workflow` and `@machine` return a
+    workflow, and a `Graph` is one.
+
+    Pass it to `open_runtime(workflows=[...])` and to `rt.submit`. A direct call of a workflow calls
+    the plain function, which helps in unit tests."""
 
     def __init__(
         self,
@@ -76,7 +80,9 @@ class Workflow(Generic[I, T_co]):
             raise ValueError(f"while_waiting must be 'hold' or 'yield', got {while_waiting!r}")
         self.function = function
         self.name = name
+        """The stored name."""
         self.version = version
+        """The version."""
         self.limits = limits
         self.retry = retry
         self.input_type = input_type
@@ -93,23 +99,25 @@ class Workflow(Generic[I, T_co]):
 
     @cached_property
     def fingerprint(self) -> bytes | None:
-        """Tells this code from other code of the same name and version; None where nobody can."""
+        """Return the fingerprint of the code, or None if its source cannot be read."""
         return fingerprint.of_function(self._written)
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
-        """Which of the steps that have a compensation are undone when the run ends so."""
+        """Return which of the steps that have a compensation are undone if the run ends with
+        `failure`, or is cancelled."""
         return idents
 
     def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
-        """The step with the compensation of `ident`, if that is known without running the code."""
+        """Return the step with the compensation of `ident`, if it is known without running the
+        code."""
         return None
 
     def registered(self, shared: "Resources | None") -> None:
-        """It is given to a runtime, whose runs share some resources: the time to refuse what cannot
-        be run."""
+        """Check the workflow for a runtime whose runs share these resources. Raise if it cannot
+        run there."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain function, for unit tests of it."""
+        """Call the plain function, for unit tests of it."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -119,12 +127,13 @@ class Workflow(Generic[I, T_co]):
 def _check_signature(function: Callable[..., Any]) -> None:
     signature = inspect.signature(function)
     try:
-        # As it will be called: with the context, or with context and input.
+        # The workflow is called with the context, or with the context and the input.
         signature.bind(*[None, None] if len(signature.parameters) > 1 else [None])
     except TypeError:
         raise TypeError(
-            f"a workflow takes the context, and one input if it has any; {function.__name__} takes "
-            f"{signature}: put several values into a dict, a tuple or a class"
+            f"a workflow must take the context, or the context and one input, but "
+            f"{function.__name__} takes {signature}; put several values into a dict, a tuple or a "
+            "class"
         ) from None
 
 
@@ -143,7 +152,7 @@ NoInput = Callable[[Any], Coroutine[Any, Any, T]]
 
 
 class _Decorator:
-    """What `@workflow(...)` returns: only its type matters."""
+    """The type of what `@workflow(...)` returns."""
 
     @overload
     def __call__(self, function: Function[I, T], /) -> Workflow[I, T]: ...
@@ -186,18 +195,25 @@ def workflow(
 ) -> Any:
     """Make a workflow of `async def f(ctx)` or `async def f(ctx, input)`.
 
-    What is between its steps is ordinary code that may be run again: it decides, and has no
-    effects of its own. `retry` is for those of its steps that have no policy of their own. With
-    `compensate_on="attempted"` steps that failed or were cut off are undone, too.
-    `while_waiting="yield"` lets the next run of the key go ahead while one waits for a timer, a
-    signal, an approval or a child. `instances` is how many runs may be under way, from start to
-    end; others wait, or with `when_full="reject"` are refused when they are submitted.
-    `checkpoint` is how often it waits until what was done is durable, if not before every step.
+    Keyrun may run the code between the steps again: it makes decisions and must have no effects of
+    its own.
+
+    - `name`: the stored name, by default the name of the function.
+    - `version`: Register several versions at once to finish old runs with old code.
+    - `limits`: limits of the runs. Limits that are not set come from the runtime.
+    - `retry`: the retry policy of steps that have none of their own.
+    - `compensate_on`: With `"attempted"`, Keyrun also undoes steps that failed or were cut off.
+    - `while_waiting`: With `"yield"`, the next run of the key executes while a run waits for a
+      timer, a signal, an approval or a child.
+    - `instances`: the number of runs that may be under way at once, from start to end. Others wait.
+    - `when_full`: With `"reject"`, a submit beyond `instances` raises `Backpressure`.
+    - `checkpoint`: `EverySteps`, `EverySeconds` or `Manual`: how often a run waits until its
+      outcomes are durable. By default it waits before every step.
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"a workflow is an async function, and {function!r} is none")
+            raise TypeError(f"@workflow requires an async function, got {function!r}")
         _check_signature(function)
         return Workflow(
             function,
@@ -231,9 +247,12 @@ class Registry:
                 )
             versions = self._versions.setdefault(each.name, {})
             if versions.get(each.version, each) is not each:
-                raise ValueError(f"two workflows are called {each.name!r} version {each.version}")
+                raise ValueError(
+                    f"two workflows are called {each.name!r} version {each.version}; give one of "
+                    "them another name or version"
+                )
             each.registered(resources)
-            # Now, and not when it is first needed: its file may be replaced by then.
+            # Computed now, because the file may be replaced later.
             _ = each.fingerprint
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
@@ -248,7 +267,7 @@ class Registry:
         return None if workflow is None else workflow.fingerprint
 
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
-        """The highest version of a workflow, which new runs take."""
+        """Return the highest version of a workflow, which new runs use."""
         if type(wanted) is Workflow and (latest := self._latest.get(wanted.name)) is not None:
             return latest
         name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
@@ -256,12 +275,12 @@ class Registry:
         if latest is None:
             known = ", ".join(sorted(self._versions)) or "none"
             raise UnknownWorkflow(
-                f"{wanted!r} is not a workflow of this runtime, which has: {known}; give it to "
+                f"{wanted!r} is not a workflow of this runtime, which has: {known}; pass it to "
                 "open_runtime(workflows=[...])"
             )
         return latest
 
     def find(self, name: str, version: int) -> Workflow[Any, Any] | None:
-        """One version of a workflow, or None if this runtime does not have it."""
+        """Return one version of a workflow, or None if it is not registered."""
         versions = self._versions.get(name)
         return None if versions is None else versions.get(version)

@@ -29,7 +29,7 @@ task runs meanwhile."""
 def is_workflow_code(run: "Run") -> bool:
     """Return whether the current task runs the code of the run's workflow, in its main function or
     in a branch."""
-    driver = None if run.seat is None else run.seat.task
+    driver = None if run.wait_slot is None else run.wait_slot.task
     task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
     while task is not None and task is not driver:
         task = None if task.parent_nursery is None else task.parent_nursery.parent_task

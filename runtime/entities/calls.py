@@ -202,7 +202,7 @@ class EntityCall:
             self.begun = True
             assert self.queue is not None
             self.queue.started()
-        self.refuse(error if isinstance(error, Exception) else runtime_left(self))
+        self.refuse(error if isinstance(error, Exception) else runtime_closed(self))
 
     def withdraw(self) -> None:
         """Remove a call that has not begun from the queue of its key."""
@@ -217,9 +217,9 @@ class EntityCall:
             queue.wake()
 
     def abandon(self) -> None:
-        """Withdraw the call and let it fail, because the runtime is left."""
+        """Withdraw the call and let it fail, because the runtime closes."""
         self.withdraw()
-        self.refuse(runtime_left(self))
+        self.refuse(runtime_closed(self))
 
     def __call__(self, _: object) -> trio.lowlevel.Abort:
         task, self.task = self.task, None
@@ -317,12 +317,12 @@ class EntityCall:
                 if is_fatal(raised):
                     return raised
                 if not late:
-                    return runtime_left(self)
+                    return runtime_closed(self)
         if not late:
             return raised
         error = CallTimeout(
-            f"{self.name} of the key {self.key!r} took longer than its timeout of "
-            f"{self.timeout:g} s, and nothing of it is stored",
+            f"{self.name} of the key {self.key!r} exceeded its timeout of {self.timeout:g} s; "
+            "nothing of the call is stored",
             key=self.key,
             step=self.name,
         )
@@ -385,13 +385,21 @@ class EntityCall:
             services.commits.open_group()  # raises if that group can no longer become durable
         else:
             group = queue.group = services.commits.open_group()
-            if state != stored:
-                sealed = seal("entities", record, (state,)) if state else None
+            sealed = None
+            if state != stored and state:
+                sealed = seal("entities", record, (state,))
+            if request is not None:
+                with group.together():
+                    if state != stored:
+                        group.tables["entities"][record] = sealed
+                    services.answers.stage(group, request, payload, failure)
+            else:
                 group.tables["entities"][record] = sealed
+            if state != stored:
+                # Whatever becomes of this call, the state before it must not be used any more.
+                services.cache.states.pop(record, None)
                 known = None if flat is None else values.copy()
                 services.cache.keep(record, state, group, known)
-            if request is not None:
-                services.answers.stage(group, request, payload, failure)
         self.value = value
         if self.task is None:
             group.hasten()
@@ -420,9 +428,9 @@ class EntityCall:
         )
 
 
-def runtime_left(call: EntityCall) -> StoreClosed:
-    """Return the error of a call that was not made or was cut off because the runtime is left."""
+def runtime_closed(call: EntityCall) -> StoreClosed:
+    """Return the error of a call that was not made or was cut off because the runtime closes."""
     return StoreClosed(
-        f"the runtime was left before {call.name} of the key {call.key!r} was done, and nothing of "
-        "it is stored; call it again when the runtime is open"
+        f"the runtime was closed before {call.name} of the key {call.key!r} was done; nothing of "
+        "the call is stored: make it again when the runtime is open"
     )

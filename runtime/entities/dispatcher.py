@@ -12,7 +12,7 @@ import trio
 
 from keyrun._waking import WaiterPool
 from keyrun.runtime.entities.call_waits import CallWaits, call_of_own_key, is_workflow_code
-from keyrun.runtime.entities.calls import CallServices, EntityCall, current_call, runtime_left
+from keyrun.runtime.entities.calls import CallServices, EntityCall, current_call, runtime_closed
 from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod, definition_of
 from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.entities.state_cache import StateCache
@@ -75,7 +75,7 @@ class Dispatcher:
             definition = definition_of(entity)
             names = ", ".join(sorted(each.name for each, _ in self._known.values())) or "none"
             raise UnknownEntity(
-                f"{definition.name!r} is not an entity of this runtime, which has: {names}; give "
+                f"{definition.name!r} is not an entity of this runtime, which has: {names}; pass "
                 "it to open_runtime(entities=[...])"
             )
         return known
@@ -167,7 +167,7 @@ class Dispatcher:
         partition = self._partition
         partition.check_open()
         if partition.draining and call.caller is None:
-            raise runtime_left(call)
+            raise runtime_closed(call)
         if not partition.recovered:
             await partition.counted.wait()
         elif self._backlog.full(call.key):
@@ -187,7 +187,7 @@ class Dispatcher:
         else:
             queue.calls.append(call)
         self._backlog.enter(queue)
-        if head is not None and head.parked:
+        if head is not None and head.waiting_branches:
             self._eviction.overtake(head)
         if not queue.awake:
             queue.wake()
@@ -231,7 +231,7 @@ class Dispatcher:
                 raise
         return True
 
-    def look_again(self) -> None:
+    def wake_queues(self) -> None:
         """Wake the queues that have calls, because a pause has ended."""
         for queue in list(self._queues):
             if queue.calls:
@@ -252,7 +252,7 @@ class Dispatcher:
         """Refuse all calls that have no answer."""
         self._abandon_queued(from_keys=True)
         for call in list(self.running):
-            call.refuse(runtime_left(call))
+            call.refuse(runtime_closed(call))
         for call in list(self._services.requested.values()):
             self._services.settled(call)
 

@@ -26,8 +26,9 @@ _PLAIN = (Any, None, bool, int, float, str, bytes, list, dict)
 
 
 class Entity:
-    """The attributes that a method finds in `self`. A class that derives from this one type-checks.
-    `@entity` sets the attributes, also for a class that does not derive from it."""
+    """Declare the attributes that the methods of an entity find in `self`, for type checkers.
+
+    `@entity` sets the attributes, also in a class that does not derive from `Entity`."""
 
     key: str
     """The ordering key of the call."""
@@ -36,12 +37,12 @@ class Entity:
     one commit with its answer, and drops them if the method raises. Change the mapping in place,
     never assign it."""
     request_id: str | None
-    """The id that makes a repeat of this call harmless, if the caller gave one."""
+    """The request id that the caller passed, or None."""
 
     @property
     def idempotency_key(self) -> str:
-        """Return an id for services that recognise repeated requests: the same for all calls with
-        this request id, and for no other call."""
+        """Return an id that is the same for all calls with this request id, and different for
+        every other call. Pass it to services that recognise repeated requests."""
         if self.request_id is None:
             made: str = self.__dict__.setdefault("_idempotency_key", uuid4().hex)
             return made
@@ -109,12 +110,14 @@ def entity(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     effects: bool = True,
 ) -> Any:
-    """Make an entity of a class: its public async methods can be called under a key.
+    """Make an entity of a class. `rt.call` and `rt.entity` call its public async methods under a
+    key.
 
-    Keyrun stores the state under `name`, which is the name of the class by default. Of `limits`,
-    `step_timeout` limits each call. `effects=False` promises that the methods only change the state
-    and return an answer. Then a call does not wait until the call before it is durable, and many
-    calls of one key share a commit.
+    - `name`: the name under which Keyrun stores the state, by default the name of the class.
+    - `limits`: `step_timeout` limits each call. The other limits do not apply.
+    - `effects`: `effects=False` promises that the methods only change the state and return an
+      answer. Then a call does not wait until the call before it is durable, and many calls of one
+      key share a commit.
     """
 
     def decorate(cls: type) -> type:

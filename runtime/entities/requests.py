@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from keyrun.runtime.entities.bloom_filter import BloomFilter
 from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.errors import CallFailed, InputMismatch
 from keyrun.runtime.host.due_loop import NOW, DueLoop
@@ -32,6 +31,10 @@ MAX_REQUEST_ID = 255
 PAGE = 200
 """Answers that one commit removes."""
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_SLOTS = 1 << 22
+"""The size of the Bloom filter in bytes, allocated with the first answer. With a million answers,
+one read in six is in vain."""
+_LAST_SLOT = _SLOTS - 1
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -70,6 +73,37 @@ def check_request_id(request_id: object) -> str:
         f"request_id must be a string of 1 to {MAX_REQUEST_ID} bytes as UTF-8, got "
         f"{brief(request_id)}"
     )
+
+
+class BloomFilter:
+    """Recognises most requests that have no stored answer, so that no read is needed.
+
+    The filter marks two positions for each record key, taken from its hash. A request whose
+    positions are not both marked was never stored. If other requests have marked both positions,
+    the store is read in vain."""
+
+    __slots__ = ("_slots", "complete")
+
+    def __init__(self) -> None:
+        self._slots = bytearray()
+        self.complete = False
+        """Whether the filter contains everything that is stored."""
+
+    def add(self, record: bytes) -> None:
+        """Add the record key of an answer."""
+        if not self._slots:
+            self._slots = bytearray(_SLOTS)
+        # The hash is of the whole record key, because many keys may use the same request ids.
+        number = hash(record)
+        self._slots[number & _LAST_SLOT] = self._slots[number >> 32 & _LAST_SLOT] = 1
+
+    def lacks(self, record: bytes) -> bool:
+        """Return whether it is certain that a request has no stored answer."""
+        slots = self._slots
+        if not self.complete or not slots:
+            return self.complete
+        number = hash(record)
+        return not (slots[number & _LAST_SLOT] and slots[number >> 32 & _LAST_SLOT])
 
 
 class AnswerStore:
@@ -176,9 +210,14 @@ class AnswerStore:
         index = partition.ledger.timed(now, partition.take_number())
         tables["answered"][index] = seal("answered", index, (record,))
         self._stored += 1
+        group.when_dropped(self._take_back)
         self._filter.add(record)
         if self._stored == 1 or self._stored > self._keep_count:
             group.when_durable(self._loop.wake)
+
+    def _take_back(self) -> None:
+        """An answer was not staged after all."""
+        self._stored -= 1
 
     async def run(self) -> None:
         """Remove answers that expire, until cancelled."""
@@ -196,10 +235,10 @@ class AnswerStore:
             due = ledger.split_timed(index)[0] + self._keep_seconds
             if due > now and self._stored <= self._keep_count:
                 break
-            group = store.open_group()
-            group.delete("answered", index)
-            with suppress(StoreCorrupt):  # the answer stays, and repeats still find it
-                group.delete("requests", unseal("answered", index, raw)[0])
+            with store.open_group().together() as group:
+                group.delete("answered", index)
+                with suppress(StoreCorrupt):  # the answer stays, and repeats still find it
+                    group.delete("requests", unseal("answered", index, raw)[0])
             self._stored -= 1
             swept += 1
         if swept:

@@ -1,4 +1,4 @@
-"""The emitter: builds events for the feed.
+"""The emitter: builds events and passes them to the feed.
 
 There is one function for each kind of event. It is called only while there is a listener, and after
 the record is staged that makes the event true. It knows runs and steps by small protocols.
@@ -22,8 +22,8 @@ from keyrun.runtime.values import Failure, FailureKind, State
 
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Feed, Place
-    from keyrun.runtime.records.submission import Standing, Submission
-    from keyrun.runtime.unwinding import Unwind
+    from keyrun.runtime.pass_end import Unwind
+    from keyrun.runtime.records.submission import StatusRecord, Submission
     from keyrun.runtime.values import CircuitStatus
     from keyrun.storage.group import Group
 
@@ -32,10 +32,10 @@ class EventReport(Protocol):
     """The progress that a run or a step has reported."""
 
     at: float
-    told: "Place | None"
+    staged: "Place | None"
 
     @property
-    def said(self) -> tuple[float, str]:
+    def content(self) -> tuple[float, str]:
         """Return percent and message."""
 
 
@@ -62,7 +62,7 @@ class EventRun(Protocol):
     def submission(self) -> "Submission": ...
 
     @property
-    def standing(self) -> "Standing": ...
+    def status(self) -> "StatusRecord": ...
 
     @property
     def staged(self) -> "Group | None":
@@ -94,15 +94,15 @@ _LIMITS = {
 
 
 def submitted(feed: "Feed", group: "Group", run: "Submission") -> None:
-    """A run was admitted."""
+    """Emit that a run was admitted."""
     if group is not feed.group:
         feed.follow(group)
     feed.staged.append((_SUBMITTED, run.submitted_at, run.about, 1, 0, None, None, None))
 
 
 def started(feed: "Feed", run: "EventRun") -> None:
-    """A run is driven for the first time: no record says so, it rides in the next commit."""
-    now, submission, commits = run.standing, run.submission, feed.commits
+    """Emit that a run starts. No record says so, so the event is published with the next commit."""
+    now, submission, commits = run.status, run.submission, feed.commits
     at, about = now.started_at or 0.0, submission.described or submission.about
     group = commits.open_group() if commits.attentive else commits.group
     if group is not feed.group:
@@ -115,92 +115,93 @@ def run_changed(
     group: "Group | None",
     kind: EventKind,
     run: "Submission",
-    standing: "Standing",
+    status: "StatusRecord",
     reason: str | None = None,
 ) -> None:
-    """Something happened to a run."""
-    done = standing.generation, standing.steps_done
-    feed.tell(group, RunEvent(kind, feed.wall(), *run.about, *done, reason=reason))
+    """Emit that the state of a run changed."""
+    done = status.generation, status.steps_done
+    feed.emit(group, RunEvent(kind, feed.wall(), *run.about, *done, reason=reason))
 
 
 def compensating(feed: "Feed", run: "EventRun", reason: str | None) -> None:
-    """The compensations of a run are about to begin, and that is staged."""
-    kind, standing = EventKind.RUN_COMPENSATING, run.standing
-    done = standing.generation, standing.steps_done
-    about, failure = run.submission.about, standing.failure
+    """Emit that the compensations of a run begin. The decision is staged."""
+    kind, status = EventKind.RUN_COMPENSATING, run.status
+    done = status.generation, status.steps_done
+    about, failure = run.submission.about, status.failure
     event = RunEvent(kind, feed.wall(), *about, *done, reason=reason, failure=failure)
-    feed.tell(run.staged, event)
+    feed.emit(run.staged, event)
 
 
-def run_goes_on(feed: "Feed", kind: EventKind, run: "EventRun") -> None:
-    """A run goes on: no record says so, it rides in the next commit."""
-    run_changed(feed, feed.commits.open_group(), kind, run.submission, run.standing)
+def run_resumed(feed: "Feed", kind: EventKind, run: "EventRun") -> None:
+    """Emit that a run resumes. No record says so, so the event is published with the next
+    commit."""
+    run_changed(feed, feed.commits.open_group(), kind, run.submission, run.status)
 
 
 def run_waits(feed: "Feed", run: "EventRun", waiting_on: str, delay: float | None) -> None:
-    """A run waits, and that is staged."""
+    """Emit that a run waits. Its status is staged."""
     kind, about = EventKind.RUN_WAITING, run.submission.about
-    feed.tell(run.staged, WaitEvent(kind, feed.wall(), *about, waiting_on, delay))
+    feed.emit(run.staged, WaitEvent(kind, feed.wall(), *about, waiting_on, delay))
 
 
 def run_ended(feed: "Feed", run: "EventRun") -> None:
-    """The end of a run is staged."""
-    standing = run.standing
-    failure, at, began = standing.failure, standing.ended_at or 0.0, standing.started_at
+    """Emit the end of a run, which is staged."""
+    status = run.status
+    failure, at, began = status.failure, status.ended_at or 0.0, status.started_at
     if failure is not None and failure.kind in _ENDING_LIMITS:
         limit_hit(feed, run, failure)
     elapsed = None if began is None else at - began if at > began else 0.0
-    state, done = standing.state, standing.steps_done
+    state, done = status.state, status.steps_done
     about = run.submission.described or run.submission.about
-    # To look a state up in a dictionary takes as long as the rest.
+    # Looking a state up in a dictionary takes as long as the rest.
     kind = _SUCCEEDED if state is _SUCCESS else _ENDS[state]
     if run.staged is not feed.group:
         feed.follow(run.staged)
-    told = kind, at, about, standing.generation, done, elapsed, standing.reason, failure
-    feed.staged.append(told)
+    brief = kind, at, about, status.generation, done, elapsed, status.reason, failure
+    feed.staged.append(brief)
 
 
 _ENDING_LIMITS = frozenset({FailureKind.RUN_TIMEOUT, FailureKind.ITERATION_LIMIT})
-"""Those that end a run by themselves; of the others its step tells."""
+"""The limits that end a run by themselves. The other limits fail a step, which emits them."""
 
 
 def run_progress(feed: "Feed", run: "EventRun", report: "EventReport") -> None:
-    """What the workflow said of itself: once in each commit."""
+    """Emit the progress that a workflow reported, at most once per commit."""
     kind, about = EventKind.RUN_PROGRESS, run.submission.about
-    _progress(feed, report, ProgressEvent(kind, report.at, *about, None, None, *report.said))
+    _progress(feed, report, ProgressEvent(kind, report.at, *about, None, None, *report.content))
 
 
 def step_progress(
     feed: "Feed", run: "EventRun", current: "EventStep", report: "EventReport"
 ) -> None:
-    """What an attempt said of itself: once in each commit."""
+    """Emit the progress that an attempt reported, at most once per commit."""
     kind, about = EventKind.STEP_PROGRESS, run.submission.about
     where = current.step, current.attempt
-    _progress(feed, report, ProgressEvent(kind, report.at, *about, *where, *report.said))
+    _progress(feed, report, ProgressEvent(kind, report.at, *about, *where, *report.content))
 
 
 def _progress(feed: "Feed", report: "EventReport", event: ProgressEvent) -> None:
-    if report.told is None or not feed.amend(report.told, event):
-        report.told = feed.tell(feed.commits.open_group(), event)
+    if report.staged is None or not feed.amend(report.staged, event):
+        report.staged = feed.emit(feed.commits.open_group(), event)
 
 
 def step_started(
     feed: "Feed", run: "EventRun", current: "EventStep", group: "Group | None" = None
 ) -> None:
-    """An attempt begins, and its marker is staged, or durable. What it said of itself before
-    anybody could know of it comes right behind."""
+    """Emit that an attempt begins. Its start marker is staged or durable. A progress report that
+    the attempt made before that follows at once."""
     kind, where = EventKind.STEP_STARTED, (current.step, current.attempt)
     event = StepEvent(kind, current.begun, *run.submission.about, *where)
-    feed.tell(group or run.staged, event)
+    feed.emit(group or run.staged, event)
     if current.progress is not None:
         step_progress(feed, run, current, current.progress)
 
 
 def step_completed(feed: "Feed", run: "EventRun", current: "EventStep", at: float) -> None:
-    """The outcome of a step is staged."""
+    """Emit that a step succeeded. Its outcome is staged."""
     if current.until is None:
         if current.progress is None:
-            # The way of every step: no call that is not needed, and `about` is made already.
+            # The path of most steps, without calls that are not needed.
             if run.staged is not feed.group:
                 feed.follow(run.staged)
             about = run.submission.described or run.submission.about
@@ -209,7 +210,7 @@ def step_completed(feed: "Feed", run: "EventRun", current: "EventStep", at: floa
         step_started(feed, run, current)
     about, elapsed = run.submission.about, current.elapsed()
     kind, step = EventKind.STEP_COMPLETED, current.step
-    feed.tell(run.staged, StepEvent(kind, at, *about, step, current.attempt, elapsed))
+    feed.emit(run.staged, StepEvent(kind, at, *about, step, current.attempt, elapsed))
 
 
 def step_failed(
@@ -221,8 +222,8 @@ def step_failed(
     delay: float | None = None,
     timed_out: bool = False,
 ) -> None:
-    """A failed attempt is staged; with a `delay` another follows. Without `current` there was
-    no attempt."""
+    """Emit that an attempt failed. The failure is staged. With a `delay`, another attempt follows.
+    Without `current`, no attempt was made."""
     if current is not None and current.until is None:
         step_started(feed, run, current)
     kinds = [EventKind.STEP_FAILED if delay is None else EventKind.STEP_RETRYING]
@@ -242,31 +243,32 @@ def step_failed(
             failure=failure,
             delay=delay if kind is EventKind.STEP_RETRYING else None,
         )
-        feed.tell(run.staged, event)
+        feed.emit(run.staged, event)
 
 
 def step_stopped(
     feed: "Feed", kind: EventKind, run: "EventRun", current: "EventStep", why: str
 ) -> None:
-    """An attempt was cut off, or ought to have been: that rides in the next commit."""
+    """Emit that an attempt was cut off, or exceeded its timeout in a thread. The event is published
+    with the next commit."""
     group = feed.commits.open_group()
     if current.until is None:
         step_started(feed, run, current, group)
     about, where = run.submission.about, (current.step, current.attempt, current.elapsed())
-    feed.tell(group, SetbackEvent(kind, feed.wall(), *about, *where, why))
+    feed.emit(group, SetbackEvent(kind, feed.wall(), *about, *where, why))
 
 
 _CUT_OFF = {
     "": "a branch beside it failed",
     "DEADLINE": "the time of the run is up",
     "CANCEL": "the run is being cancelled",
-    "LEAVE": "the runtime is being left; it will run again",
+    "LEAVE": "the runtime is closing; the step runs again at the next open",
 }
-"""Why, by the way in which the run is unwound; not of those that are driven again at once."""
+"""The reasons, by the name of `Unwind`. A run that is driven again at once has none."""
 
 
 def step_cancelled(run: "EventRun", current: "EventStep") -> None:
-    """An attempt was cut off, if anybody wants to know."""
+    """Emit that an attempt was cut off, if there is a listener."""
     feed, unwinding = run.feed, run.unwinding
     why = _CUT_OFF.get("" if unwinding is None else unwinding.name)
     if feed is not None and why is not None:
@@ -274,7 +276,7 @@ def step_cancelled(run: "EventRun", current: "EventStep") -> None:
 
 
 def limit_hit(feed: "Feed", run: "EventRun", failure: Failure) -> None:
-    """A run, or one of its steps, failed for a limit: one of those in `_LIMITS`."""
+    """Emit that a run or a step failed because of one of `_LIMITS`."""
     limit = _LIMITS[failure.kind]
     event = LimitEvent(
         EventKind.LIMIT_HIT,
@@ -287,11 +289,11 @@ def limit_hit(feed: "Feed", run: "EventRun", failure: Failure) -> None:
         failure.reason,
         failure,
     )
-    feed.tell(run.staged, event)
+    feed.emit(run.staged, event)
 
 
 def clamped(feed: "Feed", run: "EventRun", current: "EventStep", why: str) -> None:
-    """The timeout of an attempt is cut, and that is staged."""
+    """Emit that the timeout of an attempt was reduced. A note about it is staged."""
     event = LimitEvent(
         EventKind.CLAMP,
         feed.wall(),
@@ -302,7 +304,7 @@ def clamped(feed: "Feed", run: "EventRun", current: "EventStep", why: str) -> No
         current.attempt,
         why,
     )
-    feed.tell(run.staged, event)
+    feed.emit(run.staged, event)
 
 
 def backpressure(
@@ -315,20 +317,20 @@ def backpressure(
     step: str | None = None,
     held: str | None = None,
 ) -> None:
-    """Tell that submitters or nodes have to wait, or with a duration that none does any more: at
-    once, because no record says so."""
+    """Emit that submitters or nodes have to wait, or, with a duration, that none waits any more.
+    The event is published at once, because no record says so."""
     run_id, key, workflow = about
     kind = EventKind.BACKPRESSURE_BEGAN if duration is None else EventKind.BACKPRESSURE_ENDED
     at, run = feed.wall(), run_id or None
     event = BackpressureEvent(kind, at, run, key, workflow, depth, waited, duration, step, held)
-    feed.tell(None, event)
+    feed.emit(None, event)
 
 
 def key_changed(
     feed: "Feed", group: "Group | None", kind: EventKind, key: str, reason: str | None = None
 ) -> None:
-    """A key was quarantined or released, and `group` says so."""
-    feed.tell(group, KeyEvent(kind, feed.wall(), None, key, None, reason))
+    """Emit that a key was quarantined or released. `group` has the record of it."""
+    feed.emit(group, KeyEvent(kind, feed.wall(), None, key, None, reason))
 
 
 _CIRCUITS = {
@@ -339,13 +341,13 @@ _CIRCUITS = {
 
 
 def circuit_changed(at: float, status: "CircuitStatus", reason: str) -> CircuitEvent:
-    """Return the event of a circuit breaker that has changed its state, in memory."""
+    """Return the event of a circuit breaker that has changed its state."""
     kind, numbers = _CIRCUITS[status.state], (status.calls, status.failures)
     return CircuitEvent(kind, at, None, None, None, status.step, *numbers, reason)
 
 
 def starving(feed: "Feed", run: "EventRun", step: str, waited: float, reason: str) -> None:
-    """A step waits long for what it needs."""
+    """Emit that a step has waited long for its resources."""
     about = run.submission.about
     event = SetbackEvent(EventKind.STEP_STARVING, feed.wall(), *about, step, 0, waited, reason)
-    feed.tell(None, event)
+    feed.emit(None, event)

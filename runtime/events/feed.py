@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from keyrun.storage.group_commit import GroupCommit
 
 Place = tuple[list[Event | Brief], int]
-"""Where an event stands until its commit is durable."""
+"""The list and the index of an event until its commit is durable."""
 
 
 class Listener(Protocol):
-    """What is told of events: of one run if `run_id` is not None."""
+    """Receives events: those of one run if `run_id` is not None, otherwise all."""
 
     run_id: str | None
 
     def take(self, events: Sequence[Event | Brief]) -> None:
-        """These happened, in this order."""
+        """Receive events, in the order in which they happened."""
 
     def end(self) -> None:
-        """Nothing will happen any more."""
+        """Receive no more events, because the runtime closes."""
 
 
 class Subscribers:
@@ -76,7 +76,7 @@ class Subscribers:
             feed.switch(wanted)
 
     def close(self) -> None:
-        """End all listeners after what they have received: nothing will happen any more."""
+        """End all listeners, because the runtime closes."""
         for listener in self._listeners:
             listener.end()
         for listeners in self._by_run.values():
@@ -114,14 +114,15 @@ class Feed:
         """The events that are published when the group is durable."""
 
     def switch(self, wanted: bool) -> None:
-        """Begin or stop to build events."""
+        """Start or stop building events."""
         self._on_switch(self if wanted else None)
         if not wanted:
             self.group = None
             self.staged = []
 
-    def tell(self, group: "Group | None", event: Event) -> Place:
-        """Tell of something when `group` is durable, at once if that is so or if there is none."""
+    def emit(self, group: "Group | None", event: Event) -> Place:
+        """Publish an event when `group` is durable, or at once if it is durable or None. Return the
+        place of the event until then."""
         if group is None or group.durable:
             self._publish([event])
             return [event], 0
@@ -132,14 +133,14 @@ class Feed:
         return staged, len(staged) - 1
 
     def follow(self, group: "Group | None") -> None:
-        """What is staged from now on is told when `group` is durable."""
+        """Publish the events that are staged from now on when `group` is durable."""
         assert group is not None
         self.group = group
         self.staged = []
         group.when_durable(self._publish, self.staged)
 
     def amend(self, place: Place, event: Event) -> bool:
-        """Tell of `event` instead of what stands at a place. Says whether it is not too late."""
+        """Replace the event at a place. Return False if it is too late."""
         staged, at = place
         if staged is not self.staged or self.group is not self.commits.open_group():
             return False

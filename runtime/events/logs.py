@@ -29,19 +29,19 @@ class LoggedStep(Protocol):
 
 
 def title(run_id: str, key: str, workflow: str) -> str:
-    """How a log line names a run."""
+    """Return the name of a run in log lines."""
     return f"{workflow} run {run_id} (key {key})"
 
 
 def fields(
-    event: str,
+    event: str | None,
     run_id: str | None,
     key: str | None,
     workflow: str | None,
     step: str | None = None,
     attempt: int | None = None,
 ) -> dict[str, Any]:
-    """The fields that every line has as attributes of its record."""
+    """Return the attributes that every log record has."""
     return {
         "run": run_id,
         "key": key,
@@ -61,7 +61,7 @@ def log(
     current: LoggedStep | None = None,
     level: int = logging.WARNING,
 ) -> None:
-    """Log something about a run, and of its step that `failure` or `current` is about."""
+    """Log a message about a run, and about its step if `failure` or `current` names one."""
     if logger.isEnabledFor(level):
         about = failure or current
         step, attempt = (None, None) if about is None else (about.step, about.attempt)
@@ -80,7 +80,7 @@ def log_key(
     error: BaseException | None = None,
     level: int = logging.ERROR,
 ) -> None:
-    """Log something about a key, at a run of it if that is known."""
+    """Log a message about a key, and about one of its runs if that is known."""
     exc_info = None if error is None else logged(error)
     logger.log(
         level, "%s", message, extra=fields(event, run_id or None, key, workflow), exc_info=exc_info

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
-    """`kinds` if they are kinds of events."""
+    """Return `kinds` as a set. Raise ValueError if one is not a kind of event."""
     if kinds is None:
         return None
     if isinstance(kinds, str):
@@ -31,10 +31,10 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
 
 
 class Events:
-    """An async iterator of events, inside its block; `Runtime.events` makes it.
+    """Iterate over events. `rt.events` returns this.
 
-    Iterating gives way to other tasks only when there is nothing to give, so at most a buffer's
-    worth of events is handled in one go.
+    The iterator yields to other tasks only when no event is left, so a program handles at most
+    `buffer` events in one go.
     """
 
     def __init__(
@@ -53,17 +53,18 @@ class Events:
         self._wall = wall
         self._check_open = check_open
         self.run_id = run_id
+        """The run of the subscription, or None for all runs."""
         self._kinds = kinds
         self._size = buffer
         self._buffer: deque[Event | Brief] = deque()
         self._second: Event | None = None
-        """The other half of what was read last."""
+        """The second event of the item that was read last."""
         self._gap = 0
-        """Events that were dropped behind what is in the buffer."""
+        """The number of events that were dropped after those in the buffer."""
         self._news: trio.Event | None = None
         self._open = self._over = False
         self.dropped = 0
-        """How many events were dropped so far."""
+        """The number of events that were dropped so far."""
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -78,7 +79,7 @@ class Events:
         self.close()
 
     def open(self) -> None:
-        """Listen from now on."""
+        """Receive events from now on."""
         if self._over:
             raise RuntimeError("this subscription has ended; call events() again for another")
         self._check_open()
@@ -86,31 +87,31 @@ class Events:
         self._subscribers.add(self)
 
     def close(self) -> None:
-        """Listen no longer, and forget what was not read."""
+        """Receive no more events, and drop the events that were not read."""
         self._subscribers.remove(self)
         self.skip()
         self.end()
 
     def skip(self) -> None:
-        """Forget what was not read."""
+        """Drop the events that were not read."""
         self._buffer.clear()
         self._second = None
         self._gap = 0
 
     def end(self) -> None:
-        """Nothing will come any more."""
+        """End the iteration after the events in the buffer."""
         self._over = True
         self._wake()
 
     def take(self, events: Sequence[Event | Brief]) -> None:
-        """These happened, in this order."""
+        """Put events into the buffer, as far as there is room."""
         if self._kinds is not None:
             events = [event for event in _apart(events) if event.kind in self._kinds]
             if not events:
                 return
         room = self._size - len(self._buffer)
         if self._gap:
-            # What comes after a gap stands behind the word of it.
+            # The event that marks the gap comes before the events after the gap.
             if room > 1:
                 self._buffer.append(self._missed())
                 room -= 1
@@ -138,7 +139,7 @@ class Events:
         return self
 
     async def __anext__(self) -> Event:
-        # On the way of every event that is read, so what is meant is put together in place.
+        # Every event is read here: in full only now, so that most of the work is in this task.
         event = self._second
         if event is not None:
             self._second = None
@@ -151,8 +152,13 @@ class Events:
         event, self._second = in_full(item)
         return event
 
+    @property
+    def has_more(self) -> bool:
+        """Return whether the next step of the iteration returns an event without waiting."""
+        return bool(self._second is not None or self._buffer or self._gap)
+
     async def _is_gap(self) -> bool:
-        """Wait for what comes next: whether it is the word of a gap."""
+        """Wait for the next event. Return whether it marks a gap."""
         while not self._buffer:
             if self._gap:
                 return True

@@ -16,7 +16,7 @@ from keyrun.runtime.logger import logger
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Subscribers
 
-_SAID = {
+_MESSAGES = {
     EventKind.RUN_STARTED: "started",
     EventKind.RUN_RESUMED: "resumed",
     EventKind.RUN_RECOVERED: "resumed after a restart",
@@ -57,13 +57,13 @@ class TransitionLog:
             if kind is EventKind.RUN_WAITING:
                 assert isinstance(event, WaitEvent)
                 _log(event, _waits(event))
-            elif kind in _SAID:
-                told = in_full(event)[0] if type(event) is tuple else event
-                if isinstance(told, RunEvent):
-                    _log(told, _said(told))
+            elif kind in _MESSAGES:
+                full = in_full(event)[0] if type(event) is tuple else event
+                if isinstance(full, RunEvent):
+                    _log(full, _message(full))
 
     def end(self) -> None:
-        """Nothing will happen any more."""
+        """Do nothing: the last transitions are logged."""
 
 
 def _log(event: RunEvent | WaitEvent, message: str) -> None:
@@ -77,10 +77,10 @@ def _waits(event: WaitEvent) -> str:
     return f"waits for {event.waiting_on}{limit}"
 
 
-def _said(event: RunEvent) -> str:
-    said = _SAID[event.kind]
+def _message(event: RunEvent) -> str:
+    message = _MESSAGES[event.kind]
     if event.generation > 1:
-        said += f" in generation {event.generation}"
+        message += f" in generation {event.generation}"
     if event.elapsed is not None:
-        said += f" after {event.elapsed:.3f} s and {event.steps_done} steps"
-    return said if event.reason is None else f"{said}: {event.reason}"
+        message += f" after {event.elapsed:.3f} s and {event.steps_done} steps"
+    return message if event.reason is None else f"{message}: {event.reason}"

@@ -14,11 +14,14 @@ from keyrun.runtime.values import Failure
 
 
 class EventKind(StrEnum):
-    """The kind of an event."""
+    """Name the kind of an event."""
 
     RUN_SUBMITTED = "run_submitted"
+    """The run is durable."""
     RUN_STARTED = "run_started"
+    """The workflow of the run starts."""
     RUN_WAITING = "run_waiting"
+    """The run waits for a timer, a signal, an approval or a child."""
     RUN_RESUMED = "run_resumed"
     """The run resumes after a wait or a pause."""
     RUN_PAUSED = "run_paused"
@@ -33,15 +36,21 @@ class EventKind(StrEnum):
     RUN_PROGRESS = "run_progress"
     """The workflow called `ctx.report`."""
     RUN_SUCCEEDED = "run_succeeded"
+    """The run has ended with a result."""
     RUN_FAILED = "run_failed"
+    """The run has ended with a failure."""
     RUN_CANCELLED = "run_cancelled"
+    """The run was cancelled."""
     RUN_REDRIVEN = "run_redriven"
+    """The run was redriven and has a new generation."""
     RUN_RECOVERED = "run_recovered"
     """The run started before the store was opened, and resumes."""
     RUN_QUARANTINED = "run_quarantined"
+    """The run cannot resume and waits for an operator."""
     STEP_STARTED = "step_started"
     """An attempt starts. If it never suspends, the event is emitted when the attempt ends."""
     STEP_COMPLETED = "step_completed"
+    """An attempt returned a value."""
     STEP_RETRYING = "step_retrying"
     """An attempt failed, and the next attempt follows after `delay` seconds."""
     STEP_FAILED = "step_failed"
@@ -57,37 +66,54 @@ class EventKind(StrEnum):
     STEP_STARVING = "step_starving"
     """A step has waited too long for the resources that it needs."""
     CIRCUIT_OPENED = "circuit_opened"
+    """A circuit breaker stops the calls of a step."""
     CIRCUIT_HALF_OPENED = "circuit_half_opened"
+    """A circuit breaker lets probes through."""
     CIRCUIT_CLOSED = "circuit_closed"
+    """A circuit breaker lets all calls through again."""
     LIMIT_HIT = "limit_hit"
+    """A run or a step reached one of its limits."""
     CLAMP = "clamp"
     """The timeout of a step was reduced to the time that its run has left."""
     BACKPRESSURE_BEGAN = "backpressure_began"
+    """The first submitter or node waits for room."""
     BACKPRESSURE_ENDED = "backpressure_ended"
+    """No submitter or node waits for room any more."""
     KEY_QUARANTINED = "key_quarantined"
+    """Keyrun's own code failed for a key more than `max_restarts` times."""
     KEY_RELEASED = "key_released"
+    """The quarantine of a key was lifted."""
     MISSED = "missed"
     """Events were dropped at this point because the subscriber was too slow."""
 
 
 class RunEvent(NamedTuple):
-    """The state of a run changed."""
+    """Report that the state of a run changed."""
 
     kind: EventKind
+    """The kind of the event."""
     at: float
+    """The time of the event, in seconds since the epoch."""
     run_id: str
+    """The id of the run. None if the event is not about one run."""
     key: str
+    """The ordering key. None if the event is not about one key."""
     workflow: str
+    """The name of the workflow. None if the event is not about one workflow."""
     generation: int = 1
+    """1 for a new run, and one more after each redrive."""
     steps_done: int = 0
+    """The number of steps or turns that have succeeded, without compensations."""
     elapsed: float | None = None
     """Seconds from the start of the run to its end, if it has ended."""
     reason: str | None = None
+    """The reason of a cancel or a quarantine."""
     failure: Failure | None = None
+    """The failure of a run that failed."""
 
 
 class WaitEvent(NamedTuple):
-    """A run waits for `waiting_on`, at most `delay` seconds."""
+    """Report that a run waits."""
 
     kind: EventKind
     at: float
@@ -95,11 +121,13 @@ class WaitEvent(NamedTuple):
     key: str
     workflow: str
     waiting_on: str
+    """The timer, signal, gate or child that the run waits for, as text."""
     delay: float | None
+    """The longest time that the run waits, in seconds. None if no time is set."""
 
 
 class StepEvent(NamedTuple):
-    """An attempt of a step started or completed."""
+    """Report that an attempt of a step started or completed."""
 
     kind: EventKind
     at: float
@@ -107,12 +135,16 @@ class StepEvent(NamedTuple):
     key: str
     workflow: str
     step: str
+    """The name of the step in the journal."""
     attempt: int
+    """The number of the attempt, from 1."""
     elapsed: float | None = None
+    """Seconds that the attempt took. None when it starts."""
 
 
 class SetbackEvent(NamedTuple):
-    """An attempt of a step failed, was cancelled, exceeded its timeout or waits for resources."""
+    """Report that an attempt of a step failed, was cancelled, exceeded its timeout or waits for
+    resources."""
 
     kind: EventKind
     at: float
@@ -120,16 +152,21 @@ class SetbackEvent(NamedTuple):
     key: str
     workflow: str
     step: str
+    """The name of the step in the journal."""
     attempt: int
+    """The number of the attempt, from 1."""
     elapsed: float | None
+    """Seconds that the attempt took."""
     reason: str
+    """A sentence for people."""
     failure: Failure | None = None
+    """The failure of the attempt, if it failed."""
     delay: float | None = None
     """Seconds until the next attempt, if there is one."""
 
 
 class ProgressEvent(NamedTuple):
-    """The progress that a step reported, or a workflow if `step` is None."""
+    """Report the progress of a step, or of a workflow."""
 
     kind: EventKind
     at: float
@@ -137,13 +174,17 @@ class ProgressEvent(NamedTuple):
     key: str
     workflow: str
     step: str | None
+    """The step that called `current_step().report`. None if the workflow called `ctx.report`."""
     attempt: int | None
+    """The number of the attempt of the step."""
     percent: float
+    """A number from 0 to 100."""
     message: str
+    """The message of the report."""
 
 
 class LimitEvent(NamedTuple):
-    """A limit was reached or reduced; `limit` is its name in `Limits`."""
+    """Report that a limit was reached or reduced."""
 
     kind: EventKind
     at: float
@@ -151,17 +192,23 @@ class LimitEvent(NamedTuple):
     key: str
     workflow: str
     limit: str
+    """The name of the limit in `Limits`."""
     value: float
     """The value of the limit."""
     step: str | None
+    """The step that the limit is about, if any."""
     attempt: int | None
+    """The number of the attempt of the step."""
     reason: str
+    """A sentence for people."""
     failure: Failure | None = None
+    """The failure that the limit causes, if any."""
 
 
 class BackpressureEvent(NamedTuple):
-    """Submitters wait because the queue is full, or nodes of graphs wait because of the
-    `max_waiting` of a later node. Backpressure lasts from the first wait until no caller waits.
+    """Report that submitters wait because too many runs are pending, or that nodes of graphs wait
+    because of the `max_waiting` of a later node. Backpressure lasts from the first wait until no
+    caller waits.
 
     `run_id`, `key` and `workflow` are those of the submission that waits, or of the run whose node
     waits."""
@@ -184,7 +231,7 @@ class BackpressureEvent(NamedTuple):
 
 
 class CircuitEvent(NamedTuple):
-    """The circuit breaker of a step opened, became half-open or closed."""
+    """Report that the circuit breaker of a step opened, became half-open or closed."""
 
     kind: EventKind
     at: float
@@ -192,13 +239,17 @@ class CircuitEvent(NamedTuple):
     key: str | None
     workflow: str | None
     step: str
+    """The name of the step."""
     calls: int
+    """The number of calls in the window of the breaker."""
     failures: int
+    """The number of calls in the window that failed."""
     reason: str
+    """A sentence for people."""
 
 
 class KeyEvent(NamedTuple):
-    """A key was quarantined or released."""
+    """Report that a key was quarantined or released."""
 
     kind: EventKind
     at: float
@@ -206,10 +257,11 @@ class KeyEvent(NamedTuple):
     key: str
     workflow: str | None
     reason: str | None = None
+    """Why the key is quarantined."""
 
 
 class Missed(NamedTuple):
-    """`missed` events were dropped at this point because the buffer was full."""
+    """Report that events were dropped at this point because the buffer was full."""
 
     kind: EventKind
     at: float
@@ -217,6 +269,7 @@ class Missed(NamedTuple):
     key: str | None
     workflow: str | None
     missed: int
+    """The number of events that were dropped."""
 
 
 Event = (
@@ -231,6 +284,8 @@ Event = (
     | KeyEvent
     | Missed
 )
+"""The union of all event types. All of them start with the fields `kind`, `at`, `run_id`, `key` and
+`workflow`."""
 
 About = tuple[str, str, str]
 """The id, key and workflow of a run."""

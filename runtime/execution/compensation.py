@@ -24,8 +24,9 @@ from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import NonDeterminism, StepFailed
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
+from keyrun.runtime.pass_end import Halt, Unwind
 from keyrun.runtime.records.exported import Records
-from keyrun.runtime.records.journal_entry import COMPENSATION, Entry, Undo, decode
+from keyrun.runtime.records.journal_entry import COMPENSATION, EntryKind, Undo, decode
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.run.continue_as import input_of
 from keyrun.runtime.run.quarantine import quarantine, quarantine_input
@@ -33,7 +34,6 @@ from keyrun.runtime.run.run import NOT_DRIVEN, Run
 from keyrun.runtime.run.settlement import settle
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.texts import unreadable_outcome
-from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.values import Failure, QuarantineCause, State
 from keyrun.storage.payload import UNFIT
 
@@ -43,16 +43,22 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Compensation:
-    """What a compensation is told: why it runs, which step failed and how if one did, the step that
-    it undoes with its output, what else is to be undone after it, and the input of the run."""
+    """Describe the step that a compensation undoes. A compensation receives this argument."""
 
     why: Literal["failed", "cancelled"]
+    """Whether the run failed or was cancelled."""
     failed: str | None
+    """The step that failed, if one did."""
     error: Failure | None
+    """The failure of the run, if it failed."""
     step: str
+    """The step to undo."""
     output: Any
+    """The output of the step. None if the step did not complete."""
     left: tuple[str, ...]
+    """The steps that are undone after this one."""
     run_input: Any
+    """The input of the run."""
 
 
 def decide(
@@ -73,13 +79,14 @@ def decide(
     if not idents:
         return False
     journal.undoing = Undo(run.partition.wall(), state, reason, failure, dead, idents)
-    run.write(journal.undoing)
-    standing = run.standing
-    standing.failure, standing.waiting_on = failure, None
-    if standing.state is State.WAITING:
-        standing.state = State.RUNNING
-    standing.compensation = journal.compensation()
-    run.store_standing()
+    status = run.status
+    status.failure, status.waiting_on = failure, None
+    if status.state is State.WAITING:
+        status.state = State.RUNNING
+    status.compensation = journal.compensation()
+    with run.partition.together():
+        run.write(journal.undoing)
+        run.store_status()
     if run.partition.feed is not None:
         emitter.compensating(run.partition.feed, run, reason)
     run.rewind()
@@ -89,11 +96,11 @@ def decide(
 def _store_progress(run: Run) -> None:
     """Stage how far the compensation is, if that has changed."""
     progress = run.journal.compensation()
-    if run.standing.compensation != progress:
-        run.standing.compensation = progress
+    if run.status.compensation != progress:
+        run.status.compensation = progress
         # Compensations are no steps of the workflow.
-        run.standing.steps_done = run.journal.steps_done()
-        run.store_standing()
+        run.status.steps_done = run.journal.steps_done()
+        run.store_status()
 
 
 async def undo(run: Run) -> bool:
@@ -105,7 +112,7 @@ async def undo(run: Run) -> bool:
     run.deadline = inf
     run.begin()
     # A store of an earlier Keyrun has it in the journal only.
-    run.standing.compensation, run.standing.failure = journal.compensation(), failure
+    run.status.compensation, run.status.failure = journal.compensation(), failure
     try:
         run_input = partition.codec.decode(input_of(run), run.workflow.input_type)
     except UNFIT as error:
@@ -154,7 +161,7 @@ async def undo(run: Run) -> bool:
     finally:
         branch.close()
         run.scope = NOT_DRIVEN
-        run.spent = scope.cancel_called
+        run.scope_cancelled = scope.cancel_called
         scope.deadline = inf
     run.raise_internal()
     if run.unwinding is Unwind.LEAVE:
@@ -193,12 +200,12 @@ async def _compensate(
             await attempts(branch, as_step(compensate), name, memory, (given,), {})
         except StepFailed:
             return False
-    return memory.outcome is Entry.DONE
+    return memory.outcome is EntryKind.DONE
 
 
 def _output(run: Run, step: StepFunction[..., Any], memory: "CallRecord | None") -> Any:
     """What the step returned; None if it failed, or was cut off."""
-    if memory is None or memory.outcome is not Entry.DONE:
+    if memory is None or memory.outcome is not EntryKind.DONE:
         return None
     value = run.partition.codec.decode(memory.payload, step.declared)
     read: Callable[[Any], Any] | None = step.read
@@ -218,7 +225,7 @@ async def _collect(
     ledger = run.partition.ledger
     rows = await ledger.scan("journal", run.record)
     entries = tuple((int.from_bytes(key[-4:], "big"), decode(fields)) for key, fields in rows)
-    records = Records(run.submission, run.standing, entries)
+    records = Records(run.submission, run.status, entries)
     dry = DryRun(records, run.workflow, run.partition.codec, {})
     with trio.CancelScope() as scope:
         await one_pass(dry, run_input, scope, lambda *_: None)

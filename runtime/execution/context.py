@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import UTC, datetime
 from hashlib import sha256
 from inspect import iscoroutine
+from logging import Logger, LoggerAdapter
 from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
@@ -12,21 +13,19 @@ from keyrun.runtime.children import child
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.gather import gather
+from keyrun.runtime.execution.run_log import RunLog
 from keyrun.runtime.internal_errors import from_user
+from keyrun.runtime.pass_end import CancelVerdict, Continuation
 from keyrun.runtime.records.checks import check_key
-from keyrun.runtime.records.journal_entry import CallDone
+from keyrun.runtime.records.journal_entry import CallDone, CallKind, EntryKind
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.continue_as import identity, what_keeps
-from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.journal import CallKind, Entry
-from keyrun.runtime.run.patches import check_patch, patched
+from keyrun.runtime.run.continue_as import identity, why_not_continued
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.scope import FailAfter, MoveOnAfter, watched
 from keyrun.runtime.steps.execution import perform
-from keyrun.runtime.texts import a_reason
+from keyrun.runtime.texts import a_reason, check_text
 from keyrun.runtime.values import Failure, FailureKind
-from keyrun.runtime.verdicts import CancelVerdict, Continuation
 from keyrun.runtime.waiting.receive import (
     Approval,
     check_channel,
@@ -37,6 +36,9 @@ from keyrun.runtime.waiting.receive import (
 )
 from keyrun.runtime.waiting.sleep import check_seconds, sleep
 
+MAX_PATCH = 200
+"""Bytes of the name of a patch."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -46,7 +48,8 @@ I = TypeVar("I")  # noqa: E741 (the input)
 
 
 class DurableCall(Generic[R]):
-    """A step that was asked for and begins when it is awaited, or given to `gather`."""
+    """Refer to a call that `ctx.step` or `ctx.child` describes. The call starts when you await it
+    or pass it to `ctx.gather`."""
 
     __slots__ = ("_args", "_kwargs", "_step", "branch")
 
@@ -74,7 +77,7 @@ class DurableCall(Generic[R]):
 
 
 class ChildCall(DurableCall[R]):
-    """A child that was asked for and begins when it is awaited, or given to `gather`."""
+    """Refer to a child that starts when you await this object or pass it to `ctx.gather`."""
 
     __slots__ = ("_input", "_key", "_workflow")
 
@@ -93,8 +96,8 @@ class ChildCall(DurableCall[R]):
         """The same call in another branch."""
         with branch.run.guarded():
             if self._key is None or self._key == branch.run.key:
-                return child.inside(branch, self._workflow, self._input, _call)
-            return watched(branch, child.apart(branch, self._workflow, self._input, self._key))
+                return child.child_in_run(branch, self._workflow, self._input, _call)
+            return watched(branch, child.child_run(branch, self._workflow, self._input, self._key))
 
 
 async def _call(branch: Branch, workflow: Workflow[Any, Any], input_: Any) -> Any:
@@ -121,7 +124,11 @@ Part = DurableCall[A] | Callable[["Context"], Awaitable[A]]
 
 
 class Context:
-    """What a workflow gets as its first argument. Everything durable goes through it."""
+    """Give a workflow its durable operations. A workflow receives a context as its first argument.
+
+    Keyrun journals the outcomes of these calls. After a crash it calls the workflow again, and the
+    calls that have an outcome return it at once. Use a context only in its own workflow or branch;
+    otherwise it raises `WrongTask`."""
 
     __slots__ = ("_run", "branch", "input")
 
@@ -129,26 +136,36 @@ class Context:
         self.branch = branch
         self._run: Run = branch.run
         self.input = input_
+        """The input of the run."""
 
     @property
     def run_id(self) -> str:
-        """The id of this run."""
+        """Return the id of the run."""
         return self._run.run_id
 
     @property
     def key(self) -> str:
-        """The ordering key."""
+        """Return the ordering key of the run."""
         return self._run.key
 
     @property
     def headers(self) -> dict[str, str]:
-        """What was given to `submit`."""
+        """Return the headers that `rt.submit` received."""
         return dict(self._run.submission.headers)
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for this run to be cancelled."""
-        return self._run.standing.cancel_requested
+        """Return whether a cancellation of the run was requested."""
+        return self._run.status.cancel_requested
+
+    @property
+    def log(self) -> LoggerAdapter[Logger]:
+        """Return a logger: `ctx.log.info("charged %s", receipt)`.
+
+        Its records have `run`, `key`, `workflow` and `step` as attributes, where `step` is the last
+        step that this branch called. The name of the logger is `keyrun.workflow`. When the workflow
+        is replayed, the lines of the calls that the journal has are not logged again."""
+        return RunLog(self.branch)
 
     @overload
     def step(
@@ -163,8 +180,11 @@ class Context:
         **kwargs: P.kwargs,
     ) -> DurableCall[R]: ...
     def step(self, function: Any, /, *args: Any, **kwargs: Any) -> DurableCall[Any]:
-        """Call `function` durably: its outcome is remembered, and given back without calling it
-        when this run is driven again. Raises `StepFailed` when it failed for good."""
+        """Call a step and return its result: `await ctx.step(charge, order)`.
+
+        Keyrun stores the result. When the workflow is replayed, the call returns the stored result
+        without calling the function again. Raises `StepFailed` if the step failed and is not
+        retried. A plain async function is a step with default options."""
         if type(function) is not StepFunction:
             function = as_step(function)
         try:
@@ -180,8 +200,10 @@ class Context:
     @overload
     async def gather(self, *parts: Part[Any]) -> tuple[Any, ...]: ...
     async def gather(self, *parts: Any) -> tuple[Any, ...]:
-        """Do several things at once: steps, and async functions that get a context of their own.
-        The first failure cancels the others and is raised."""
+        """Run several calls concurrently, and return a tuple of their results.
+
+        Pass `ctx.step(...)` and `ctx.child(...)` without `await`, and async functions that take a
+        context of their own. If one fails, `gather` cancels the others and raises its exception."""
         for part in parts:
             if not isinstance(part, DurableCall) and not callable(part):
                 for each in parts:
@@ -207,9 +229,11 @@ class Context:
         *,
         key: str | None = None,
     ) -> DurableCall[R]:
-        """Run another workflow and wait for its result: as a part of this run, or, with another
-        `key`, as a run of its own in the order of that key. Raises `ChildFailed` or
-        `ChildCancelled`. To be awaited, or given to `gather`."""
+        """Run another workflow and return its result: `await ctx.child(invoice, order)`.
+
+        Without a `key`, or with the key of this run, the child is a part of this run. With another
+        `key` it is a run of its own in the queue of that key. Raises `ChildFailed` or
+        `ChildCancelled`."""
         if not isinstance(workflow, Workflow):
             raise TypeError(f"ctx.child takes a workflow, got {workflow!r}")
         if key is not None:
@@ -218,105 +242,120 @@ class Context:
             return ChildCall(self.branch, workflow, input, key)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. The time is counted from the first time that this is reached, crashes or not."""
+        """Wait for a number of seconds, which count from the first time that the run reaches this
+        call. A crash or a restart does not start the wait again."""
         check_seconds(seconds)
         await watched(self.branch, sleep(self.branch, seconds))
 
     async def wait_signal(self, name: str, timeout: float | None = None) -> Any:
-        """Wait until somebody calls `runtime.signal(run_id, name, payload)`, now or before this was
-        reached; the payload. Raises `SignalTimeout` after `timeout` seconds."""
+        """Wait for a signal and return its payload.
+
+        `rt.signal(run_id, name, payload)` sends the signal, before or after the run reaches this
+        call. Raises `SignalTimeout` if no signal arrives within `timeout` seconds."""
         check_channel(name)
         check_timeout(timeout)
         return await watched(self.branch, wait_signal(self.branch, name, timeout))
 
     async def approval(self, gate: str, timeout: float | None = None) -> Approval:
-        """Wait until a person calls `runtime.approve(run_id, gate, by=...)`. Raises
-        `ApprovalRejected` if they reject, and `SignalTimeout` after `timeout` seconds. The second
-        time, the gate is called `gate#2`."""
+        """Wait for the decision of a person, and return the approval.
+
+        `rt.approve(run_id, gate, by=...)` and `rt.reject` decide. Raises `ApprovalRejected` after a
+        rejection, and `SignalTimeout` if no decision arrives within `timeout` seconds. If a run
+        asks at the same gate a second time, that gate is called `gate#2`."""
         check_gate(gate)
         check_timeout(timeout)
         return await watched(self.branch, wait_approval(self.branch, gate, timeout))
 
     def move_on_after(self, seconds: float) -> MoveOnAfter:
-        """A block that is cut off `seconds` after it was first entered, crashes or not:
-        `with ctx.move_on_after(5) as scope: ...`, and then `scope.expired`. What was not done by
-        then is cancelled and never started again."""
+        """Limit the time of a block: `with ctx.move_on_after(5) as scope: ...`.
+
+        The time counts from the first time that the run enters the block, crashes and restarts
+        included. When it is over, Keyrun cancels the block and never starts its unfinished calls
+        again. The workflow continues after the block, where `scope.expired` is True."""
         check_seconds(seconds)
         with self._run.guarded():
             return MoveOnAfter(self.branch, seconds)
 
     def fail_after(self, seconds: float) -> FailAfter:
-        """The same, but a block that is cut off raises `ScopeTimeout`."""
+        """Limit the time of a block like `ctx.move_on_after`, and raise `ScopeTimeout` when the
+        time is over."""
         check_seconds(seconds)
         with self._run.guarded():
             return FailAfter(self.branch, seconds)
 
     async def checkpoint(self) -> None:
-        """Return when all that this run has done is durable. Only workflows with a `checkpoint` of
-        their own need it: others wait before every step."""
+        """Wait until everything that this run has done is durable.
+
+        Only workflows with a `checkpoint` policy need this. Other workflows wait before every
+        step."""
         run = self._run
         with run.guarded():
             self.branch.check()
             if run.is_dry_run:
                 return
-            if run.cadence is not None:
-                run.cadence.reset()
+            if run.checkpointer is not None:
+                run.checkpointer.reset()
             await run.partition.store.durable()
 
     def patched(self, name: str) -> bool:
-        """Whether a run takes a change of the code: `if ctx.patched("name"):` in front of it.
+        """Return whether this run takes a change of the code. Put the changed code behind
+        `if ctx.patched("name"):`.
 
-        The answer is False if the run came past this place with the code before the change: if,
-        when it first asks for this name, its journal has calls that were not replayed yet. It is
-        stored, and holds for this name in the whole run, in every branch, also after a redrive.
-        `continue_as` asks anew. Remove the `if` when `keyrun stats` counts no run that got False.
+        The answer is False if the run passed this place with the code before the change: its
+        journal has calls that were not replayed yet when the run first asks for this name. Keyrun
+        stores the answer. It holds for this name in the whole run, in every branch, also after a
+        redrive. After `ctx.continue_as` the run asks again. Remove the `if` when `keyrun stats`
+        counts no run that got False.
         """
         check_patch(name)
         with self._run.guarded():
             self.branch.check()
-            return patched(self.branch, name)
+            return _patched(self.branch.run, name)
 
     def now(self) -> datetime:
-        """The time at which this was first reached."""
+        """Return the UTC time at which the run first reached this call."""
         with self._run.guarded():
             return datetime.fromtimestamp(_now(self.branch), UTC)
 
     def random(self) -> float:
-        """A number in [0, 1), the same whenever this run is driven again."""
+        """Return a random number in [0, 1), which is the same in every replay."""
         with self._run.guarded():
             return Random(self._seed("random()")).random()
 
     def uuid4(self) -> UUID:
-        """A random UUID, the same whenever this run is driven again."""
+        """Return a random UUID, which is the same in every replay."""
         with self._run.guarded():
             return UUID(bytes=self._seed("uuid4()")[:16], version=4)
 
     def report(self, percent: float, message: str = "") -> None:
-        """Say how far the run is, for those who watch. The last word counts, and is with the next
-        commit. Nothing else may depend on it: it is not in the journal."""
+        """Report the progress of the run to `rt.progress` and `rt.watch`.
+
+        `percent` is a number from 0 to 100. The latest report is stored with the next commit. It is
+        not in the journal, so nothing else may depend on it."""
         reports.check(percent, message)
         with self._run.guarded():
             self.branch.check()
             reports.of_run(self._run, percent, message)
 
     def fail(self, reason: str) -> NoReturn:
-        """End the run as failed, by the workflow's own judgement: no dead letter."""
+        """End the run as failed with the failure kind `verdict`. The run is not a dead letter."""
         self._end("ctx.fail()", a_reason(reason), cancelled=False)
 
     def cancel(self, reason: str) -> NoReturn:
-        """End the run as cancelled, for a reason of the workflow's own."""
+        """End the run as cancelled, with a reason."""
         self._end("ctx.cancel()", a_reason(reason), cancelled=True)
 
     def continue_as(self, input: Any = None) -> NoReturn:  # noqa: A002
-        """Go on as the same run with another input and an empty journal: for loops without end,
-        which so cost the same in their tenth year as on their first day. Branches beside this one
-        are cancelled. Limits of steps and retries count anew, the deadline of the run stays.
+        """Continue the same run with another input and an empty journal.
 
-        Raises `RuntimeError` if a step was done that has a compensation."""
+        Use this for endless loops: each round costs the same. Other branches of the run are
+        cancelled. The limits of steps and retries count from zero again. The deadline of the run
+        stays. Raises `RuntimeError` if a step with a compensation has run, and in a child that is a
+        part of the run of its parent."""
         run = self._run
         with run.guarded():
             self.branch.check()
-            kept = what_keeps(run)
+            kept = why_not_continued(run)
         if self.branch.depth:
             raise RuntimeError(
                 "a child that is a part of its parent's run cannot go on with an empty journal; "
@@ -327,18 +366,18 @@ class Context:
         with run.guarded():
             self.branch.check_asked("ctx.continue_as()")
             encoded = run.partition.codec.encode(input, run.workflow.input_type)
-            raise halt(run, Continuation(encoded))
+            raise run.halt(Continuation(encoded))
 
     def _end(self, asked: str, reason: str, *, cancelled: bool) -> NoReturn:
         """End the run as its workflow decided; in a child that is a part of the run, the child."""
         with self._run.guarded():
             self.branch.check()
             if self.branch.depth:
-                raise from_user(child.Verdict(reason, cancelled=cancelled))
+                raise from_user(child.ChildVerdict(reason, cancelled=cancelled))
             self.branch.check_asked(asked)
             if cancelled:
-                raise halt(self._run, CancelVerdict(reason))
-            raise halt(self._run, Failure(kind=FailureKind.VERDICT, reason=reason))
+                raise self._run.halt(CancelVerdict(reason))
+            raise self._run.halt(Failure(kind=FailureKind.VERDICT, reason=reason))
 
     def _seed(self, base: str) -> bytes:
         self.branch.check()
@@ -359,7 +398,31 @@ def _now(branch: Branch) -> float:
         memory.payload = run.partition.wall()
         at = run.partition.wall()
         run.write(CallDone(ident, at, CallKind.NOW, None, 1, None, memory.payload))
-        run.journal.settled(ident, memory, Entry.DONE)
+        run.journal.settled(ident, memory, EntryKind.DONE)
     else:
         run.journal.deliver(memory)
     return float(memory.payload)
+
+
+def check_patch(name: object) -> None:
+    """Raise ValueError if a patch cannot have this name."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of a patch must be a non-empty string, got {name!r}")
+    if len(check_text(name, "the name of a patch").encode()) > MAX_PATCH:
+        raise ValueError(f"the name of a patch must have at most {MAX_PATCH} bytes, got {name!r}")
+
+
+def _patched(run: Run, name: str) -> bool:
+    """Return the answer of `ctx.patched` that the run has for this name. If it has none, answer
+    whether the whole journal was replayed, and store the answer."""
+    status, journal = run.status, run.journal
+    known = (status.patches or {}).get(name)
+    if known is not None:
+        return known
+    answer = journal.expected is None and journal.caught_up()
+    status.patches = {**(status.patches or {}), name: answer}
+    if not run.is_dry_run:
+        run.partition.unfinished.patched(run.submission, {name: answer}, 1)
+        run.note("", "patched", f"{name}: {str(answer).lower()}")
+        run.store_status()
+    return answer

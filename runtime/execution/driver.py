@@ -17,15 +17,15 @@ from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.compensation import decide, undo
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.internal_errors import from_user, is_internal
-from keyrun.runtime.run.branch import Branch, contradicted
-from keyrun.runtime.run.continue_as import go_on, input_of, what_keeps
+from keyrun.runtime.pass_end import CancelVerdict, Continuation, Halt, Unwind
+from keyrun.runtime.run.branch import Branch, contradiction_text
+from keyrun.runtime.run.continue_as import continue_with, input_of, why_not_continued
 from keyrun.runtime.run.quarantine import quarantine, quarantine_input
 from keyrun.runtime.run.run import NOT_DRIVEN, Run
 from keyrun.runtime.run.settlement import settle
-from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.texts import workflow_error
 from keyrun.runtime.user_errors import is_cancellation, is_fatal, is_user_error, without
 from keyrun.runtime.values import Failure, FailureKind, QuarantineCause, State
-from keyrun.runtime.verdicts import CancelVerdict, Continuation, workflow_error
 from keyrun.storage.errors import StoreError
 from keyrun.storage.payload import UNFIT
 
@@ -38,7 +38,7 @@ _RUNNING, _SUCCEEDED = State.RUNNING, State.SUCCEEDED
 def drive(run: Run) -> Awaitable[bool | None]:
     """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
     be driven again where the answer is None. The scope may be used up then."""
-    if run.standing.started_at is None and run.stopped:
+    if run.status.started_at is None and run.stopped:
         return _stay(run)
     if run.journal.undoing is not None:
         return undo(run)
@@ -49,18 +49,18 @@ def drive(run: Run) -> Awaitable[bool | None]:
     instances = run.partition.services.instances
     if instances is not None and not instances.enter(run):
         return _stay(run)
-    if run.workflow.checkpoint is not None and run.cadence is None:
-        from keyrun.runtime.policies.checkpoint import Cadence
+    if run.workflow.checkpoint is not None and run.checkpointer is None:
+        from keyrun.runtime.policies.checkpoint import Checkpointer
 
-        run.cadence = Cadence(run.workflow.checkpoint)
+        run.checkpointer = Checkpointer(run.workflow.checkpoint)
     _start(run)
-    seat = run.seat = run.partition.seat()
-    return one_pass(run, input_, seat.scope)
+    slot = run.wait_slot = run.partition.wait_slot()
+    return one_pass(run, input_, slot.scope)
 
 
 async def _stay(run: Run) -> bool:
     """A run that is held before it begins: its line is woken when that may have changed."""
-    if run.standing.cancel_requested:
+    if run.status.cancel_requested:
         settle(run, State.CANCELLED)
         return True
     return False
@@ -69,7 +69,7 @@ async def _stay(run: Run) -> bool:
 async def _hold_for_input(run: Run, error: BaseException) -> bool | None:
     """Quarantine a run that has not begun this pass, because `error` says that its input does not
     fit; unless somebody has cancelled it."""
-    if run.standing.cancel_requested:
+    if run.status.cancel_requested:
         return _end(run, State.CANCELLED)
     quarantine_input(run, error)
     return False
@@ -81,17 +81,17 @@ async def one_pass(
     """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
     pass."""
     run.scope = scope
-    run.timed = run.spent = False
+    run.scope_timed = run.scope_cancelled = False
     result: Any = None
     failure: Failure | None = None
     branch = Branch(run)
     try:
-        if run.standing.cancel_requested:
+        if run.status.cancel_requested:
             run.unwind(Unwind.CANCEL)
         if run.deadline < inf:
             scope.deadline = run.deadline
-            run.timed = True
-        if run.unwinding is not None or run.timed:
+            run.scope_timed = True
+        if run.unwinding is not None or run.scope_timed:
             await trio.lowlevel.checkpoint_if_cancelled()
         workflow = run.workflow
         if run.journal.continued is not None:
@@ -133,8 +133,8 @@ async def one_pass(
         branch.close()
         run.scope = NOT_DRIVEN
         # Only these can have cancelled it, and to ask costs more than a step of a run.
-        if run.timed or run.unwinding is not None:
-            run.spent = scope.cancel_called
+        if run.scope_timed or run.unwinding is not None:
+            run.scope_cancelled = scope.cancel_called
             scope.deadline = inf
     if run.decision is not None:
         run.raise_internal()
@@ -158,20 +158,20 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
 
 
 def _start(run: Run) -> None:
-    standing, partition = run.standing, run.partition
-    if standing.started_at is None:
-        standing.started_at = partition.wall()
+    status, partition = run.status, run.partition
+    if status.started_at is None:
+        status.started_at = partition.wall()
         limit = run.submission.limits.run_timeout
-        standing.deadline = None if limit is None else partition.steady() + limit
-        standing.state = _RUNNING
+        status.deadline = None if limit is None else partition.steady() + limit
+        status.state = _RUNNING
         if not run.journal.memories and run.journal.turn is None:
-            standing.fingerprint = run.workflow.fingerprint
+            status.fingerprint = run.workflow.fingerprint
         if limit is not None:
-            run.store_standing()
-        if partition.feed is not None and (standing.generation > 1 or not run.journal.memories):
+            run.store_status()
+        if partition.feed is not None and (status.generation > 1 or not run.journal.memories):
             emitter.started(partition.feed, run)
-    if standing.deadline is not None:
-        rest = standing.deadline - partition.steady()
+    if status.deadline is not None:
+        rest = status.deadline - partition.steady()
         limit = run.submission.limits.run_timeout
         # A clock that was set back does not make it longer.
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
@@ -193,17 +193,17 @@ def _end(
 
 
 def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
-    decision, standing = run.decision, run.standing
+    decision, status = run.decision, run.status
     plain = decision is None and failure is None and run.unwinding is None
-    alone = run.deadline == inf and not standing.cancel_requested
+    alone = run.deadline == inf and not status.cancel_requested
     expected = run.journal.expected
     if plain and alone and (not run.journal.past or run.journal.unread() is None) and not expected:
         # What most runs come to: nobody else had a say in it.
         return _succeed(run, result)
     if isinstance(decision, CancelVerdict):
         return _end(run, State.CANCELLED, reason=decision.reason)
-    if standing.cancel_requested:
-        run.partition.services.eviction.stay(run)
+    if status.cancel_requested:
+        run.partition.services.eviction.keep_in_memory(run)
         return _end(run, State.CANCELLED)
     if isinstance(decision, NonDeterminism):
         quarantine(run, decision.cause, str(decision))
@@ -216,14 +216,14 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         if run.unwinding is Unwind.LEAVE:
             return False
         if run.unwinding is Unwind.EVICT:
-            return run.partition.services.eviction.left(run)
+            return run.partition.services.eviction.leave_memory(run)
         if run.unwinding is Unwind.DEADLINE or trio.current_time() >= run.deadline:
             return _end(run, State.FAILED, failure=_out_of_time(run))
     unread = run.journal.unread()
     if unread is None and decision is None and expected is not None:
         unread = expected.next()
     if unread is not None:
-        said = contradicted(run.journal, unread, None)
+        said = contradiction_text(run.journal, unread, None)
         quarantine(run, QuarantineCause.CONTRADICTION, said)
         return False
     if isinstance(decision, Failure):
@@ -236,12 +236,12 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
 
 
 def _continue(run: Run, decision: Continuation) -> bool | None:
-    kept = what_keeps(run)
+    kept = why_not_continued(run)
     if kept is not None:
         # A step that nothing could cut off was done after the workflow had decided.
         failure = Failure(kind=FailureKind.WORKFLOW_ERROR, reason=kept)
         return _end(run, State.FAILED, failure=failure, dead=True)
-    go_on(run, decision.input)
+    continue_with(run, decision.input)
     return None
 
 
@@ -255,12 +255,12 @@ def _succeed(run: Run, result: Any) -> bool | None:
 
 
 def _out_of_time(run: Run) -> Failure:
-    standing = run.standing
+    status = run.status
     limit = run.submission.limits.run_timeout
     # By the clock that is never set back.
-    elapsed = run.partition.steady() - (standing.deadline or 0.0) + (limit or 0.0)
+    elapsed = run.partition.steady() - (status.deadline or 0.0) + (limit or 0.0)
     last = run.journal.last_failure
-    step, attempt = standing.step, standing.attempt or None
+    step, attempt = status.step, status.attempt or None
     if step is None and last is not None:
         step, attempt = last.step, last.attempt
     where = "" if step is None else f" at step {step!r}"

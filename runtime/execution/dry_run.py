@@ -15,14 +15,14 @@ from keyrun.actors.pool import Suspension
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import NonDeterminism
+from keyrun.runtime.pass_end import Unwind
 from keyrun.runtime.records.exported import Records
 from keyrun.runtime.records.journal_entry import JournalEntry
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import Wait
-from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import State
 from keyrun.storage import MemoryStore
 from keyrun.storage.payload import PayloadCodec
@@ -73,7 +73,7 @@ class DryRunJournal(Journal):
     def waiting(self) -> int:
         return super().waiting() + self.parked
 
-    def look(self) -> None:
+    def check_stuck(self) -> None:
         if self.scopes:
             self.advance()
         if self.tasks > self.waiting():
@@ -83,7 +83,7 @@ class DryRunJournal(Journal):
             self.parked -= 1
             self.timers.pop(0).set()
             return
-        super().look()
+        super().check_stuck()
         if not self.waiters and not self.resting and not self.held:
             self.run.unwind(Unwind.LEAVE)
 
@@ -109,11 +109,11 @@ class DryRun(Run):
             cast("PartitionState", stage),
             cast("KeyQueueOfRun", None),
             records.submission,
-            Standing(),
+            StatusRecord(),
             workflow,
         )
-        if records.standing is not None and records.standing.patches is not None:
-            self.standing.patches = dict(records.standing.patches)
+        if records.status is not None and records.status.patches is not None:
+            self.status.patches = dict(records.status.patches)
         self.records = records
         self.given = given
         self.journal: DryRunJournal = DryRunJournal(self)
@@ -171,7 +171,7 @@ class DryRun(Run):
         journal = self.journal
         self.asks.append(asked)
         journal.parked += 1
-        journal.look()
+        journal.check_stuck()
         try:
             await passed.wait()
         finally:

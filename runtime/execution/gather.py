@@ -9,14 +9,11 @@ from typing import Any
 
 import trio
 
-from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.internal_errors import is_internal
-from keyrun.runtime.records.journal_entry import CallDone
+from keyrun.runtime.pass_end import Halt
+from keyrun.runtime.records.journal_entry import CallDone, CallKind, EntryKind
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.run.expected import END, INSIDE
-from keyrun.runtime.run.journal import CallKind, Entry
-from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
 Start = Callable[[Any, Branch], Awaitable[Any]]
@@ -56,14 +53,14 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 child.check_ended()
             if fails:
                 said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
-                raise halt(run, NonDeterminism(said, run_id=run.run_id, key=run.key))
+                raise run.contradicted(said)
         except BaseException as error:
             if is_fatal(error) or (not failed and is_cancellation(error)):
                 raise
             if is_internal(error):
                 error = run.crash(error)
             while child.lost and not (fails or failed or child.closed or isinstance(error, Halt)):
-                await child.rest()
+                await child.wait_cut_off()
             if not failed:
                 failed.append(error)
                 # First, so that losers that rest are not taken for all that is left.
@@ -79,8 +76,8 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             left -= 1
             if left:  # after the last one, the branch above goes on
                 journal.tasks -= 1
-                journal.look()
-                if run.parked and not failed:
+                journal.check_stuck()
+                if run.waiting_branches and not failed:
                     # All that is left may wait.
                     run.partition.services.eviction.consider(run)
 
@@ -113,4 +110,4 @@ def _decide(branch: Branch, ident: str, index: int) -> None:
     memory.call = CallKind.GATHER
     memory.payload = index
     run.write(CallDone(ident, run.partition.wall(), CallKind.GATHER, None, 1, None, index))
-    run.journal.settled(ident, memory, Entry.DONE)
+    run.journal.settled(ident, memory, EntryKind.DONE)

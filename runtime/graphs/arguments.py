@@ -1,4 +1,4 @@
-"""Arguments of nodes: literals, and texts with `{{ templates }}` in them."""
+"""Arguments of nodes: literals, and text with `{{ templates }}` in it."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,31 +9,38 @@ from keyrun.runtime.errors import MissingExtra
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.node_input import NodeInputRecord
 
+Arguments = Mapping[str, Any] | str
+"""Arguments by name, or one template that gives such a mapping."""
+
 _MARKS = ("{{", "{%", "{#")
 
 
-def rendering(
-    args: Mapping[str, Any] | None,
-) -> "Callable[[NodeInputRecord], dict[str, Any]] | None":
-    """Return a function that renders the arguments of a node from its input; None if the node
-    takes its input itself."""
+def rendering(args: Arguments | None) -> "Callable[[NodeInputRecord], dict[str, Any]] | None":
+    """Return a function that renders the arguments of a node from its input. Return None if the
+    function of the node takes the input itself."""
     if args is None:
         return None
-    if not _has_template(args):
+    if isinstance(args, Mapping) and not _has_template(args):
         return lambda given: dict(args)
+    if isinstance(args, str) and not _has_template(args):
+        raise ValueError(
+            "args must be a mapping, or one template that gives a mapping, as in "
+            f"'{{{{ output }}}}', got {args!r}"
+        )
     try:
-        # Templates come with flows, which stand above: only who has written one needs them.
-        fillable = import_module("keyrun.flows.templates").fillable
+        # Templates belong to flows, a higher layer. Only graphs with templates need them.
+        templates = import_module("keyrun.flows.templates")
         scope = import_module("keyrun.flows.scope").scope
-        ready = fillable(dict(args), "args")
+        ready = templates.renderable(args if isinstance(args, str) else dict(args), "args")
     except ImportError as error:
         raise MissingExtra(
-            f'templates in args need Jinja2 ({error}): pip install "keyrun[flows]"'
+            f"templates in args require Jinja2 ({error}); install the extra 'flows' in a clone of "
+            'Keyrun: pip install ".[flows]"'
         ) from error
 
     def render(given: "NodeInputRecord") -> dict[str, Any]:
-        filled: dict[str, Any] = ready.fill(scope(given))
-        return filled
+        rendered: dict[str, Any] = templates.as_mapping(ready.render(scope(given)), "args")
+        return rendered
 
     return render
 

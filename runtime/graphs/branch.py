@@ -1,8 +1,7 @@
 """The branch of a node that is workflow code."""
 
+from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.contradiction import contradiction, halt
-from keyrun.runtime.unwinding import Halt
 
 
 class NodeBranch(Branch):
@@ -15,7 +14,7 @@ class NodeBranch(Branch):
         super().__init__(parent.run, prefix, apart=True)
         self.bound = True
         self.closed = parent.closed
-        parent.forks[self] = None
+        parent.add_fork(self)
 
     async def admit(self) -> None:
         """Return when something may be started that the journal has no outcome of."""
@@ -26,7 +25,7 @@ class NodeBranch(Branch):
             if missing is not None:
                 if not run.going:
                     raise Halt
-                said = f"the journal has an outcome of {missing!r} next, and nothing asks for it"
-                raise halt(run, contradiction(run, said, missing))
+                said = f"the journal has an outcome of {missing!r} next, but no node asks for it"
+                raise run.contradicted(said, missing)
             journal.advance()
         await super().admit()

@@ -12,13 +12,14 @@ from keyrun.runtime.definitions.workflow import CompensateOn, WhenFull, WhileWai
 from keyrun.runtime.errors import InvalidGraph
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import stored_graph
+from keyrun.runtime.graphs.arguments import Arguments
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
 from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
 from keyrun.runtime.graphs.plan import GraphPlan, draw, node_of
 from keyrun.runtime.graphs.scheduler import GraphScheduler
 from keyrun.runtime.graphs.subworkflow import subworkflow
-from keyrun.runtime.graphs.validation import excesses, faults
+from keyrun.runtime.graphs.validation import GraphFault, excesses, faults
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.checkpoint import Checkpoint
 from keyrun.runtime.policies.resources import Resources
@@ -30,19 +31,25 @@ Schedule = Literal["eager", "waves"]
 
 
 class Graph(Workflow[Any, Any]):
-    """A workflow of nodes and edges. It is checked when it is registered, all at once.
+    """Define a workflow of nodes and edges. Pass it to `open_runtime(workflows=[...])`, which
+    checks the whole graph and raises `InvalidGraph` with all problems.
 
-    `fail_fast`: the first failure that no edge takes care of cancels what else is running; without
-    it the others finish first. `max_concurrency`: how many nodes of one run are under way at the
-    same time; with 1 they run in the order of their declaration. `schedule="waves"` begins a node
-    only when all nodes of the levels before it have ended. `max_output` is how many bytes the
-    output of a node may have, `max_run_output` those of a run together. `resources` is what its
-    nodes share, over all runs. `compensation="branch"` undoes only what led to the node that
-    failed, and `compensate_on="attempted"` also what was only begun. `while_waiting="yield"` lets
-    the next run of the key go ahead while one waits.
+    - `name`: the stored name of the workflow.
+    - `fail_fast`: The first failure that no edge handles cancels the running nodes. By default they
+      finish first.
+    - `max_concurrency`: the number of nodes of one run that may be under way at once. With 1, nodes
+      run in the order of their declaration.
+    - `schedule`: With `"waves"`, a node starts only when all nodes of the levels before it have
+      ended.
+    - `max_output`, `max_run_output`: the number of bytes that the output of one node, and the
+      outputs of one run together, may have.
+    - `resources`: the `Resources` that the nodes share, over all runs.
+    - `compensation`: With `"branch"`, Keyrun undoes only the nodes that led to the node that
+      failed.
+    - The other parameters are those of `@workflow`.
 
-    A run gives the output of the one node that nothing comes after when it completes; if there are
-    several such nodes, a mapping of those that completed.
+    The result of a run is the output of the last node. If several nodes have no node after them,
+    the result is a mapping of those that completed.
     """
 
     def __init__(
@@ -112,10 +119,11 @@ class Graph(Workflow[Any, Any]):
         functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (),
         workflows: Iterable[Workflow[Any, Any]] = (),
     ) -> "Graph":
-        """The graph in a file: YAML, or JSON if its name ends in .json. `functions` are those that
-        its `call` nodes may call, with their names or under others; `workflows` those that its
-        `workflow` nodes may run. Raises `keyrun.flows.InvalidFlow` with all that is wrong with it,
-        each with its line. Needs `pip install "keyrun[flows]"`."""
+        """Return the graph of a flow file: YAML, or JSON if the name ends in `.json`.
+
+        `functions` are the functions that `call` nodes may call, as a list or by name. `workflows`
+        are the workflows that `workflow` nodes may run. Raises `InvalidFlow` with all problems of
+        the file and their lines. Requires the extra `flows`."""
         # Flows stand above graphs: only who has written one needs them.
         found = import_module("keyrun.flows.files").load(
             path, functions=functions, workflows=workflows
@@ -131,7 +139,7 @@ class Graph(Workflow[Any, Any]):
         *,
         ports: Sequence[str] = (),
         join: Join = "all",
-        args: Mapping[str, Any] | None = None,
+        args: Arguments | None = None,
         timeout: float | Unset | None = UNSET,
         retry: Retry | Unset = UNSET,
         shield: bool | Unset = UNSET,
@@ -141,13 +149,21 @@ class Graph(Workflow[Any, Any]):
         compensate: Callable[..., Any] | str | Unset | None = UNSET,
         **policies: Unpack[Throttles],
     ) -> None:
-        """Add a node. `target` is a function, or a step, that takes one `NodeInput`, or the
-        arguments in `args`, and returns its output, or `Port(name, output)` for one of its
-        `ports`; or a workflow, which gets `args`, or what triggered the node, as its input. With
-        `join="any"` the node starts with the first edge that fires. `fallback` is the node to go
-        to while the circuit breaker of this one is open; `compensate` a function, or a node, that
-        undoes this one when the run fails or is cancelled. What else holds for its step overrides
-        what `@step(...)` says."""
+        """Add a node.
+
+        - `id`: the name of the node.
+        - `target`: a function or a step that takes one `NodeInput`, or the arguments in `args`, and
+          returns the output of the node. Or a workflow: its input is `args`, or the output that
+          triggered the node.
+        - `ports`: the names of the ports. A node returns `Port(name, output)` to leave by a port.
+        - `join`: With `"any"`, the node starts when the first edge leads to it. By default it waits
+          for all edges.
+        - `args`: the arguments of the function, by name.
+        - `fallback`: the node that runs instead while the circuit breaker of this node is open.
+        - `compensate`: a function, or the id of a node, that undoes this node if the run fails or
+          is cancelled.
+        - The other options are those of `@step`, and come before those of the step.
+        """
         given: dict[str, Any] = {
             "timeout": timeout,
             "retry": retry,
@@ -188,9 +204,15 @@ class Graph(Workflow[Any, Any]):
         back: bool = False,
         max_iterations: int | None = None,
     ) -> None:
-        """Add an edge: `target` comes after `source` has completed, or failed, or either; left by
-        this `port`; if the condition `when`, in CEL, is true. `to_port` is what the target sees as
-        its port. `back=True` leads back to an earlier node, at most `max_iterations` turns."""
+        """Add an edge from one node to another.
+
+        - `on`: follow the edge when `source` has completed, failed (`"fail"`), or ended in either
+          way (`"all"`).
+        - `port`: follow the edge only if `source` leaves by this port.
+        - `to_port`: the port that `target` sees in `NodeInput.port`.
+        - `when`: follow the edge only if this CEL condition is true.
+        - `back`: lead back to an earlier node, at most `max_iterations` times.
+        """
         if on not in ("complete", "fail", "all"):
             raise ValueError(f"on must be 'complete', 'fail' or 'all', got {on!r}")
         self._open()
@@ -212,27 +234,23 @@ class Graph(Workflow[Any, Any]):
             raise RuntimeError(f"the graph {self.name!r} is in use: make another one to change it")
 
     def validate(self) -> None:
-        """Raise `InvalidGraph` with all that is wrong. Registering the graph does that too."""
+        """Raise `InvalidGraph` with all problems of the graph. `open_runtime` checks this, too."""
         self._check()
 
     def _check(self, shared: Resources | None = None) -> GraphPlan:
-        given = shared if self.resources is None else self.resources
         if self._plan is None:
-            limits = {
-                "max_concurrency": self.max_concurrency,
-                "max_output": self.max_output,
-                "max_run_output": self.max_run_output,
-            }
-            edges = [*self.edges, *_fallbacks(self.nodes)]
-            apart = _apart(self.nodes, edges)
-            found = faults(self.nodes, edges, limits, given, apart)
-            if found:
-                raise InvalidGraph(self.name, found)
-            quota = None if self.resources is None else (self.name, self.resources)
-            return draw(self.nodes, edges, apart=apart, quota=quota)
-        if shared is not None and (found := list(excesses(self.nodes, given))):
-            raise InvalidGraph(self.name, found)
-        return self._plan
+            found = faults_of(self, shared)
+        elif shared is not None and self.resources is None:
+            found = list(excesses(self.nodes, shared))
+        else:
+            found = []
+        if found:
+            raise InvalidGraph(self.name, list(map(str, found)))
+        if self._plan is not None:
+            return self._plan
+        edges = [*self.edges, *_fallbacks(self.nodes)]
+        quota = None if self.resources is None else (self.name, self.resources)
+        return draw(self.nodes, edges, apart=_apart(self.nodes, edges), quota=quota)
 
     def registered(self, shared: Resources | None) -> None:
         """It is given to a runtime: from here on it does not change."""
@@ -277,6 +295,22 @@ class Graph(Workflow[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} v{self.version}>"
+
+
+def faults_of(
+    graph: Graph, shared: Resources | None = None, *, back: str = "back=True"
+) -> list[GraphFault]:
+    """Return all faults of a graph. `shared` are the resources of the runtime. `back` is how the
+    author of the graph marks an edge as a back edge."""
+    limits = {
+        "max_concurrency": graph.max_concurrency,
+        "max_output": graph.max_output,
+        "max_run_output": graph.max_run_output,
+    }
+    edges = [*graph.edges, *_fallbacks(graph.nodes)]
+    quota = shared if graph.resources is None else graph.resources
+    apart = _apart(graph.nodes, edges)
+    return faults(graph.nodes, edges, limits, quota, apart, back=back)
 
 
 def _code(target: Any) -> tuple[str, str | None]:

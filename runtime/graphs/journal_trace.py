@@ -18,7 +18,7 @@ from keyrun.runtime.graphs.stored_graph import Sketch
 from keyrun.runtime.records.journal_entry import (
     AttemptFailed,
     CallDone,
-    Entry,
+    EntryKind,
     Interrupted,
     JournalEntry,
     NodeEnded,
@@ -190,7 +190,7 @@ class Tracing:
             frontier.noted = {node.id: entry.fired}
         elif memory is None or memory.outcome is None:
             return
-        elif memory.outcome is Entry.DONE:
+        elif memory.outcome is EntryKind.DONE:
             end = NodeEnd(On.COMPLETE)
             try:
                 assert isinstance(entry, CallDone)

@@ -8,7 +8,7 @@ import attrs
 
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.errors import PermanentError
-from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.graphs.arguments import Arguments, rendering
 from keyrun.runtime.graphs.node_input import NodeInput, NodeInputRecord, copied
 from keyrun.runtime.internal_errors import check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
@@ -23,10 +23,12 @@ _PORTS = "__keyrun_ports__"
 
 @attrs.frozen
 class Port:
-    """What a node returns to leave by one of its ports."""
+    """Name the port by which a node leaves. A node returns this instead of its output."""
 
     name: str
+    """The name of the port."""
     output: Any = None
+    """The output of the node."""
 
 
 @attrs.frozen
@@ -50,8 +52,10 @@ def ports_of(target: object) -> tuple[str, ...]:
 
 
 def durable(function: F) -> F:
-    """Make a node of workflow code: `async def f(ctx, given)` gets a context of its own, and can
-    ask for steps, timers, approvals and children. Like all workflow code it may be run again."""
+    """Make a node of workflow code: `async def f(ctx, given)`.
+
+    The function receives a `Context` of its own and a `NodeInput`. It can call steps, timers,
+    approvals and children. Like all workflow code, Keyrun may run it again."""
     if not _is_async(function):
         raise TypeError(f"a durable node is an async function, and {function!r} is none")
     setattr(function, _DURABLE, True)
@@ -75,7 +79,7 @@ class Node:
     target: Any
     ports: tuple[str, ...] = ()
     join: Join = "all"
-    args: Mapping[str, Any] | None = None
+    args: Arguments | None = None
     fallback: str | None = None
     undone_by: str | None = None
     """The node whose function is its compensation."""

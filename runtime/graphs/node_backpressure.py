@@ -10,7 +10,7 @@ from collections import Counter
 
 from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
-from keyrun.runtime.host.step_gates import Held, StepGate
+from keyrun.runtime.host.step_gates import HeldNode, StepGate
 from keyrun.runtime.run.run import Run
 
 
@@ -33,7 +33,7 @@ class PlaceReservations:
                 gate.keep((self._run.number, name))
         # With what the run holds from here on, others of its nodes may not have to wait any more.
         for each in +self._awaited:
-            each.stir()
+            each.recheck()
         return True
 
     async def wait(self, activation: Activation) -> None:
@@ -50,9 +50,9 @@ class PlaceReservations:
             finally:
                 self._awaited[lacking] -= 1
 
-    def _held(self, activation: Activation, lacking: StepGate) -> Held:
+    def _held(self, activation: Activation, lacking: StepGate) -> HeldNode:
         full = (name for name in activation.station.crowded if self._gate(name) is lacking)
-        return Held(self._run, activation.ident, next(full))
+        return HeldNode(self._run, activation.ident, next(full))
 
     def _lacking(self, activation: Activation) -> StepGate | None:
         """Where there is no room for what a node needs, if it has to wait for that."""

@@ -13,14 +13,14 @@ from keyrun.runtime.graphs.node_backpressure import PlaceReservations
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.internal_errors import from_user, is_internal
-from keyrun.runtime.run.journal import CallRecord
+from keyrun.runtime.pass_end import Halt
+from keyrun.runtime.records.journal_entry import CallRecord
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
 from keyrun.runtime.steps.inline_start import check_iterations
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import named, traceback_of, type_of
-from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 

@@ -28,9 +28,8 @@ class NodeInputRecord(NamedTuple):
 
 
 class NodeInput:
-    """The input of a node: the input of the run, the output of what triggered it (None for the
-    first nodes), the latest output of every node so far, the port it was reached by, the failure
-    on a fail edge, and how often it was reached, from 1."""
+    """Hold the input of a node. A node receives this as its argument. Each attempt has copies of
+    its own, so a node may change them."""
 
     __slots__ = ("_own", "record")
 
@@ -56,35 +55,35 @@ class NodeInput:
 
     @property
     def run_input(self) -> Any:
-        """The input of the run."""
+        """Return the input of the run."""
         value = self.record.run_input
         return value if type(value) in _FIXED else self._kept("run_input", value)
 
     @property
     def output(self) -> Any:
-        """The output of what triggered the node; None for the first nodes."""
+        """Return the output of the node that triggered this one. None for the first nodes."""
         value = self.record.output
         return value if type(value) in _FIXED else self._kept("output", value)
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """The latest output of every node that had completed, by node."""
+        """Return the latest output of every node that has completed, by the id of the node."""
         outputs: Mapping[str, Any] = self._kept("outputs", self.record.outputs)
         return outputs
 
     @property
     def port(self) -> str | None:
-        """The port by which the node was reached."""
+        """Return the port by which the node was reached, if any."""
         return self.record.port
 
     @property
     def error(self) -> Failure | None:
-        """The failure of the node before, on a fail edge."""
+        """Return the failure of the node before, if a fail edge led here."""
         return self.record.error
 
     @property
     def iteration(self) -> int:
-        """How often the node was reached, from 1."""
+        """Return the number of times that the node was reached, from 1."""
         return self.record.iteration
 
     def _kept(self, name: str, value: Any) -> Any:

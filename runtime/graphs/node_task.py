@@ -18,7 +18,7 @@ from keyrun.runtime.user_errors import has
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
-    from keyrun.runtime.host.step_gates import Pass
+    from keyrun.runtime.host.step_gates import GatePass
     from keyrun.runtime.run.run import Run
 
 
@@ -54,12 +54,11 @@ class NodeTask:
         finally:
             suspension.callback = None
 
-    async def start(self, activation: Activation, passed: "Pass | None") -> Any:
+    async def start(self, activation: Activation, passed: "GatePass | None") -> Any:
         """Start the step of a node inline. Return its value, which is staged, or a `Started`."""
         run, step = self._run, activation.station.step
         assert step is not None
-        timeout = step.timeout_in(run.submission.limits)
-        current = CurrentStep(run, activation.ident, 1, run.partition.wall(), False, timeout)
+        current = CurrentStep(run, step, activation.ident)
         self._current, self._step = current, step
         given = (activation.given,)
         try:

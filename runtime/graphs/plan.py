@@ -81,8 +81,8 @@ def draw(
     nodes = [node for node in declared if node.id not in apart]
     edges = list(edges)
     forward = [edge for edge in edges if not edge.back]
-    after = _ways((edge.source, edge.target) for edge in forward)
-    before = _ways((edge.target, edge.source) for edge in forward)
+    after = successors((edge.source, edge.target) for edge in forward)
+    before = successors((edge.target, edge.source) for edge in forward)
     bodies = {
         index: (reach(edge.target, after) & reach(edge.source, before), reach(edge.target, after))
         for index, edge in enumerate(edges)
@@ -160,7 +160,8 @@ def _leads_on(station: Station) -> bool:
     return any(link.edge.on in (On.COMPLETE, On.ALL) for link in station.outgoing)
 
 
-def _ways(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def successors(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the second parts of pairs by their first part."""
     ways: dict[str, list[str]] = {}
     for start, end in pairs:
         ways.setdefault(start, []).append(end)

@@ -25,12 +25,16 @@ from keyrun.runtime.graphs.node_execution import NodeExecutor
 from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.graphs.output_limit import Allowance
 from keyrun.runtime.internal_errors import is_internal
-from keyrun.runtime.records.journal_entry import CallDone, NodeEnded
-from keyrun.runtime.run.contradiction import halt
+from keyrun.runtime.pass_end import Halt
+from keyrun.runtime.records.journal_entry import (
+    CallDone,
+    CallKind,
+    CallRecord,
+    EntryKind,
+    NodeEnded,
+)
 from keyrun.runtime.run.expected import Expected
-from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
 from keyrun.runtime.steps.invocation import Started
-from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Failure, FailureKind
 
@@ -71,7 +75,7 @@ class GraphScheduler:
         from keyrun.runtime.graphs.view import count_states, node_states
 
         run = self._run
-        ended = run.standing.state.terminal
+        ended = run.status.state.terminal
         states = node_states(self._frontier, run.current, run.journal, ended=ended)
         return {str(state): count for state, count in count_states(states.values()).items()}
 
@@ -127,8 +131,8 @@ class GraphScheduler:
             self._tasks -= 1
             if self._tasks:  # after the last one, the branch above goes on
                 self._journal.tasks -= 1
-                self._journal.look()
-                if self._run.parked and not self._stopped:
+                self._journal.check_stuck()
+                if self._run.waiting_branches and not self._stopped:
                     # All that is left may wait.
                     self._run.partition.services.eviction.consider(self._run)
 
@@ -184,8 +188,9 @@ class GraphScheduler:
         then what could ask for one."""
         picked = self._frontier.picked
         if not self._journal.replaying:
-            if self._journal.expected is not None:
-                return self._next_expected(self._journal.expected)
+            expected = self._journal.expected
+            if expected is not None and expected.left:
+                return self._next_expected(expected)
             return picked.popleft() if picked else None
         upcoming, memories = self._journal.upcoming(), self._journal.memories
         found = known = None
@@ -244,7 +249,7 @@ class GraphScheduler:
                 self._note(activation, end)
         except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
-            raise halt(self._run, limit) from None
+            raise self._run.halt(limit) from None
         self._places.review()
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
@@ -290,7 +295,7 @@ class GraphScheduler:
         ]
         at = run.partition.wall()
         run.write(CallDone("graph()", at, CallKind.GRAPH, None, 1, None, memory.payload))
-        journal.settled("graph()", memory, Entry.DONE)
+        journal.settled("graph()", memory, EntryKind.DONE)
 
 
 def _is_known(memory: CallRecord | None) -> bool:

@@ -1,18 +1,18 @@
 """Nodes that are workflows: each turn of such a node is a child of the run."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs.arguments import rendering
+from keyrun.runtime.graphs.arguments import Arguments, rendering
 from keyrun.runtime.graphs.node import durable
 from keyrun.runtime.graphs.node_input import NodeInput, copied
 from keyrun.runtime.internal_errors import GUARD
 
 
 def subworkflow(
-    node: str, workflow: Workflow[Any, Any], args: Mapping[str, Any] | None
+    node: str, workflow: Workflow[Any, Any], args: Arguments | None
 ) -> Callable[[Context, NodeInput], Awaitable[Any]]:
     """A node that runs `workflow`, with `args` as its input, or else with what triggered it.
 

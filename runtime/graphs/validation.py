@@ -1,4 +1,4 @@
-"""Validation: everything that is wrong with a graph, found before any run of it begins."""
+"""Validation: find everything that is wrong with a graph before any run of it starts."""
 
 import inspect
 from collections import Counter
@@ -6,16 +6,35 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+import attrs
+
 from keyrun.runtime.definitions.step import as_step, check_name
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import Node, is_durable
+from keyrun.runtime.graphs.plan import reach, successors
 from keyrun.runtime.policies.resources import Resources
-from keyrun.runtime.texts import check_text
+from keyrun.runtime.texts import check_text, did_you_mean
 
 _OPTIONAL = ("max_concurrency",)
-"""Limits that need not be there."""
+"""Limits that may be None."""
+
+
+@attrs.frozen(kw_only=True)
+class GraphFault:
+    """Something that is wrong with a graph. `node` or `edge` says where, `option` which argument of
+    it is wrong, if it is one."""
+
+    reason: str
+    node: str | None = None
+    edge: Edge | None = None
+    option: str | None = None
+
+    def __str__(self) -> str:
+        if self.edge is not None:
+            return f"edge {self.edge}: {self.reason}"
+        return self.reason if self.node is None else f"node {self.node!r}: {self.reason}"
 
 
 def faults(
@@ -24,23 +43,27 @@ def faults(
     limits: dict[str, int | None],
     quota: Resources | None = None,
     apart: frozenset[str] = frozenset(),
-) -> list[str]:
-    """All that is wrong, in words. Those `apart` only undo others."""
+    *,
+    back: str,
+) -> list[GraphFault]:
+    """Return all faults. The nodes `apart` only compensate others. `back` is how the author of the
+    graph marks an edge as a back edge."""
     return [
         *_of_limits(limits),
         *_of_nodes(nodes, apart),
         *excesses(nodes, quota),
         *_of_fallbacks(nodes),
-        *_of_edges(nodes, edges),
-        *_of_shape(nodes, edges),
+        *_of_edges(nodes, edges, back),
+        *_of_shape(nodes, edges, back),
     ]
 
 
-def _of_limits(limits: dict[str, int | None]) -> Iterator[str]:
+def _of_limits(limits: dict[str, int | None]) -> Iterator[GraphFault]:
     for name, value in limits.items():
         if value is None and name in _OPTIONAL:
             continue
-        yield from _of_count(name, value)
+        for reason in _of_count(name, value):
+            yield GraphFault(reason=reason, option=name)
 
 
 def _of_count(name: str, value: Any) -> Iterator[str]:
@@ -50,64 +73,71 @@ def _of_count(name: str, value: Any) -> Iterator[str]:
         yield f"{name} must be at least 1, got {value!r}"
 
 
-def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[str]:
+def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[GraphFault]:
     if not nodes:
-        yield "it has no nodes; add them with graph.node(...)"
-    for name, times in Counter(node.id for node in nodes).items():
+        yield GraphFault(reason="it has no nodes")
+    known = tuple(node.id for node in nodes)
+    for name, times in Counter(known).items():
         if times > 1:
-            yield f"{times} nodes are called {name!r}"
-    known = {node.id for node in nodes}
+            reason = f"{times} nodes have this name; give each node its own name"
+            yield GraphFault(reason=reason, node=name)
     for node in nodes:
         input_type = "Compensation" if node.id in apart else "NodeInput"
-        yield from (f"node {node.id!r}: {said}" for said in _of_node(node, input_type))
-        if node.fallback is not None and node.fallback not in known:
-            yield f"node {node.id!r}: its fallback {node.fallback!r} is no node"
-        if node.undone_by is not None and node.undone_by not in known:
-            yield f"node {node.id!r}: its compensation {node.undone_by!r} is no node"
+        yield from _of_node(node, input_type)
+        for option, other in (("fallback", node.fallback), ("compensate", node.undone_by)):
+            if other is not None and other not in known:
+                reason = f"there is no node {other!r}{did_you_mean(other, known)}"
+                yield GraphFault(reason=f"{option}: {reason}", node=node.id, option=option)
         if is_durable(node.target) and (node.undone_by or node.options):
-            yield f"node {node.id!r}: options are for steps; give them to the steps of its code"
+            reason = "options are for steps; give them to the steps that its code calls"
+            yield GraphFault(reason=reason, node=node.id)
 
 
-def _of_node(node: Node, input_type: str) -> Iterator[str]:
+def _of_node(node: Node, input_type: str) -> Iterator[GraphFault]:
+    def fault(reason: object, option: str | None = None) -> GraphFault:
+        return GraphFault(reason=str(reason), node=node.id, option=option)
+
     try:
         check_name(node.id)
     except ValueError as error:
-        yield str(error)
+        yield fault(error)
     if node.join not in ("all", "any"):
-        yield f"join must be 'all' or 'any', got {node.join!r}"
+        yield fault(f"join must be 'all' or 'any', got {node.join!r}", "join")
     for port, times in Counter(node.ports).items():
         if not isinstance(port, str) or not port:
-            yield f"a port is a name, got {port!r}"
+            yield fault(f"a port must be a name, got {port!r}", "ports")
         elif times > 1:
-            yield f"the port {port!r} is declared {times} times"
+            yield fault(f"the port {port!r} is declared {times} times", "ports")
         else:
-            yield from _of_text("a port", port)
+            yield from (fault(reason, "ports") for reason in _of_text("a port", port))
     if not callable(node.target):
-        yield f"it needs a function, got {node.target!r}"
+        yield fault(f"it requires a function, got {node.target!r}")
         return
-    yield from _of_call(node, input_type)
+    yield from (fault(reason, "args") for reason in _of_call(node, input_type))
     try:
         node.step()
     except (TypeError, ValueError, ImportError) as error:
-        yield str(error)
+        yield fault(error)
 
 
-def excesses(nodes: Sequence[Node], quota: Resources | None) -> Iterator[str]:
-    """What nodes need that is more than there is."""
+def excesses(nodes: Sequence[Node], quota: Resources | None) -> Iterator[GraphFault]:
+    """Yield a fault for each node that requires more resources than the quota has."""
     for node in nodes if quota is not None else ():
         with suppress(TypeError, ValueError, ImportError):
             step = node.step() if callable(node.target) else None
             need = None if step is None else step.set.resources
             if need is not None and quota is not None:
-                yield from (f"node {node.id!r}: {said}" for said in need.excess(quota))
+                for reason in need.excess(quota):
+                    yield GraphFault(reason=reason, node=node.id, option="resources")
 
 
-def _of_fallbacks(nodes: Sequence[Node]) -> Iterator[str]:
+def _of_fallbacks(nodes: Sequence[Node]) -> Iterator[GraphFault]:
     for node in nodes:
         with suppress(TypeError, ValueError, ImportError):
             step = node.step() if callable(node.target) else None
             if node.fallback is not None and (step is None or step.set.breaker is None):
-                yield f"node {node.id!r}: a fallback is for a node with a breaker, and it has none"
+                reason = "a fallback requires a circuit breaker; add 'breaker' to this node"
+                yield GraphFault(reason=reason, node=node.id, option="fallback")
 
 
 def _of_call(node: Node, input_type: str) -> Iterator[str]:
@@ -127,39 +157,56 @@ def _of_call(node: Node, input_type: str) -> Iterator[str]:
     if is_durable(node.target):
         given = (None, None)
         if render is not None:
-            yield "workflow code takes what it is told itself, so it cannot have args"
+            yield "a durable node reads its input itself, so it cannot have args"
             return
+    if isinstance(node.args, str):
+        return
     try:
         signature.bind(*given, **({} if node.args is None else dict.fromkeys(node.args)))
     except TypeError as error:
         takes = f"the context and one {input_type}" if len(given) == 2 else f"one {input_type}"
         takes = takes if render is None else "the arguments in args"
-        yield f"its function is called with {takes}, and takes {signature}: {error}"
+        yield f"its function is called with {takes}, but takes {signature}: {error}"
 
 
-def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
+def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge], back: str) -> Iterator[GraphFault]:
     known = {node.id: node for node in nodes}
-    for (source, target, *rest), times in Counter(map(_same, edges)).items():
-        if times > 1:
-            yield f"the edge {source!r} -> {target!r} is declared {times} times ({rest[0]})"
+    counts = Counter(map(_identity, edges))
+    for edge in {_identity(edge): edge for edge in edges}.values():
+        if (times := counts[_identity(edge)]) > 1:
+            yield GraphFault(reason=f"this edge is declared {times} times; keep one", edge=edge)
     for edge in edges:
-        for name in (edge.source, edge.target):
-            if name not in known and edge.on is not On.OPEN:
-                yield f"edge {edge}: there is no node {name!r}"
-        source = known.get(edge.source)
-        if edge.port is not None and source is not None and edge.port not in source.ports:
-            ports = ", ".join(map(repr, source.ports)) or "none"
-            yield f"edge {edge}: {edge.source!r} has no port {edge.port!r}; its ports: {ports}"
-        if edge.port is not None and edge.on is On.FAIL:
-            yield f"edge {edge}: a node that fails leaves by no port"
-        if edge.to_port is not None:
-            yield from (f"edge {edge}: {said}" for said in _of_text("to_port", edge.to_port))
-        limit = edge.max_iterations
-        if limit is not None and not edge.back:
-            yield f"edge {edge}: max_iterations is for edges with back=True"
-        if limit is not None:
-            yield from (f"edge {edge}: {said}" for said in _of_count("max_iterations", limit))
-    yield from _of_conditions(edges)
+        yield from (
+            GraphFault(reason=reason, edge=edge, option=option)
+            for option, reason in _of_edge(edge, known, back)
+        )
+
+
+def _of_edge(edge: Edge, known: dict[str, Node], back: str) -> Iterator[tuple[str, str]]:
+    """Yield the wrong options of an edge, with the reasons."""
+    for option, name in (("from", edge.source), ("to", edge.target)):
+        if name not in known and edge.on is not On.OPEN:
+            yield option, f"there is no node {name!r}{did_you_mean(name, tuple(known))}"
+    source = known.get(edge.source)
+    if edge.port is not None and source is not None and edge.port not in source.ports:
+        ports = ", ".join(map(repr, source.ports))
+        said = f"its ports are {ports}" if ports else "it has no ports"
+        meant = did_you_mean(edge.port, source.ports)
+        yield "port", f"{edge.source!r} has no port {edge.port!r}; {said}{meant}"
+    if edge.port is not None and edge.on is On.FAIL:
+        yield "port", "a node that fails leaves by no port; remove the port"
+    if edge.to_port is not None:
+        yield from (("to_port", reason) for reason in _of_text("to_port", edge.to_port))
+    limit = edge.max_iterations
+    if limit is not None and not edge.back:
+        yield "max_iterations", f"max_iterations is for back edges; add {back}, or remove it"
+    if limit is not None:
+        yield from (("max_iterations", each) for each in _of_count("max_iterations", limit))
+    try:
+        if edge.when is not None:
+            Condition(edge.when)
+    except InvalidExpression as error:
+        yield from (("when", f"when={edge.when!r}: {fault}") for fault in error.faults)
 
 
 def _of_text(what: str, text: object) -> Iterator[str]:
@@ -169,28 +216,18 @@ def _of_text(what: str, text: object) -> Iterator[str]:
         yield str(error)
 
 
-def _same(edge: Edge) -> tuple[Any, ...]:
+def _identity(edge: Edge) -> tuple[Any, ...]:
     return (edge.source, edge.target, str(edge.on), edge.port, edge.when, edge.back)
 
 
-def _of_conditions(edges: Sequence[Edge]) -> Iterator[str]:
-    for edge in edges:
-        try:
-            if edge.when is not None:
-                Condition(edge.when)
-        except InvalidExpression as error:
-            yield from (f"edge {edge}: when={edge.when!r}: {fault}" for fault in error.faults)
-
-
-def _of_shape(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
+def _of_shape(nodes: Sequence[Node], edges: Sequence[Edge], back: str) -> Iterator[GraphFault]:
     known = {node.id for node in nodes}
     whole = [edge for edge in edges if edge.source in known and edge.target in known]
-    after: dict[str, list[str]] = {}
+    forward = [edge for edge in whole if not edge.back]
+    after = successors((edge.source, edge.target) for edge in forward)
     missing = dict.fromkeys((node.id for node in nodes), 0)
-    for edge in whole:
-        if not edge.back:
-            after.setdefault(edge.source, []).append(edge.target)
-            missing[edge.target] += 1
+    for edge in forward:
+        missing[edge.target] += 1
     left = [name for name, count in missing.items() if not count]
     reached = set(left)
     while left:
@@ -199,48 +236,58 @@ def _of_shape(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[str]:
             if not missing[target]:
                 reached.add(target)
                 left.append(target)
-    circles = _circles(known - reached, after)
-    for circle in circles:
-        way = " -> ".join(map(repr, [*circle, circle[0]]))
-        yield f"{way} is a cycle; declare the edge that begins the next turn with back=True"
-    inside = {name for circle in circles for name in circle}
-    for node in nodes:
-        if node.id not in reached and node.id not in inside:
-            yield f"node {node.id!r} cannot be reached"
-    for edge in whole:
-        if edge.back and edge.source not in _reach(edge.target, after):
-            yield (
-                f"edge {edge}: back=True leads to an earlier node, and {edge.target!r} does not "
-                f"lead to {edge.source!r}"
+    names = [node.id for node in nodes if node.id not in reached]
+    cycles = _cycles(names, after)
+    for cycle in cycles:
+        path = " -> ".join(map(repr, [*cycle, cycle[0]]))
+        closing = (cycle[-1], cycle[0])
+        yield GraphFault(
+            reason=f"{path} is a cycle; add {back} to the edge that begins the next turn",
+            edge=next(edge for edge in forward if (edge.source, edge.target) == closing),
+            option="to",
+        )
+    inside = {name for cycle in cycles for name in cycle}
+    for name in names:
+        if name not in inside:
+            before = next(cycle for cycle in cycles if name in reach(cycle[0], after))
+            path = " -> ".join(map(repr, [*before, before[0]]))
+            yield GraphFault(
+                reason=f"it cannot be reached: the cycle {path} is before it", node=name
             )
+    for edge in whole:
+        if edge.back and edge.source not in reach(edge.target, after):
+            reason = (
+                f"a back edge leads to an earlier node, but no path leads from {edge.target!r} to "
+                f"{edge.source!r}"
+            )
+            yield GraphFault(reason=reason, edge=edge, option="back")
 
 
-def _reach(start: str, after: dict[str, list[str]]) -> set[str]:
-    found, left = {start}, [start]
-    while left:
-        for target in after.get(left.pop(), ()):
-            if target not in found:
-                found.add(target)
-                left.append(target)
-    return found
-
-
-def _circles(names: set[str], after: dict[str, list[str]]) -> list[list[str]]:
-    """One cycle for each knot of nodes that lead to each other."""
-    circles: list[list[str]] = []
+def _cycles(names: Sequence[str], after: dict[str, list[str]]) -> list[list[str]]:
+    """Return one cycle for each group of nodes that lead to each other. It begins with the node
+    that was declared first."""
+    cycles: list[list[str]] = []
     seen: set[str] = set()
-    for name in sorted(names):
+    for name in names:
         if name in seen:
             continue
-        knot = {other for other in _reach(name, after) & names if name in _reach(other, after)}
-        if name not in {target for other in knot for target in after.get(other, ())}:
+        group = {other for other in reach(name, after) if name in reach(other, after)}
+        if name not in {target for other in group for target in after.get(other, ())}:
             continue
-        seen |= knot
-        circle = [name]
-        while True:
-            following = next(each for each in after[circle[-1]] if each in knot)
-            if following in circle:
-                circles.append(circle[circle.index(following) :])
-                break
-            circle.append(following)
-    return circles
+        seen |= group
+        cycles.append(_path_back(name, group, after))
+    return cycles
+
+
+def _path_back(start: str, group: set[str], after: dict[str, list[str]]) -> list[str]:
+    """Return the shortest path from a node back to itself, without the last step."""
+    paths = [[start]]
+    seen = {start}
+    while True:
+        path = paths.pop(0)
+        for target in after[path[-1]]:
+            if target == start:
+                return path
+            if target in group and target not in seen:
+                seen.add(target)
+                paths.append([*path, target])

@@ -10,79 +10,110 @@ from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier
 from keyrun.runtime.graphs.journal_trace import UNKNOWN, Tracing
 from keyrun.runtime.graphs.plan import node_of
-from keyrun.runtime.records.journal_entry import COMPENSATION, Entry
+from keyrun.runtime.records.journal_entry import COMPENSATION, EntryKind
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.values import CompensationProgress, Failure, State
 
 
 class NodeState(StrEnum):
-    """How a node stands. Waiting: for its next attempt, for time to pass, for a signal or a turn;
-    pending: not reached so far; cancelled: never to be reached, since the run has ended or is being
-    compensated; compensating: its compensation runs, or waits for its next attempt; compensated:
-    what it did was undone; compensation_failed: what it did could not be undone."""
+    """Name the state of a node in a run."""
 
     DONE = "done"
+    """The node has completed."""
     RUNNING = "running"
+    """The node runs."""
     WAITING = "waiting"
+    """The node waits for its next attempt, a time, a signal or its turn."""
     PENDING = "pending"
+    """The run has not reached the node."""
     SKIPPED = "skipped"
+    """None of the edges to the node can be followed any more."""
     FAILED = "failed"
+    """The node failed."""
     CANCELLED = "cancelled"
+    """The run has ended or is compensated, and will not reach the node."""
     COMPENSATING = "compensating"
+    """The compensation of the node runs, or waits for its next attempt."""
     COMPENSATED = "compensated"
+    """The effects of the node were undone."""
     COMPENSATION_FAILED = "compensation_failed"
+    """The compensation of the node failed."""
 
 
 @attrs.frozen(kw_only=True)
 class NodeView:
-    """One node. `turns` counts how often it was reached; times are of the latest turn, `mean` is
-    the mean time of those that are over, in seconds. While it is compensated, `attempt` is that of
-    its compensation, and if that failed, `failure` says how. `queue` is how many calls of all runs
-    wait for its policies, which only the process that runs them knows."""
+    """Describe one node in a run. While the node is compensated, `attempt` and `failure` are those
+    of its compensation."""
 
     id: str
+    """The id of the node."""
     state: NodeState
+    """The state of the node."""
     turns: int
+    """The number of times that the run reached the node."""
     attempt: int
+    """The number of the latest attempt."""
     began_at: float | None
+    """When the latest turn began, in seconds since the epoch."""
     ended_at: float | None
+    """When the latest turn ended, in seconds since the epoch."""
     mean: float | None
+    """The mean time of the turns that have ended, in seconds."""
     failure: Failure | None
+    """The failure of the node, if it failed."""
     queue: int | None
+    """The number of calls of all runs that wait for the policies of the node. Only the process that
+    runs them knows it."""
 
 
 @attrs.frozen(kw_only=True)
 class EdgeView:
-    """One edge, and whether it was taken."""
+    """Describe one edge in a run. The fields before `taken` are those of `Graph.edge`."""
 
     source: str
+    """The id of the node where the edge starts."""
     target: str
+    """The id of the node where the edge ends."""
     on: str
+    """`complete`, `fail` or `all`."""
     port: str | None
+    """The port of the source, if the edge names one."""
     when: str | None
+    """The condition, if the edge has one."""
     back: bool
+    """Whether the edge leads back to an earlier node."""
     taken: bool
+    """Whether the run followed the edge."""
 
 
 @attrs.frozen(kw_only=True)
 class ExecutionGraph:
-    """A run of a graph."""
+    """Describe a run of a graph, node by node and edge by edge. `rt.execution_graph` returns
+    this."""
 
     run_id: str
+    """The id of the run."""
     workflow: str
+    """The name of the graph."""
     version: int
+    """The version of the graph."""
     state: State
+    """The state of the run."""
     nodes: tuple[NodeView, ...]
+    """The nodes."""
     edges: tuple[EdgeView, ...]
+    """The edges."""
     compensation: CompensationProgress | None = None
+    """The progress of the compensation of the run, if it has one."""
 
     def counts(self) -> dict[NodeState, int]:
-        """How many nodes are in which state."""
+        """Return the number of nodes in each state."""
         return count_states(node.state for node in self.nodes)
 
     @property
     def percent(self) -> float | None:
-        """How much of what can be reached is over; None while the run is compensated."""
+        """Return the share of the nodes that have ended, in percent, without skipped nodes. None
+        while the run is compensated."""
         if self.compensation is not None and not self.state.terminal:
             return None
         return percent_over(self.counts(), self.state)
@@ -148,7 +179,7 @@ def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeStat
     for ident in journal.undoing.steps:
         memory = journal.memories.get(COMPENSATION + ident)
         outcome = None if memory is None else memory.outcome
-        if outcome is Entry.DONE:
+        if outcome is EntryKind.DONE:
             state = NodeState.COMPENSATED
         elif outcome is not None:
             state = NodeState.COMPENSATION_FAILED
@@ -176,7 +207,7 @@ def _compensation_failure(journal: Journal, name: str) -> Failure | None:
     """How a compensation of a node failed."""
     for ident, memory in journal.memories.items():
         inner = ident.removeprefix(COMPENSATION)
-        if inner != ident and node_of(inner) == name and memory.outcome is Entry.GAVE_UP:
+        if inner != ident and node_of(inner) == name and memory.outcome is EntryKind.GAVE_UP:
             return memory.failure
     return None
 

@@ -19,7 +19,7 @@ from keyrun.runtime.runs import Change
 from keyrun.runtime.values import RunStatus, State
 
 if TYPE_CHECKING:
-    from keyrun.runtime.records.submission import Standing, Submission
+    from keyrun.runtime.records.submission import StatusRecord, Submission
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.runs import RunTable
@@ -34,7 +34,7 @@ class RunStatuses(Protocol):
     async def status(self, number: int) -> RunStatus | None:
         """Return the status of a run, or None if there is no such run."""
 
-    def status_of(self, submission: "Submission", standing: "Standing | None") -> RunStatus:
+    def status_of(self, submission: "Submission", status: "StatusRecord | None") -> RunStatus:
         """Return the status of a run that is in memory."""
 
 
@@ -81,7 +81,7 @@ class GroupMembers:
 
     def outcome_of(self, member: MemberRecord, run: "Run") -> MemberOutcome[Any]:
         """Return the end of a member whose run has just ended."""
-        return _ended(member, self._statuses.status_of(run.submission, run.standing))
+        return _ended(member, self._statuses.status_of(run.submission, run.status))
 
 
 def forgotten(group_id: str, member: MemberRecord, state: State) -> MemberOutcome[Any]:

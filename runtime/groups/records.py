@@ -44,45 +44,66 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_]+")
 
 @attrs.frozen
 class Member(Generic[I_co, T_co]):
-    """A run that is submitted as part of a group: the arguments of `submit`, and an id within the
-    group. The default of `member_id` is the position in the list, from 0."""
+    """Describe a run of a group. The fields are the arguments of `rt.submit`, and an id within the
+    group."""
 
     workflow: Workflow[I_co, T_co]
+    """The workflow to run."""
     input: I_co = attrs.field(default=None)
+    """The input of the run."""
     key: str = attrs.field(kw_only=True)
+    """The ordering key."""
     member_id: str | None = attrs.field(default=None, kw_only=True)
+    """The id within the group. Default: the position in the list, from 0."""
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    """The headers of the run."""
     tags: Iterable[str] = attrs.field(default=(), kw_only=True)
+    """The tags of the run."""
     priority: Priority = attrs.field(default=Priority.NORMAL, kw_only=True)
+    """The priority of the run."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
+    """The limits of the run."""
     delay: float = attrs.field(default=0, kw_only=True)
+    """Seconds until the run enters the queue of its key."""
 
 
 @attrs.frozen(kw_only=True)
 class MemberOutcome(Generic[T_co]):
-    """The end of a member. `position` is its position in the list. If its run was `forgotten`
-    meanwhile, only the state is known."""
+    """Describe the end of a member."""
 
     member_id: str
+    """The id within the group."""
     position: int
+    """The position in the list, from 0."""
     run_id: str
+    """The id of the run."""
     state: State
+    """`succeeded`, `failed` or `cancelled`."""
     result: T_co | None
+    """The result of a run that has succeeded, otherwise None."""
     reason: str | None
+    """The reason of a cancel by the workflow."""
     failure: Failure | None
+    """The failure of a run that failed."""
     forgotten: bool = False
+    """Whether the run was forgotten. Then only its state is known."""
 
 
 @attrs.frozen(kw_only=True)
 class GroupStatus:
-    """The progress of a group. `accepted` is less than `size` if the submission was cut off. Repeat
-    the submission to add the rest. `counts` has the number of accepted members by state."""
+    """Describe the status of a group."""
 
     group_id: str
+    """The id of the group."""
     created_at: float
+    """When the group was submitted, in seconds since the epoch."""
     size: int
+    """The number of members."""
     accepted: int
+    """The number of members that are durable. It is less than `size` if the submit was interrupted.
+    Repeat the submit to add the rest."""
     counts: dict[State, int]
+    """The number of accepted members by state."""
 
     @property
     def ended(self) -> int:

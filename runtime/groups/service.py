@@ -32,7 +32,7 @@ from keyrun.runtime.groups.records import (
 )
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
-from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission
+from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.runs import Change
 from keyrun.runtime.values import State
@@ -190,18 +190,19 @@ class Groups:
                 )
             known[member.member_id] = admitted.submission
         partition.check_open()
-        group, prefix = partition.store.open_group(), member_prefix(partition.ledger, group_id)
-        if new is not None:
-            record = partition.ledger.name(group_id)
-            group.put("groups", record, sealed("groups", record, *attrs.astuple(new)))
-        for submission, member in page:
-            if member.member_id not in known:
-                admission.admit(submission)
-            number = known.get(member.member_id, submission).number
-            key = prefix + member.member_id.encode()
-            fields = attrs.evolve(member, number=number).fields()
-            group.put("members", key, sealed("members", key, *fields))
-            group.delete("former", key)
+        prefix = member_prefix(partition.ledger, group_id)
+        with partition.together() as group:
+            if new is not None:
+                record = partition.ledger.name(group_id)
+                group.put("groups", record, sealed("groups", record, *attrs.astuple(new)))
+            for submission, member in page:
+                if member.member_id not in known:
+                    admission.admit(submission)
+                number = known.get(member.member_id, submission).number
+                key = prefix + member.member_id.encode()
+                fields = attrs.evolve(member, number=number).fields()
+                group.put("members", key, sealed("members", key, *fields))
+                group.delete("former", key)
         await group.wait()
 
     async def _redrive(self, group_id: str, present: dict[str, MemberRecord]) -> None:
@@ -227,15 +228,15 @@ class Groups:
         """Return whether a run does not continue by itself and has not succeeded."""
         run = self._runs.live(number)
         try:
-            standing = (
-                await self._partition.ledger.standing(number) if run is None else run.standing
+            status = (
+                await self._partition.ledger.current_status(number) if run is None else run.status
             )
         except DAMAGE:
             return True
-        return standing is not None and standing.state in _REPEATED
+        return status is not None and status.state in _REPEATED
 
     async def prepare_removal(
-        self, number: int, submission: Submission, standing: Standing
+        self, number: int, submission: Submission, status: StatusRecord
     ) -> "Callable[[Group], None] | None":
         """Return a function that stages the removal of a member, or None if the run is not a
         member. Call the function before anything else is awaited.
@@ -261,7 +262,7 @@ class Groups:
         member = MemberRecord.read(key[len(prefix) :].decode(), fields)
         if member.number != number:
             return None
-        gone = standing.state if standing.state.terminal else State.CANCELLED
+        gone = status.state if status.state.terminal else State.CANCELLED
         last = attrs.evolve(member, gone=gone).fields()
         removing = {key, *self._removing}
         rows = await partition.store.scan("members", prefix=prefix, limit=len(removing) + 1)

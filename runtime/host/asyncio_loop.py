@@ -4,13 +4,16 @@ One loop serves all steps of a process. It is opened for the first such step, so
 one does not import asyncio.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
 
 import trio
 
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.logger import logger
+
+T = TypeVar("T")
 
 
 class AsyncioLoop:
@@ -25,14 +28,32 @@ class AsyncioLoop:
     async def run(self) -> None:
         """Keep the loop open from the first use on, until this is cancelled."""
         await self._wanted.wait()
+        if self._loop is None:
+            async with self.opened():
+                await self._interrupted.wait()
+        else:
+            await self._interrupted.wait()
+        raise KeyboardInterrupt
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Keep the loop open in a block."""
         import trio_asyncio
 
         async with trio_asyncio.open_loop() as self._loop:
             self._loop.set_exception_handler(_log)
             self._guard(self._loop)
             self._opened.set()
-            await self._interrupted.wait()
-            raise KeyboardInterrupt
+            self._wanted.set()
+            yield
+
+    @asynccontextmanager
+    async def entered(self, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+        """Enter and leave a context manager of asyncio on the loop, which is open."""
+        import trio_asyncio
+
+        async with trio_asyncio.aio_as_trio(manager, loop=self._loop) as value:
+            yield value
 
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -71,5 +92,5 @@ class AsyncioLoop:
 
 
 def _log(loop: Any, context: dict[str, Any]) -> None:
-    """A callback that nobody waits for must not take the loop of all steps down."""
+    """Log an exception of a callback. It must not end the loop that all steps share."""
     logger.error("asyncio: %s", context.get("message"), exc_info=context.get("exception"))

@@ -26,13 +26,13 @@ class DueLoop:
         self._woken = trio.Event()
 
     def wake(self) -> None:
-        """Have the work called soon, whenever it said that it is due."""
+        """Call the work soon, before the time that it returned."""
         self._woken.set()
 
     async def run(self) -> NoReturn:
         """Call the work until cancelled."""
         while True:
-            # Before the work looks, so that what changes while it looks wakes it again.
+            # Before the work, so that a wake-up during the work is not lost.
             self._woken = trio.Event()
             until = await self._work()
             with trio.move_on_at(until):

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -14,11 +14,17 @@ from keyrun.runtime.host.overruns import Overruns
 from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.host.wall_clock import SteadyClock
 from keyrun.runtime.logger import logger
+from keyrun.runtime.values import UNSET
 
 if TYPE_CHECKING:
+    from keyrun.runtime.host.host_loop import HostLoop
     from keyrun.runtime.host.step_gates import StepGates
     from keyrun.runtime.policies.resources import Resources
     from keyrun.runtime.values import CircuitStatus
+
+
+SHARED_PASS = 24
+"""Runs that are driven before the loop of the host gets its turn, about a millisecond."""
 
 
 class Host:
@@ -30,13 +36,24 @@ class Host:
         wall: Callable[[], float],
         max_concurrent_steps: int,
         resources: "Resources | None" = None,
+        host_loop: "HostLoop | None" = None,
     ) -> None:
         self.wall = wall
         self.steady = SteadyClock(wall)
         self.slots = Slots(max_concurrent_steps)
         self.threads = trio.CapacityLimiter(max_concurrent_steps)
         self.overruns = Overruns()
-        self.asyncio = AsyncioLoop()
+        self.asyncio: AsyncioLoop | HostLoop = AsyncioLoop() if host_loop is None else host_loop
+        """Runs the steps with `asyncio=True`."""
+        shares_loop = host_loop is not None and not host_loop.in_thread
+        self.pass_size = SHARED_PASS if shares_loop else None
+        """How many runs may be driven before the loop of the host gets its turn; None if the loop
+        is Trio's own."""
+        self.lifespan_value: Any = UNSET
+        """What the `lifespan` of the runtime yielded."""
+        self.face: Callable[[], Any]
+        """Returns the runtime for the code that asks: on Trio, on asyncio or in a thread. The
+        wiring sets it."""
         self.suspects = trio.Lock()
         """Held by the one suspect step that may run; see `max_interruptions`."""
         self.token = trio.lowlevel.current_trio_token()
@@ -52,7 +69,7 @@ class Host:
 
     @cached_property
     def gates(self) -> "StepGates":
-        """The policies that limit steps. Imported for the first step that has one."""
+        """Return the gates of steps with policies. They are imported for the first such step."""
         from keyrun.runtime.host.step_gates import StepGates
 
         return StepGates(self._resources, self._circuit_changed)

@@ -30,8 +30,8 @@ class OverrunRun(emitter.EventRun, Protocol):
         """Stage a journal entry for the history."""
 
 
-class Watched:
-    """An attempt in a thread, and when its time is up."""
+class WatchedAttempt:
+    """An attempt in a thread, and the time of its timeout."""
 
     __slots__ = ("begun", "current", "limit", "run", "until")
 
@@ -43,28 +43,28 @@ class Watched:
         self.until = min(own, run.deadline)
         self.limit = current.timeout if own <= run.deadline else run.deadline - now
         self.begun = False
-        """Whether its thread runs; before that it can still be stopped."""
+        """Whether its thread runs. Before that, the attempt can still be stopped."""
 
 
 class Overruns:
-    """Watches what runs in threads."""
+    """Watches the attempts that run in threads."""
 
     def __init__(self) -> None:
-        self._watched: dict[Watched, None] = {}
+        self._watched: dict[WatchedAttempt, None] = {}
         self._next = inf
         self._loop = DueLoop(self._report_due)
 
-    def watch(self, run: "OverrunRun", current: "EventStep") -> Watched:
-        """An attempt goes into a thread."""
-        watched = Watched(run, current)
+    def watch(self, run: "OverrunRun", current: "EventStep") -> WatchedAttempt:
+        """Watch an attempt that is about to run in a thread."""
+        watched = WatchedAttempt(run, current)
         if watched.until < inf:
             self._watched[watched] = None
             if watched.until < self._next:
                 self._loop.wake()
         return watched
 
-    def returned(self, watched: Watched) -> None:
-        """It has come back, in time or not."""
+    def returned(self, watched: WatchedAttempt) -> None:
+        """Stop watching an attempt whose thread has returned."""
         self._watched.pop(watched, None)
 
     async def run(self) -> None:
@@ -72,22 +72,22 @@ class Overruns:
         await self._loop.run()
 
     async def _report_due(self) -> float:
-        """Report the attempts whose time is up. Return when the next one's is."""
+        """Report the attempts that exceed their timeout. Return when the next timeout is due."""
         now = trio.current_time()
         for watched in [each for each in self._watched if each.until <= now]:
             del self._watched[watched]
             if watched.begun:
-                _tell(watched)
+                _report(watched)
         self._next = min((each.until for each in self._watched), default=inf)
         return self._next
 
 
-def _tell(watched: Watched) -> None:
+def _report(watched: WatchedAttempt) -> None:
     run, current, limit = watched.run, watched.current, watched.limit
     run.note(current.step, STEP_OVERRUN, current.attempt, limit)
     said = (
-        f"step {current.step!r}, attempt {current.attempt}, has had its {limit:g} s and its thread "
-        "still runs; slot and key stay held until it returns"
+        f"step {current.step!r}, attempt {current.attempt}, exceeded its timeout of {limit:g} s, "
+        "and its thread still runs; its slot and its key stay held until it returns"
     )
     feed = run.feed
     if feed is not None:

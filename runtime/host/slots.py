@@ -20,7 +20,7 @@ TURNS = (
     Priority.NORMAL,
     Priority.HIGH,
 )
-"""Who is asked first for each slot that becomes free: four, two and one of seven."""
+"""The priority that gets each slot that becomes free: of seven slots, four, two and one."""
 
 
 class Slots:
@@ -35,7 +35,7 @@ class Slots:
         self._owed = 0
 
     def take_nowait(self) -> bool:
-        """Take a slot if one is free; then nobody waits."""
+        """Take a slot if one is free. If one is free, no step waits."""
         if self.free:
             self.free -= 1
             return True
@@ -56,7 +56,7 @@ class Slots:
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def give(self) -> None:
-        """Give a slot back, straight to the next in turn if somebody waits."""
+        """Give a slot back. If a step waits, it gets the slot at once."""
         if not self.waiting:
             self.free += 1
             return

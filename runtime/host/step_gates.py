@@ -19,7 +19,7 @@ from keyrun.runtime.policies.circuit_breaker import Circuit
 from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.policies.saturation import Saturation
-from keyrun.runtime.records.journal_entry import CallRecord, Entry
+from keyrun.runtime.records.journal_entry import CallRecord, EntryKind
 from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Priority
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class GatedRun(emitter.EventRun, Protocol):
         """Stop waiting if the run was cancelled or the runtime drains."""
 
 
-class Held(NamedTuple):
+class HeldNode(NamedTuple):
     """A node that is held back: its run and name, and the node that has no room for more calls."""
 
     run: GatedRun
@@ -59,20 +59,24 @@ class Held(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class StepGateStatus:
-    """How many calls of a step run, and how many wait to begin. `held` counts the nodes that its
-    `max_waiting` holds back now, `saturations` how often that began, and `seconds_saturated` how
-    long it lasted in all."""
+    """Count the calls of a step that has policies."""
 
     step: str
+    """The name of the step."""
     running: int
+    """The number of calls that run."""
     waiting: int
+    """The number of calls that wait for a policy."""
     held: int = 0
+    """The number of nodes that the `max_waiting` of the step holds back now."""
     saturations: int = 0
+    """The number of times that `max_waiting` began to hold back nodes."""
     seconds_saturated: float = 0.0
+    """Seconds in which `max_waiting` held back nodes, in all."""
 
 
-class Pass:
-    """What one call holds while it runs: the same for all calls of an era of their circuit."""
+class GatePass:
+    """What a call holds while it runs. All calls in one era of their circuit share one."""
 
     __slots__ = ("_gate", "era")
 
@@ -81,10 +85,10 @@ class Pass:
         self.era = era
 
     def end(self, memory: CallRecord, attempts: int) -> None:
-        """It is over. `attempts` is how many there were before: if there are no more now, none was
-        made, or it was cancelled."""
+        """Record that the call has ended. `attempts` is the number of attempts before it: if it has
+        not grown, no attempt was made, or the attempt was cancelled."""
         succeeded: bool | None = None
-        if memory.outcome is Entry.DONE:
+        if memory.outcome is EntryKind.DONE:
             succeeded = True
         elif memory.attempts > attempts and memory.failure is not None:
             permanent = memory.failure.kind is FailureKind.PERMANENT_ERROR
@@ -92,13 +96,13 @@ class Pass:
         self._gate.leave(self.era, succeeded)
 
     def succeeded(self) -> None:
-        """The attempt has a value, and has waited for nothing: it ended when it began."""
+        """Record that the attempt succeeded without suspending, so it ended when it began."""
         gate = self._gate
         gate.leave(self.era, True, gate.looked_at)
 
 
 class StepGate:
-    """All that is in the way of one function."""
+    """The policies of one function."""
 
     def __init__(
         self,
@@ -118,43 +122,43 @@ class StepGate:
         self._bucket = bucket
         self._quota = quota if self._need is not None else None
         self.lacks = "; ".join(self._need.excess(quota.total)) if self._need and quota else ""
-        """What it needs that is more than there is, in words."""
+        """A description of the resources that it needs and the quota does not have, or ""."""
         self._most = options.max_waiting
         self._places: set[Place] = set()
         self._left = trio.Event()
-        self.saturation: Saturation[Held] = Saturation(self._tell)
-        """The times in which `max_waiting` holds nodes back."""
+        self.saturation: Saturation[HeldNode] = Saturation(self._report_saturation)
+        """The periods in which `max_waiting` holds nodes back."""
         self.waiting = 0
         self.running = 0
         self.looked_at: float | None = None
-        """What time it was when somebody passed at once, if a clock was needed for that."""
-        self._pass = Pass(self, 0)
+        """The time at which the last call passed at once, if the rate limit needed it."""
+        self._pass = GatePass(self, 0)
 
     def has_room(self, count: int) -> bool:
-        """Whether so many calls may come to those that wait, or will. Where nobody does, more than
-        are allowed may: else they never could."""
+        """Return whether `count` more calls may wait. If none waits, any number may: otherwise a
+        node with many calls could never start."""
         return self._most is None or not self._places or len(self._places) + count <= self._most
 
     def keep(self, place: Place) -> None:
-        """Keep a place for a call that is to come."""
+        """Reserve a place for a call that is about to come."""
         self._places.add(place)
 
     def keeps(self, place: Place) -> bool:
-        """Whether there is a place for a call, which has not passed yet."""
+        """Return whether a place is reserved for a call that has not passed yet."""
         return place in self._places
 
     def vacate(self, place: Place) -> None:
-        """Give a place up: the call passed, or will not come."""
+        """Give up a place, because the call has passed or will not come."""
         if place in self._places:
             self._places.remove(place)
-            self.stir()
+            self.recheck()
 
-    def stir(self) -> None:
-        """Have those that wait for a place ask again."""
+    def recheck(self) -> None:
+        """Let all nodes that wait for a place ask again."""
         self._left.set()
         self._left = trio.Event()
 
-    def _tell(self, held: Held, waited: float, over: float | None) -> None:
+    def _report_saturation(self, held: HeldNode, waited: float, over: float | None) -> None:
         feed = held.run.feed
         if feed is not None:
             emitter.backpressure(
@@ -168,13 +172,13 @@ class StepGate:
             )
 
     async def wait_for_place(self) -> None:
-        """Return when it is worth asking for a place again."""
+        """Return when a place may be free."""
         await self._left.wait()
 
-    def enter_nowait(self, place: Place) -> Pass | None:
-        """Pass if nothing is in the way."""
+    def enter_nowait(self, place: Place) -> GatePass | None:
+        """Pass if no policy delays the call. Return None otherwise."""
         circuit, slots, quota, bucket = self.circuit, self._slots, self._quota, self._bucket
-        # A circuit that is not closed is asked by those who may have to wait for it.
+        # `_wait` asks a circuit that is not closed, because the call may have to wait.
         if self.waiting or (circuit is not None and circuit.state is not CircuitState.CLOSED):
             return None
         if slots is not None and not slots.free:
@@ -195,11 +199,12 @@ class StepGate:
         self.running += 1
         passed = self._pass
         if circuit is not None and circuit.era != passed.era:
-            passed = self._pass = Pass(self, circuit.era)
+            passed = self._pass = GatePass(self, circuit.era)
         return passed
 
-    async def enter(self, run: GatedRun, priority: Priority, name: str) -> Pass:
-        """Pass as soon as nothing is in the way. Raises `CircuitOpen` if the breaker says so."""
+    async def enter(self, run: GatedRun, priority: Priority, name: str) -> GatePass:
+        """Pass as soon as no policy delays the call. Raise `CircuitOpen` if the circuit is open and
+        its policy is to fail."""
         place = (run.number, name)
         try:
             return self.enter_nowait(place) or await self._enter(run, priority)
@@ -207,7 +212,7 @@ class StepGate:
             if self._places:
                 self.vacate(place)
 
-    async def _enter(self, run: GatedRun, priority: Priority) -> Pass:
+    async def _enter(self, run: GatedRun, priority: Priority) -> GatePass:
         self.waiting += 1
         run.leave_if_asked()
         try:
@@ -215,7 +220,7 @@ class StepGate:
         finally:
             self.waiting -= 1
         self.running += 1
-        return Pass(self, era)
+        return GatePass(self, era)
 
     async def _wait(self, run: GatedRun, priority: Priority) -> int:
         slots, quota, bucket = self._slots, self._quota, self._bucket
@@ -264,7 +269,7 @@ class StepGate:
             await circuit.wait()
 
     def refusal(self, run: GatedRun) -> CircuitOpen:
-        """What a step gets that does not wait for its breaker."""
+        """Return the error of a step that does not wait for its breaker."""
         assert self.circuit is not None
         status = self.circuit.status()
         return CircuitOpen(
@@ -286,7 +291,7 @@ class StepGate:
             emitter.starving(run.feed, run, self.step, waited, said)
 
     def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
-        """A call that passed is over."""
+        """Record that a call that passed has ended."""
         self.running -= 1
         if self._slots is not None:
             self._slots.give()
@@ -296,7 +301,7 @@ class StepGate:
             self.circuit.ended(era, succeeded, now)
 
     def status(self) -> StepGateStatus:
-        """How many are here."""
+        """Return the numbers of calls that run and wait."""
         saturation = self.saturation
         return StepGateStatus(
             step=self.step,
@@ -309,7 +314,7 @@ class StepGate:
 
 
 class StepGates:
-    """Those of a runtime. Steps of the same function and the same policy share one."""
+    """The gates of a runtime. Steps of the same function and the same policies share one gate."""
 
     def __init__(
         self, resources: Resources | None, circuit_changed: Callable[[CircuitStatus], None]
@@ -354,7 +359,8 @@ class StepGates:
         )
 
     def _part(self, policy: A | None, origin: Any, make: Callable[[A], B]) -> B | None:
-        """What carries out a policy, the same for all that have both in common."""
+        """Return the object that applies a policy. It is the same for all steps with this policy
+        and origin."""
         if policy is None:
             return None
         identity = (origin, type(policy), policy)
@@ -364,10 +370,10 @@ class StepGates:
         return part
 
     def circuits(self) -> tuple[CircuitStatus, ...]:
-        """How the circuits stand."""
+        """Return the statuses of all circuits."""
         found = (part for part in self._parts.values() if isinstance(part, Circuit))
         return tuple(circuit.status() for circuit in found)
 
     def statuses(self) -> tuple[StepGateStatus, ...]:
-        """How many run and wait, by step."""
+        """Return the statuses of all gates."""
         return tuple(gate.status() for gate in self.known.values())

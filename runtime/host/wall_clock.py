@@ -5,11 +5,11 @@ from collections.abc import Callable
 import trio
 
 TOLERANCE = 1.0
-"""Seconds. Clocks that are kept right by small steps do not jump."""
+"""Seconds. Smaller differences are corrections of the clock, not jumps."""
 
 
 class WallClock:
-    """Tells the time, and by how much it differs from what has passed since it was last asked."""
+    """Reads the wall clock, and detects how far it was set since it was last read."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
@@ -17,7 +17,8 @@ class WallClock:
         self._passed = 0.0
 
     def look(self) -> tuple[float, float]:
-        """The time, and how far the clock was set forward, or back if that is negative."""
+        """Return the time, and the seconds by which the clock was set forward, or back if they are
+        negative."""
         now, passed = self._wall(), trio.current_time()
         jump = 0.0
         if self._time is not None:
@@ -27,17 +28,17 @@ class WallClock:
 
 
 class SteadyClock:
-    """The wall clock, if nobody had ever set it back. What is due is measured by it: a clock that
-    is set forward is followed, one that is set back makes nothing wait longer. What it says is
-    stored when a run begins to wait, when the wall clock is seen to be behind it and when the
-    runtime is left, so that it does not go back across a restart either."""
+    """A clock that follows the wall clock forward and never goes back. Due times are measured by
+    it, so a wall clock that is set back makes no run wait longer. Its time is stored when a run
+    begins to wait, when the wall clock is found to be behind it, and when the runtime closes. So it
+    does not go back across a restart either."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._ahead = float("-inf")
 
     def at_least(self, time: float) -> None:
-        """It was this late when somebody last looked."""
+        """Do not go back behind `time`, which an earlier process has stored."""
         self._ahead = max(self._ahead, time - trio.current_time())
 
     def __call__(self) -> float:
@@ -45,5 +46,5 @@ class SteadyClock:
         ahead = wall - now
         if ahead > self._ahead:
             self._ahead = ahead
-        # What is less than the clock can tell is not set back.
+        # Smaller differences are below the resolution of the clock.
         return wall if self._ahead - ahead < 1e-5 else now + self._ahead

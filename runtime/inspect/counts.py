@@ -1,4 +1,4 @@
-"""Counts: statistics of a store that are kept in it, for any process that reads it."""
+"""Counts of unfinished runs, which the store keeps, for any process that reads it."""
 
 from collections.abc import Mapping
 
@@ -10,35 +10,44 @@ from keyrun.runtime.records.unfinished import count, stored_counts
 
 @attrs.frozen(kw_only=True)
 class UnfinishedCount:
-    """How many unfinished runs a workflow version has. `by_fingerprint` divides them by the code
-    that started them; None is for runs that have not started, or whose code has no source."""
+    """Count the unfinished runs of one version of a workflow."""
 
     workflow: str
+    """The name of the workflow."""
     version: int
+    """The version of the workflow."""
     runs: int
+    """The number of unfinished runs, quarantined runs included."""
     by_fingerprint: Mapping[str | None, int]
+    """The same runs by the fingerprint of the code that started them. None stands for runs that
+    have not started, or whose code has no source."""
 
 
 @attrs.frozen(kw_only=True)
 class UnpatchedCount:
-    """How many unfinished runs of a workflow got False from `ctx.patched(patch)`."""
+    """Count the unfinished runs of a workflow that got False from `ctx.patched`."""
 
     workflow: str
+    """The name of the workflow."""
     patch: str
+    """The name of the patch."""
     runs: int
+    """The number of unfinished runs."""
 
 
 @attrs.frozen(kw_only=True)
 class StoreCounts:
-    """The statistics of a store, or of one namespace of it."""
+    """Hold the counts of one namespace of a store."""
 
     unfinished: tuple[UnfinishedCount, ...]
+    """Unfinished runs by workflow and version."""
     unpatched: tuple[UnpatchedCount, ...]
+    """Unfinished runs that got False from `ctx.patched`, by workflow and patch."""
 
 
 async def counts_of(ledger: Ledger) -> StoreCounts:
-    """Return what the store has counted. A store that no runtime has opened since it counts is
-    counted here."""
+    """Return the counts of the store. If the store has none, because only an older Keyrun has
+    opened it, count its runs."""
     kept = await stored_counts(ledger)
     runs, unpatched = await count(ledger) if kept is None else (kept.by_code, kept.unpatched)
     versions: dict[tuple[str, int], dict[str | None, int]] = {}

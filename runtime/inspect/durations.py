@@ -1,4 +1,4 @@
-"""Experience: what earlier runs of a workflow took, from the index of those that have ended."""
+"""Durations: how long earlier runs of a workflow took, from the index of ended runs."""
 
 from typing import TYPE_CHECKING
 
@@ -11,29 +11,31 @@ if TYPE_CHECKING:
     from keyrun.runtime.records.tables import Ledger
 
 LOOK_AT = 100
-"""How many of the runs that ended last are looked at."""
+"""The number of runs that are read, the ones that ended last."""
 ENOUGH = 10
+"""The number of runs of the workflow that are averaged."""
 FRESH = 5.0
-"""Seconds that an answer is good for."""
+"""Seconds for which a result is used again."""
 
 
 @attrs.frozen(kw_only=True)
 class DurationStatistics:
-    """On average: steps that were done, at least one, and seconds from start to end."""
+    """The average number of steps, at least one, and of seconds from start to end."""
 
     steps: float
     seconds: float
 
 
-class StepDurations:
-    """Remembers for a while what it found."""
+class RunDurations:
+    """Computes the duration statistics of workflows, and caches them."""
 
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
         self._known: dict[tuple[str, int], tuple[float, DurationStatistics | None]] = {}
 
     async def of(self, workflow: str, version: int, now: float) -> DurationStatistics | None:
-        """What the latest runs of a workflow that succeeded took; None if there are none."""
+        """Return the statistics of the latest runs of a workflow that succeeded. None if there are
+        none."""
         at, known = self._known.get((workflow, version), (float("-inf"), None))
         if not 0 <= now - at < FRESH:
             known = await self._look(workflow, version)
@@ -48,16 +50,16 @@ class StepDurations:
             number = ledger.split_timed(key)[1]
             try:
                 submission = await ledger.submission(number)
-                standing = await ledger.standing(number)
+                status = await ledger.status(number)
             except StoreCorrupt:
                 continue
-            if submission is None or standing is None or standing.state is not State.SUCCEEDED:
+            if submission is None or status is None or status.state is not State.SUCCEEDED:
                 continue
             if (submission.workflow, submission.version) != (workflow, version):
                 continue
-            if standing.started_at is not None and standing.ended_at is not None:
-                steps.append(standing.steps_done)
-                seconds.append(max(0.0, standing.ended_at - standing.started_at))
+            if status.started_at is not None and status.ended_at is not None:
+                steps.append(status.steps_done)
+                seconds.append(max(0.0, status.ended_at - status.started_at))
                 if len(steps) == ENOUGH:
                     break
         if not steps:

@@ -1,4 +1,7 @@
-"""Keys: what each ordering key is doing, from the index of places and the run whose turn it is."""
+"""Keys: what each ordering key is doing, and the entities that have a state under it.
+
+The status of a key comes from the records of `queue` and from the run at the head.
+"""
 
 import attrs
 import trio
@@ -6,37 +9,56 @@ import trio
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
-from keyrun.runtime.records.tables import Sleep, at_place
+from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.runtime.values import QuarantineCause, State
+from keyrun.storage.record import unseal
 
 PAGE = 500
 
 
 @attrs.frozen(kw_only=True)
 class KeyStatus:
-    """What a key is doing: how many runs have not ended, and the one whose turn it is, with what it
-    waits for and until when at most. Runs that let others go ahead while they sleep do not count as
-    that; if there are no others, `head` is empty and the key is waiting.
-
-    It is quarantined if that run is, or if Keyrun itself failed to serve the key; `reason` says
-    why, and `quarantine_cause` for programs. The latter is known in memory only, so a reader in
-    another process does not see it."""
+    """Describe a key that has unfinished runs."""
 
     key: str
+    """The ordering key."""
     runs: int
+    """The number of unfinished runs."""
     head: str
+    """The id of the run at the head of the queue. Runs that yield the key while they wait are not
+    in the queue; if there are no other runs, `head` is an empty string."""
     state: State
+    """The state of the run at the head, or `waiting` if there is none."""
     paused: bool
+    """Whether the key is paused."""
     quarantined: bool
+    """Whether the run at the head is quarantined, or Keyrun's own code failed for the key. Another
+    process does not see the second case."""
     reason: str | None
+    """Why the key is quarantined, as text."""
     waiting_on: str | None = None
+    """The timer, signal, gate or child that the run at the head waits for, as text."""
     waiting_until: float | None = None
+    """When that wait ends at the latest, in seconds since the epoch. None if no time is set."""
     quarantine_cause: QuarantineCause | None = None
+    """Why the key is quarantined, as a code."""
+
+
+@attrs.frozen(kw_only=True)
+class EntityStatus:
+    """Describe the state of an entity under a key. An empty state is not listed."""
+
+    key: str
+    """The ordering key."""
+    name: str
+    """The name of the entity."""
+    size: int | None
+    """The size of the state in bytes, or None if the record is damaged."""
 
 
 @attrs.define
-class _Line:
-    """A key in the index: the number of the run whose turn it is, and how many runs it has."""
+class _KeyQueue:
+    """A key in the index: the number of its head run, and the number of its runs."""
 
     key: str
     first: int | None
@@ -51,8 +73,8 @@ async def keys(
     limit: int = 100,
     after: str | None = None,
 ) -> list[KeyStatus]:
-    """Keys that have runs which have not ended, or are quarantined, in the order of the index; or
-    `key` alone."""
+    """Return the keys that have unfinished runs or are quarantined, in the order of the index, or
+    only `key`."""
     ledger = statuses.ledger
     for given in (key, after):
         if given is not None:
@@ -61,11 +83,11 @@ async def keys(
     start = b"" if after is None else _end(ledger.key_prefix(after))
     while len(found) < limit:
         with ledger.store.view():
-            lines, end = await _page(statuses, key, start)
+            queues, end = await _page(statuses, key, start)
             if quarantined:
-                lines = [line for line in lines if await _may_be_quarantined(statuses, line)]
-        for line in lines:
-            status = await _status(statuses, line)
+                queues = [queue for queue in queues if await _may_be_quarantined(statuses, queue)]
+        for queue in queues:
+            status = await _status(statuses, queue)
             if quarantined in (None, status.quarantined):
                 found.append(status)
                 if len(found) == limit:
@@ -79,12 +101,13 @@ async def keys(
 
 async def _page(
     statuses: StatusReader, only: str | None, start: bytes
-) -> tuple[list[_Line], bytes | None]:
-    """The next lines of the index, whole ones, and where the following begin; or `only` this."""
+) -> tuple[list[_KeyQueue], bytes | None]:
+    """Return the next key queues of the index, and the record key at which the following queues
+    begin. With `only`, return the queue of this key."""
     ledger = statuses.ledger
     prefix = ledger.prefix if only is None else ledger.key_prefix(only)
-    lines: dict[str, _Line] = {}
-    last: _Line | None = None
+    queues: dict[str, _KeyQueue] = {}
+    last: _KeyQueue | None = None
     rows = await ledger.store.scan("queue", prefix=prefix, start=start, limit=PAGE)
     for record, raw in rows:
         try:
@@ -93,11 +116,11 @@ async def _page(
             statuses.unreadable += 1
             continue
         if last is None or last.key != key:
-            last = lines[key] = _Line(key, None, 0)
+            last = queues[key] = _KeyQueue(key, None, 0)
         last.runs += 1
         if last.first is None:
             there = at_place(record, raw, place)
-            last.first = None if there.sleep is Sleep.YIELDS else there.number
+            last.first = None if there.evicted is Evicted.YIELDS else there.number
     end = None
     if len(rows) == PAGE:
         end = rows[-1][0] + b"\0"
@@ -109,9 +132,9 @@ async def _page(
             end = max(end, rest)
     for key in statuses.quarantined:
         at = ledger.key_prefix(key)
-        if key not in lines and only in (None, key) and start <= at and (not end or at < end):
-            lines[key] = _Line(key, None, 0)
-    return sorted(lines.values(), key=lambda line: ledger.key_prefix(line.key)), end
+        if key not in queues and only in (None, key) and start <= at and (not end or at < end):
+            queues[key] = _KeyQueue(key, None, 0)
+    return sorted(queues.values(), key=lambda queue: ledger.key_prefix(queue.key)), end
 
 
 async def _count(statuses: StatusReader, start: bytes, end: bytes) -> int:
@@ -122,45 +145,61 @@ async def _count(statuses: StatusReader, start: bytes, end: bytes) -> int:
     return total
 
 
-def _end(line: bytes) -> bytes:
-    """What comes after all places of a line."""
-    return line + b"\xff" * 9
+def _end(queue: bytes) -> bytes:
+    """Return a record key after all places of a key queue."""
+    return queue + b"\xff" * 9
 
 
-async def _may_be_quarantined(statuses: StatusReader, line: _Line) -> bool:
-    """A quick look, since there may be a million keys that are not."""
-    if line.first is None or line.key in statuses.quarantined:
-        return line.key in statuses.quarantined
+async def _may_be_quarantined(statuses: StatusReader, queue: _KeyQueue) -> bool:
+    """Return whether a key may be quarantined, with few reads: there may be a million keys."""
+    if queue.first is None or queue.key in statuses.quarantined:
+        return queue.key in statuses.quarantined
     try:
-        standing = await statuses.ledger.standing(line.first)
-        await statuses.ledger.submission(line.first)
+        status = await statuses.ledger.current_status(queue.first)
+        await statuses.ledger.submission(queue.first)
     except DAMAGE:
         return True
-    return standing is not None and standing.state is State.QUARANTINED
+    return status is not None and status.state is State.QUARANTINED
 
 
-async def _status(statuses: StatusReader, line: _Line) -> KeyStatus:
+async def _status(statuses: StatusReader, queue: _KeyQueue) -> KeyStatus:
     ledger = statuses.ledger
-    head = None if line.first is None else await statuses.status(line.first, result=False)
-    held = statuses.quarantined.get(line.key)
+    head = None if queue.first is None else await statuses.status(queue.first, result=False)
+    held = statuses.quarantined.get(queue.key)
     reason: str | None = None
     cause: QuarantineCause | None = None
     if held is not None:
         state, reason, cause = State.QUARANTINED, held.reason, QuarantineCause.KEY
     elif head is None:
-        state = State.WAITING if line.runs else State.PENDING
+        state = State.WAITING if queue.runs else State.PENDING
     else:
         state, cause = head.state, head.quarantine_cause
         reason = head.reason if state is State.QUARANTINED else None
     return KeyStatus(
-        key=line.key,
-        runs=line.runs,
+        key=queue.key,
+        runs=queue.runs,
         head="" if head is None else head.run_id,
         state=state,
-        paused=await ledger.store.get("held", ledger.name(line.key)) is not None,
+        paused=await ledger.store.get("held", ledger.name(queue.key)) is not None,
         quarantined=state is State.QUARANTINED,
         reason=reason,
         waiting_on=None if head is None or held is not None else head.waiting_on,
         waiting_until=None if head is None else head.waiting_until,
         quarantine_cause=cause,
     )
+
+
+async def entities(statuses: StatusReader, key: str) -> list[EntityStatus]:
+    """Return the entities that have a state under a key, sorted by name."""
+    ledger = statuses.ledger
+    prefix = ledger.key_prefix(check_key(key))
+    found = []
+    for record, raw in await ledger.store.scan("entities", prefix=prefix):
+        name = record[len(prefix) :].decode(errors="replace")
+        try:
+            size = len(unseal("entities", record, raw)[0])
+        except DAMAGE:
+            statuses.unreadable += 1
+            size = None
+        found.append(EntityStatus(key=key, name=name, size=size))
+    return found

@@ -1,17 +1,16 @@
-"""Listing: which runs fit a filter, found page by page from either end of the admission order.
+"""Listing: find the runs that match a filter, page by page, from either end of the admission order.
 
-A filtered listing may look at every run there is, so a record is unsealed only if its bytes could
-fit, and no read transaction is longer than a page. What is damaged is listed with what other
-records tell of it.
+A filtered listing may read every run, so a record is unsealed only if its bytes could match, and no
+read transaction is longer than a page. A damaged run is listed with what other records say about
+it.
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection
 
 import attrs
 
-from keyrun.runtime.inspect.statuses import ListedRun, StatusReader
+from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import SUBMITTED_AT, Submission
@@ -31,7 +30,7 @@ headers of msgpack."""
 
 @attrs.frozen(kw_only=True)
 class ListingFilter:
-    """What a run must be like to be listed."""
+    """The conditions that a listed run matches."""
 
     states: frozenset[State] | None = None
     key: str | None = None
@@ -52,7 +51,7 @@ class ListingFilter:
         until: float | None,
         origin: str | None = None,
     ) -> "ListingFilter":
-        """From the arguments of `runs`."""
+        """Return a filter for the arguments of `runs`."""
         for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
             if text is not None:
                 check_text(text, name)
@@ -72,18 +71,18 @@ class ListingFilter:
         )
 
     def marks(self) -> list[bytes]:
-        """What the bytes of a submission that fits have in them."""
+        """Return byte strings that the record of every matching submission contains."""
         texts = (self.key, self.workflow, self.tag, self.origin)
         return [text.encode() for text in texts if text is not None]
 
     def in_time(self, submitted_at: float) -> bool:
-        """Was it submitted at a time that fits?"""
+        """Return whether this time of submission matches."""
         return (self.since is None or submitted_at >= self.since) and (
             self.until is None or submitted_at < self.until
         )
 
     def fits(self, submission: Submission) -> bool:
-        """Does everything fit that never changes?"""
+        """Return whether a submission matches. The state is not checked."""
         return (
             (self.key is None or submission.key == self.key)
             and (self.workflow is None or submission.workflow == self.workflow)
@@ -93,7 +92,7 @@ class ListingFilter:
         )
 
     def fits_damaged(self, status: RunStatus) -> bool | None:
-        """Does a run fit whose submission is damaged? None if nobody can tell."""
+        """Return whether a run with a damaged submission matches. None if that is unknown."""
         if self.states is not None and status.state not in self.states:
             return False
         if self.key is not None and status.key not in (self.key, ""):
@@ -104,22 +103,22 @@ class ListingFilter:
         return None if any(asked is not None for asked in lost) else True
 
     def may_be(self, state: State) -> bool:
-        """May a run fit that the status record shows in this state? It may be out of date where it
-        says that the run waits."""
+        """Return whether a run may match whose status record has this state. A record with the
+        state `waiting` may be out of date."""
         states = self.states
         if states is None or state in states:
             return True
         return state is State.WAITING and State.RUNNING in states
 
     def stored_states(self) -> frozenset[State]:
-        """What may be stored of a run that is shown in one of the states: a run that is paused or
-        being cancelled is stored as what it is besides."""
+        """Return the states that the status record of a matching run may have. The record of a run
+        that is paused or being cancelled has another state."""
         states = frozenset(State) if self.states is None else self.states
         return states | _ONGOING if states & _ONGOING else states
 
 
 class Listing:
-    """Finds runs."""
+    """Finds the runs that match a filter."""
 
     def __init__(self, statuses: StatusReader) -> None:
         self._statuses = statuses
@@ -134,10 +133,10 @@ class Listing:
         after: int = 0,
         newest_first: bool = False,
     ) -> list[RunStatus]:
-        """At most `limit` runs that fit; `after` is the number of the last that is known, 0 for
-        none. `table` is an index by number."""
+        """Return at most `limit` runs that match. `after` is the number of the last run of the page
+        before, or 0. `table` is an index by number."""
         ledger, found = self._ledger, list[RunStatus]()
-        seen = ListedRun()
+        seen = SeenKeys()
         more = True
         while more and len(found) < limit:
             room = limit - len(found)
@@ -162,9 +161,10 @@ class Listing:
         return found
 
     async def _take(
-        self, rows: Rows, table: str, wanted: ListingFilter, seen: ListedRun, room: int
+        self, rows: Rows, table: str, wanted: ListingFilter, seen: SeenKeys, room: int
     ) -> dict[int, RunStatus | StoreError]:
-        """The first `room` runs that fit, or may: those that cannot be read, and why."""
+        """Return the first `room` runs that match, or may match. Of a run that cannot be read,
+        return the error."""
         if wanted.states is not None:
             damaged = State.QUARANTINED in wanted.states
             rows = await self._in_state(rows, wanted.stored_states(), damaged=damaged)
@@ -183,7 +183,9 @@ class Listing:
             else:
                 if submission is None or not wanted.fits(submission):
                     continue
-                status = await self._statuses.stands(submission, self._statuses.tolerant, seen)
+                status = await self._statuses.status_in_view(
+                    submission, self._statuses.lenient_status, seen
+                )
                 if wanted.may_be(status.state):
                     taken[number] = await self._statuses.with_quarantined(status, number, seen)
             if len(taken) == room:
@@ -191,7 +193,8 @@ class Listing:
         return taken
 
     def _read(self, record: bytes, raw: bytes, wanted: ListingFilter) -> Submission | None:
-        """What was submitted; None if that it does not fit is seen before all of it is read."""
+        """Return a submission. None if its time does not match, which is checked before the rest is
+        decoded."""
         fields = unseal("runs", record, raw)
         for at in fields[SUBMITTED_AT : SUBMITTED_AT + 1]:
             if isinstance(at, float) and not wanted.in_time(at):
@@ -201,14 +204,15 @@ class Listing:
     async def _shown(
         self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter
     ) -> list[RunStatus]:
-        """The same in the same order, with what can be said of those that cannot be read."""
+        """Return the statuses of matching runs in the same order, also of those that cannot be
+        read."""
         damaged = await self._statuses.damaged(
             {number: read for number, read in taken.items() if isinstance(read, StoreError)}
         )
         shown: list[RunStatus] = []
         for number, read in taken.items():
             if not isinstance(read, StoreError):
-                status = await self._statuses.up_to_date(number, read)
+                status = await self._statuses.with_journal(number, read)
                 if wanted.states is None or status.state in wanted.states:
                     shown.append(status)
                 continue
@@ -222,7 +226,8 @@ class Listing:
     async def _in_state(
         self, rows: Rows, states: frozenset[State], *, damaged: bool = False
     ) -> Rows:
-        """The rows whose run may be stored in one of the states, or in a record that is damaged."""
+        """Return the rows whose run may have one of the states in its status record. With
+        `damaged`, also those whose status record is damaged."""
         stored = {}
         if rows:
             first, last = sorted((rows[0][0], rows[-1][0]))
@@ -239,22 +244,6 @@ class Listing:
             if fits:
                 fitting.append(row)
         return fitting
-
-    async def unfinished(self) -> dict[tuple[str, int], int]:
-        """How many runs, by workflow and version, have not ended and are not quarantined."""
-        counts: Counter[tuple[str, int]] = Counter()
-        ledger = self._ledger
-        states = _ONGOING - {State.QUARANTINED}
-        pages = ledger.pages("runs", size=PAGE)
-        while pages.more:
-            with ledger.store.view():
-                for record, raw in await self._in_state(await pages.next(), states):
-                    try:
-                        submission = ledger.read_submission(record, raw)
-                    except DAMAGE:
-                        continue
-                    counts[submission.workflow, submission.version] += 1
-        return dict(counts)
 
 
 def _is_damaged(record: bytes, raw: bytes) -> bool:

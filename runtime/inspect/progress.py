@@ -1,11 +1,13 @@
-"""Progress: how far a run is.
+"""Progress: compute the progress of a run.
 
-A `Snapshot` is what is known of a run at one moment. There are two ways to make one. `live` reads
-the run in memory, which takes no longer for a long journal than for a short one. `stored` reads
-the records, so that any process can make one. Both describe the run as of a commit.
+A `Snapshot` is what is known about a run at one commit. There are three ways to make one:
 
-Rate and time left are guesses from what was observed: how fast the steps of this run were done,
-and how many of them earlier runs of the workflow took.
+- `snapshot_of_run` reads the run in memory, in constant time for a journal of any length.
+- `snapshot_of_summary` reads the status record of a run that was evicted or has ended.
+- `snapshot_of_records` reads the journal and the other records, so any process can make one.
+
+Rate and time left are estimates: how fast the steps of this run were done, and how many steps
+earlier runs of the workflow had.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +19,16 @@ from keyrun.runtime.inspect.durations import DurationStatistics
 from keyrun.runtime.records.journal_entry import (
     COMPENSATION,
     CallDone,
+    CallKind,
+    CallRecord,
+    EntryKind,
     JournalEntry,
     Redriven,
     began_at,
     is_driven,
 )
-from keyrun.runtime.records.submission import Standing, Submission, Summary
-from keyrun.runtime.run.journal import CallKind, CallRecord, Entry, Journal
+from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.values import CompensationProgress, Failure, State
 
 if TYPE_CHECKING:
@@ -32,70 +37,89 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class StepCounts:
-    """Steps by how they stand. Retrying: an attempt failed or was cut off, and another follows.
-    Waiting: durable timers. Failed: for good, whether or not the workflow went on after it."""
+    """Count the steps of a run by their state."""
 
     done: int = 0
+    """Steps that have succeeded."""
     running: int = 0
+    """Steps that run."""
     retrying: int = 0
+    """Steps whose last attempt failed or was interrupted, and that have another attempt."""
     waiting: int = 0
+    """Timers, signals, approvals and children that the run waits for."""
     failed: int = 0
+    """Steps that failed and are not retried, even if the workflow caught the error."""
 
 
 @attrs.frozen(kw_only=True)
 class StepProgress:
-    """A step that is running, and what it last said of itself."""
+    """Describe a step that runs, with its last report."""
 
     step: str
+    """The name of the step in the journal."""
     attempt: int
+    """The number of the attempt, from 1."""
     began_at: float
+    """When the attempt began, in seconds since the epoch."""
     percent: float | None = None
+    """The percentage that the step reported last."""
     message: str | None = None
+    """The message that the step reported last."""
 
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """How far a run is. `percent` and `message` are what the workflow said with `ctx.report`; if it
-    said nothing, the percentage is guessed from earlier runs, and None if there are none.
-
-    `rate` is the steps that were done since the run, or its present generation, started, by the
-    seconds since then, until now or to the end: it falls while nothing is done, and is None as
-    long as nothing is. Two of these are equal if they differ only in the time that has passed.
-    """
+    """Describe the progress of a run. Two values are equal if they differ only in the time that has
+    passed."""
 
     run_id: str
+    """The id of the run."""
     key: str
+    """The ordering key."""
     workflow: str
+    """The name of the workflow."""
     state: State
+    """The state of the run."""
     percent: float | None
+    """The percentage that the workflow reported with `ctx.report`, otherwise an estimate from
+    earlier runs. None if there are no earlier runs."""
     message: str | None
+    """The message that the workflow reported with `ctx.report`."""
     steps: StepCounts
+    """The number of steps by state."""
     running: tuple[StepProgress, ...]
+    """The steps that run, with their reports."""
     waiting_on: str | None
+    """The timer, signal, gate or child that the run waits for, as text."""
     last_error: Failure | None
+    """The latest failure of a step."""
     rate: float | None = attrs.field(eq=False)
+    """Completed steps per second since the start of the run or of its generation. None if no step
+    is completed."""
     nodes: dict[str, int] | None = None
     """Of a graph: the number of its nodes in each state, by the name of the `NodeState`."""
     elapsed: float | None = attrs.field(eq=False)
+    """Seconds since the start of the run, or from its start to its end."""
     time_left: float | None = attrs.field(eq=False)
+    """An estimate of the seconds until the end, from earlier runs. None if there are none."""
     compensation: CompensationProgress | None = None
-    """How far the compensation of the run is. While it lasts, `percent` and `time_left` are None,
-    and `running` has the compensation that runs."""
+    """The progress of the compensation of the run. While it lasts, `percent` and `time_left` are
+    None, and `running` has the compensation that runs."""
 
     @property
     def compensating(self) -> bool:
-        """Whether the run has failed, or is cancelled, and its compensations have not ended."""
+        """Return whether the run failed or was cancelled and its compensations have not ended."""
         return self.compensation is not None and not self.state.terminal
 
     @property
     def steps_done(self) -> int:
-        """How many steps, or turns, have succeeded."""
+        """Return the number of steps or turns that have succeeded."""
         return self.steps.done
 
 
 @attrs.frozen(kw_only=True)
 class StoredReport:
-    """What the workflow reported last with `ctx.report`."""
+    """The last report of a workflow with `ctx.report`."""
 
     percent: float
     message: str
@@ -104,7 +128,7 @@ class StoredReport:
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """What is known of a run at one commit."""
+    """What is known about a run at one commit."""
 
     submission: Submission
     state: State
@@ -114,7 +138,7 @@ class Snapshot:
     waiting_on: str | None
     steps: StepCounts
     recent: int
-    """Steps that were done in this generation."""
+    """The number of steps that were done in this generation."""
     running: tuple[StepProgress, ...]
     last_error: Failure | None
     compensation: CompensationProgress | None
@@ -129,12 +153,12 @@ class JournalTally:
         """When the first call of this generation began."""
         self.last: float | None = None
         """When the latest entry was made."""
-        self.stirred = False
+        self.driven = False
         """Whether the run was driven in this generation."""
         self._done = 0
 
     def steps_done(self) -> int:
-        """The number of steps, or turns, that have succeeded."""
+        """Return the number of steps or turns that have succeeded."""
         turn, continued = self.journal.turn, self.journal.continued
         before = 0 if turn is None else turn.number
         return self._done + before + (0 if continued is None else continued.steps)
@@ -144,12 +168,12 @@ class JournalTally:
         fold = self.journal.fold
         for sequence, entry in entries:
             if isinstance(entry, Redriven):
-                self.first, self.stirred = None, False
+                self.first, self.driven = None, False
             elif is_driven(entry):
                 begun = began_at(entry)
                 if self.first is None or begun < self.first:
                     self.first = begun
-                self.stirred = True
+                self.driven = True
             if self.last is None or entry.at > self.last:
                 self.last = entry.at
             if type(entry) is CallDone and entry.call is CallKind.STEP:
@@ -160,61 +184,61 @@ class JournalTally:
 
 @attrs.frozen(kw_only=True)
 class StoredRecords:
-    """Everything that is stored of where a run is, besides its journal, as of one commit."""
+    """The records of a run except its journal, as of one commit."""
 
     submission: Submission
-    standing: Standing
+    status: StatusRecord
     begun: list[list[Any]]
     reports: list[list[Any]]
     held: bool
-    """Whether its key, or everything, is paused, and it is the first of its key."""
+    """Whether the run is at the head of its key, and its key or the runtime is paused."""
     last: float | None = None
     """When the latest journal entry was made, if only that was read."""
 
     @property
     def report(self) -> StoredReport | None:
-        """What the workflow reported."""
+        """Return the last report of the workflow."""
         return read_report(next((each for each in self.reports if not each[0]), None))
 
 
 def read_report(fields: list[Any] | None) -> StoredReport | None:
-    """The report of a workflow from the fields of its record."""
+    """Return the report of a workflow from the fields of its record."""
     if fields is None:
         return None
     _, _, percent, message, at = fields
     return StoredReport(percent=percent, message=message, at=at)
 
 
-def stored(records: StoredRecords, tally: JournalTally) -> Snapshot:
-    """What the records say."""
-    submission, standing, journal = records.submission, records.standing, tally.journal
-    ended = standing.state.terminal
-    said = {step: (attempt, *rest) for step, attempt, *rest in records.reports}
-    running = () if ended else _sorted(_running(each, said) for each in records.begun)
-    done = max(tally.steps_done(), standing.steps_done)
+def snapshot_of_records(records: StoredRecords, tally: JournalTally) -> Snapshot:
+    """Return a snapshot of a run from its records."""
+    submission, status, journal = records.submission, records.status, tally.journal
+    ended = status.state.terminal
+    reports = {step: (attempt, *rest) for step, attempt, *rest in records.reports}
+    running = () if ended else _sorted(_running(each, reports) for each in records.begun)
+    done = max(tally.steps_done(), status.steps_done)
     counts = _count(journal, done, running, ended=ended)
-    state = _state(records, counts, stirred=tally.stirred)
+    state = _state(records, counts, driven=tally.driven)
     return Snapshot(
         submission=submission,
         state=state,
-        generation=standing.generation,
+        generation=status.generation,
         # The status record is not written when a run starts, so the journal may know better.
-        started_at=min(filter(None, (standing.started_at, tally.first)), default=None),
-        ended_at=standing.ended_at,
-        waiting_on=standing.waiting_on if state is State.WAITING else None,
+        started_at=min(filter(None, (status.started_at, tally.first)), default=None),
+        ended_at=status.ended_at,
+        waiting_on=status.waiting_on if state is State.WAITING else None,
         steps=counts,
-        recent=_recent(journal, standing.generation, done),
+        recent=_recent(journal, status.generation, done),
         running=running,
-        last_error=standing.failure or _last_failure(journal),
+        last_error=status.failure or _last_failure(journal),
         compensation=journal.compensation(),
     )
 
 
-def live(run: "Run") -> Snapshot:
-    """What a run in memory knows of itself. Some of that may be staged only: wait for the commit
+def snapshot_of_run(run: "Run") -> Snapshot:
+    """Return a snapshot of a run in memory. Some of it may be staged only: wait for the commit
     before you show it."""
-    standing, journal = run.standing, run.journal
-    ended = standing.state.terminal
+    status, journal = run.status, run.journal
+    ended = status.state.terminal
     running = _sorted(
         StepProgress(
             step=each.step,
@@ -225,31 +249,31 @@ def live(run: "Run") -> Snapshot:
         )
         for each in (() if ended else run.current.values())
     )
-    state = run.status().state if not ended else standing.state
+    state = run.public_status().state if not ended else status.state
     return Snapshot(
         submission=run.submission,
         state=state,
-        generation=standing.generation,
-        started_at=standing.started_at,
-        ended_at=standing.ended_at,
-        waiting_on=standing.waiting_on if state is State.WAITING else None,
-        steps=_count(journal, standing.steps_done, running, ended=ended),
-        recent=_recent(journal, standing.generation, standing.steps_done),
+        generation=status.generation,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+        waiting_on=status.waiting_on if state is State.WAITING else None,
+        steps=_count(journal, status.steps_done, running, ended=ended),
+        recent=_recent(journal, status.generation, status.steps_done),
         running=running,
-        last_error=standing.failure or _last_failure(journal),
+        last_error=status.failure or _last_failure(journal),
         compensation=journal.compensation(),
     )
 
 
 def summarize(run: "Run") -> Summary | None:
-    """What the journal of a run in memory adds up to; None if that is not known. A graph has to be
-    driven to know where it is. A machine replaces its few entries, so that no later look could
-    tell whether the summary is still true."""
-    standing, journal = run.standing, run.journal
-    ended = standing.state.terminal
-    if not knows_itself(run) or (run.workflow.kind == "machine" and not ended):
+    """Return the summary of the journal of a run in memory, or None if it is not known. A graph
+    knows its nodes only while it is driven. A machine that has not ended gets no summary: it
+    replaces its entries, so a reader could not tell whether the summary is up to date."""
+    status, journal = run.status, run.journal
+    ended = status.state.terminal
+    if not knows_progress(run) or (run.workflow.kind == "machine" and not ended):
         return None
-    counts = _count(journal, standing.steps_done, (), ended=ended)
+    counts = _count(journal, status.steps_done, (), ended=ended)
     nodes = None
     if run.graph is not None:
         nodes = run.graph.node_counts()
@@ -257,15 +281,15 @@ def summarize(run: "Run") -> Summary | None:
         retrying=counts.retrying,
         waiting=counts.waiting,
         failed=counts.failed,
-        recent=_recent(journal, standing.generation, standing.steps_done),
-        last_failure=_last_failure(journal) if standing.failure is None else None,
+        recent=_recent(journal, status.generation, status.steps_done),
+        last_failure=_last_failure(journal) if status.failure is None else None,
         nodes=nodes,
     )
 
 
-def knows_itself(run: "Run") -> bool:
-    """Whether a run in memory knows how far it is. A graph does while it is driven, once it has
-    replayed its journal."""
+def knows_progress(run: "Run") -> bool:
+    """Return whether a run in memory knows its progress. A graph knows it while it is driven, once
+    it has replayed its journal."""
     if run.workflow is None:
         return False
     if run.workflow.kind != "graph":
@@ -273,29 +297,29 @@ def knows_itself(run: "Run") -> bool:
     return run.graph is not None and not run.journal.replaying
 
 
-def summarized(records: StoredRecords) -> Snapshot:
-    """What the status record of a run says that has left memory, or has ended."""
-    standing = records.standing
-    summary = standing.summary or Summary(recent=standing.steps_done)
+def snapshot_of_summary(records: StoredRecords) -> Snapshot:
+    """Return a snapshot of a run that was evicted or has ended, from its status record."""
+    status = records.status
+    summary = status.summary or Summary(recent=status.steps_done)
     counts = StepCounts(
-        done=standing.steps_done,
+        done=status.steps_done,
         retrying=summary.retrying,
         waiting=summary.waiting,
         failed=summary.failed,
     )
-    state = _state(records, counts, stirred=False)
+    state = _state(records, counts, driven=False)
     return Snapshot(
         submission=records.submission,
         state=state,
-        generation=standing.generation,
-        started_at=standing.started_at,
-        ended_at=standing.ended_at,
-        waiting_on=standing.waiting_on if state is State.WAITING else None,
+        generation=status.generation,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+        waiting_on=status.waiting_on if state is State.WAITING else None,
         steps=counts,
         recent=summary.recent,
         running=(),
-        last_error=standing.failure or summary.last_failure,
-        compensation=standing.compensation,
+        last_error=status.failure or summary.last_failure,
+        compensation=status.compensation,
     )
 
 
@@ -303,10 +327,11 @@ def assess(
     known: Snapshot,
     report: StoredReport | None,
     last: float | None,
-    experience: DurationStatistics | None,
+    usual: DurationStatistics | None,
     now: float,
 ) -> Progress:
-    """The progress of a run. `last` is when its latest journal entry was made."""
+    """Return the progress of a run. `last` is the time of its latest journal entry, `usual` the
+    statistics of earlier runs."""
     state, counts, start = known.state, known.steps, known.started_at
     ended = state.terminal
     done = counts.done + sum(each.percent or 0.0 for each in known.running) / 100
@@ -322,20 +347,20 @@ def assess(
     if state is State.SUCCEEDED:
         percent = 100.0
     elif known.compensation is not None and not ended:
-        pass  # what was done is being undone
+        pass  # the steps are being undone
     elif report is not None:
         percent = report.percent
         if fresh and percent and start is not None:
             left = max(0.0, report.at - start) * (100 - percent) / percent
             left -= now - report.at
-    elif experience is not None and not ended:
-        percent = min(99.0, 100 * done / experience.steps)
+    elif usual is not None and not ended:
+        percent = min(99.0, 100 * done / usual.steps)
         if not fresh:
-            left = experience.seconds * max(0.0, 1 - done / experience.steps)
+            left = usual.seconds * max(0.0, 1 - done / usual.steps)
         elif pace is None:
-            left = experience.seconds - (elapsed or 0.0)
+            left = usual.seconds - (elapsed or 0.0)
         else:
-            left = max(0.0, experience.steps - done) * pace - (now - (last or now))
+            left = max(0.0, usual.steps - done) * pace - (now - (last or now))
     return Progress(
         run_id=known.submission.run_id,
         key=known.submission.key,
@@ -354,9 +379,9 @@ def assess(
     )
 
 
-def _running(begun: list[Any], said: dict[str, tuple[Any, ...]]) -> StepProgress:
+def _running(begun: list[Any], reports: dict[str, tuple[Any, ...]]) -> StepProgress:
     step, attempt, at, _ = begun
-    report = said.get(step)
+    report = reports.get(step)
     if report is None or report[0] != attempt:
         return StepProgress(step=step, attempt=attempt, began_at=at)
     return StepProgress(
@@ -365,8 +390,8 @@ def _running(begun: list[Any], said: dict[str, tuple[Any, ...]]) -> StepProgress
 
 
 def _last_failure(journal: Journal) -> Failure | None:
-    """How the latest attempt that failed did. The failures of a turn of a machine are forgotten
-    when the turn is done."""
+    """Return the failure of the latest failed attempt. The failures of a turn of a machine are
+    dropped when the turn is done."""
     forgotten = journal.turn is not None and not journal.turn_entries
     return None if forgotten else journal.last_failure
 
@@ -376,7 +401,7 @@ def _sorted(running: Iterable[StepProgress]) -> tuple[StepProgress, ...]:
 
 
 def _recent(journal: Journal, generation: int, done: int) -> int:
-    """Steps that were done in this generation; 0 if that is not known."""
+    """Return the number of steps that were done in this generation, or 0 if it is not known."""
     if generation == 1:
         return done
     # The entry for the next turn of a machine replaces the earlier ones.
@@ -388,7 +413,7 @@ def _count(
     journal: Journal, done: int, running: tuple[StepProgress, ...], *, ended: bool
 ) -> StepCounts:
     memories = journal.memories
-    over, unfinished, failed = Entry.DONE, list[tuple[str, CallRecord]](), 0
+    over, unfinished, failed = EntryKind.DONE, list[tuple[str, CallRecord]](), 0
     for ident, memory in memories.items():
         outcome = memory.outcome
         if outcome is over:
@@ -396,7 +421,7 @@ def _count(
         if outcome is None:
             unfinished.append((ident, memory))
         else:
-            failed += outcome is Entry.GAVE_UP and not ident.startswith(COMPENSATION)
+            failed += outcome is EntryKind.GAVE_UP and not ident.startswith(COMPENSATION)
     if ended:
         return StepCounts(done=done, failed=failed)
     retrying = waiting = 0
@@ -416,7 +441,7 @@ def _count(
 
 
 def _lost(memories: Mapping[str, CallRecord]) -> tuple[str, ...]:
-    """The beginnings of the names of calls that a failed sibling cancelled."""
+    """Return the prefixes of the calls that a failed branch cancelled."""
     return tuple(
         ident.removesuffix("()") + "."
         for ident, memory in memories.items()
@@ -424,21 +449,21 @@ def _lost(memories: Mapping[str, CallRecord]) -> tuple[str, ...]:
     )
 
 
-def _state(records: StoredRecords, counts: StepCounts, *, stirred: bool) -> State:
-    standing = records.standing
-    state = standing.state
+def _state(records: StoredRecords, counts: StepCounts, *, driven: bool) -> State:
+    status = records.status
+    state = status.state
     if state.terminal or state is State.QUARANTINED:
         return state
-    if standing.cancel_requested:
+    if status.cancel_requested:
         return State.CANCELLING
     if counts.running:
         return State.RUNNING
-    if standing.paused or records.held:
+    if status.paused or records.held:
         return State.PAUSED
-    if state is State.PENDING and stirred:
+    if state is State.PENDING and driven:
         state = State.RUNNING
     over = not counts.retrying and not counts.waiting
-    # The journal has every wait, and the status is not always written again when one is over.
+    # The journal has every wait. The status is not always written again when a wait ends.
     if state is State.WAITING and over:
         state = State.RUNNING
     return state

@@ -19,22 +19,22 @@ from keyrun.storage import LmdbStore, Store
 from keyrun.storage.payload import PayloadCodec, Transform
 
 if TYPE_CHECKING:
-    # What few programs ask for is imported by the first who does.
+    # These modules are imported when they are first needed.
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import GroupStatus
     from keyrun.runtime.inspect.counts import StoreCounts
-    from keyrun.runtime.inspect.entities import EntityStatus
     from keyrun.runtime.inspect.history import History
-    from keyrun.runtime.inspect.keys import KeyStatus
+    from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
     from keyrun.runtime.inspect.progress import Progress
-    from keyrun.runtime.inspect.surveys import RunInspector
+    from keyrun.runtime.inspect.run_inspector import RunInspector
     from keyrun.runtime.inspect.watch import Watch
     from keyrun.runtime.queue.outbox import OutboxStatus
     from keyrun.runtime.schedules.records import ScheduleStatus
 
 
 class Reader:
-    """Answers about runs and keys as of the last durable commit; it never disturbs the writer."""
+    """Read runs, keys, groups and schedules as of the last durable commit. `open_reader` returns a
+    reader. A reader never disturbs the runtime that writes."""
 
     def __init__(
         self, ledger: Ledger, statuses: StatusReader, wall: Callable[[], float] = time.time
@@ -45,47 +45,55 @@ class Reader:
         self._wall = wall
 
     @cached_property
-    def _survey(self) -> "RunInspector":
-        from keyrun.runtime.inspect.surveys import RunInspector
+    def _inspector(self) -> "RunInspector":
+        from keyrun.runtime.inspect.run_inspector import RunInspector
 
         return RunInspector(self._statuses, self._wall)
 
     async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
-        """How a run stands, or None if there is no such run. With `result=False` its result is
-        not read, which needs neither the classes nor the codec that it was written with."""
+        """Return the status of a run, or None if the run is unknown.
+
+        With `result=False` the status leaves out the result, and needs neither the classes nor the
+        `transform` with which the result was stored."""
         number = await self._ledger.find(run_id)
         return None if number is None else await self._statuses.status(number, result=result)
 
     async def history(self, run_id: str) -> "History":
-        """What happened to a run; empty if there is no such run. It can be saved to a file, and
-        replayed against changed code with `keyrun.testing.replay`."""
-        return await self._survey.history(await self._ledger.find(run_id))
+        """Return everything that happened to a run, with times. The history is empty if the run is
+        unknown. You can save it to a file, and replay it against changed code with
+        `keyrun.testing.replay`."""
+        return await self._inspector.history(await self._ledger.find(run_id))
 
     async def progress(self, run_id: str) -> "Progress | None":
-        """How far a run is, as of the last commit; None if there is no such run."""
+        """Return the progress of a run as of the last commit, or None if the run is unknown."""
         number = await self._ledger.find(run_id)
-        return None if number is None else await self._survey.progress(number)
+        return None if number is None else await self._inspector.progress(number)
 
     async def execution_graph(self, run_id: str) -> "ExecutionGraph | None":
-        """A run of a graph, node by node and edge by edge, as of the last commit; None if there is
-        no such run, or it is of no graph."""
+        """Return the nodes and edges of a run with their states, as of the last commit. None if the
+        run is unknown or not a run of a graph."""
         number = await self._ledger.find(run_id)
         if number is None:
             return None
-        return await self._survey.execution_graph(number, self._queues())
+        return await self._inspector.execution_graph(number, self._queues())
 
     def _queues(self) -> dict[str, int] | None:
-        """How many calls wait, by step, where that is known."""
+        """Return the number of waiting calls by step, or None if it is not known."""
         return None
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":
-        """How far a run is, at once and then whenever a look every `interval` seconds shows a
-        change, until it has ended: async for progress in reader.watch(run_id)."""
+        """Return an async iterator of the progress of a run:
+
+            async for progress in reader.watch("order-7"):
+                print(progress.percent)
+
+        The iterator yields at once. Then it reads the store every `interval` seconds, yields if the
+        progress has changed, and stops after the end of the run."""
         from keyrun.runtime.inspect.watch import Watch
 
         if not interval:
-            raise ValueError("interval must be positive: a reader has to look again and again")
-        return Watch(run_id, self._ledger.find, self._survey.look, interval)
+            raise ValueError("interval must be positive, got 0; a reader polls the store")
+        return Watch(run_id, self._ledger.find, self._inspector.look, interval)
 
     async def runs(
         self,
@@ -102,9 +110,18 @@ class Reader:
         after: str | None = None,
         newest_first: bool = False,
     ) -> list[RunStatus]:
-        """Runs in the order of their admission, or the other way round; `after` is the id of the
-        last one you have. `since` and `until` are about when they were submitted. `origin` is what
-        started them, such as "schedule:nightly"; `group` is short for that of a group."""
+        """List runs in the order in which they were submitted.
+
+        - `state`, `key`, `workflow`, `tag`: list only runs that match all of them. `state` is one
+          state or several.
+        - `origin`: list only runs that this source started, for example `"schedule:nightly"`.
+        - `group`: list only members of this group.
+        - `since`, `until`: list only runs that were submitted in this time, in seconds since the
+          epoch.
+        - `limit`: the number of runs in one page.
+        - `after`: the id of the last run of the page before.
+        - `newest_first`: list in the opposite order.
+        """
         if group is not None:
             if origin not in (None, OF_GROUP + group):
                 return []
@@ -122,9 +139,14 @@ class Reader:
         limit: int = 100,
         after: str | None = None,
     ) -> "list[KeyStatus]":
-        """What each key is doing that has runs which have not ended; or only `key`, or those that
-        are, or are not, `quarantined`. A reader sees the keys whose first run is: that Keyrun
-        itself failed to serve a key is only known to the runtime where that happened."""
+        """List the keys that have unfinished runs.
+
+        - `key`: list only this key.
+        - `quarantined`: list only keys that are quarantined or whose first run is, with False only
+          the others. If Keyrun's own code failed for a key, only the runtime of that process
+          reports the quarantine.
+        - `limit`, `after`: the size of a page, and the last key of the page before.
+        """
         from keyrun.runtime.inspect.keys import keys
 
         return await keys(
@@ -132,8 +154,8 @@ class Reader:
         )
 
     async def entities(self, key: str) -> "list[EntityStatus]":
-        """The entities that keep a state under a key, by name, and how many bytes that takes."""
-        from keyrun.runtime.inspect.entities import entities
+        """List the entities that have a state under a key, sorted by name."""
+        from keyrun.runtime.inspect.keys import entities
 
         return await entities(self._statuses, key)
 
@@ -149,7 +171,8 @@ class Reader:
         after: str | None = None,
         newest_first: bool = False,
     ) -> list[RunStatus]:
-        """Runs whose step failed for good, oldest first unless `newest_first`."""
+        """List the dead letters, oldest first: failed runs that stay until they are redriven or
+        forgotten. The parameters are those of `rt.runs`."""
         wanted = ListingFilter.of(None, key, workflow, tag, since, until)
         return await self._listing.page(
             wanted,
@@ -160,13 +183,14 @@ class Reader:
         )
 
     async def outbox(self) -> "OutboxStatus":
-        """The number of ends that wait for `on_terminal`, and whether the store keeps more."""
+        """Return the number of outcomes that wait for `on_terminal`, and whether the store collects
+        further outcomes."""
         from keyrun.runtime.queue.outbox import outbox_status
 
         return await outbox_status(self._ledger)
 
     async def group_status(self, group_id: str) -> "GroupStatus | None":
-        """How a group stands, or None if there is no such group."""
+        """Return the status of a group, or None if the group is unknown."""
         from keyrun.runtime.groups.records import read_status
 
         return await read_status(self._ledger, group_id, self._statuses.state)
@@ -174,27 +198,31 @@ class Reader:
     async def schedules(
         self, *, limit: int = 100, after: str | None = None
     ) -> "list[ScheduleStatus]":
-        """How schedules stand, in the order of their ids; `after` is the last that you have."""
-        from keyrun.runtime.inspect.schedules import schedules
+        """List schedules, sorted by id. `after` is the last id of the page before."""
+        from keyrun.runtime.schedules.records import list_schedules
 
-        return await schedules(self._statuses, limit, after)
+        statuses = self._statuses
+        found, damaged = await list_schedules(self._ledger, limit, after, statuses.state)
+        statuses.unreadable += damaged
+        return found
 
     async def counts(self) -> "StoreCounts":
-        """What the store counts: unfinished runs by workflow, version and the fingerprint of their
-        code, and runs that got False from `ctx.patched`, by name. Nothing is scanned."""
+        """Return the number of unfinished runs by workflow, version and fingerprint of their code,
+        and the number of runs that got False from `ctx.patched`, by name. The store keeps these
+        counts, so this reads few records."""
         from keyrun.runtime.inspect.counts import counts_of
 
         return await counts_of(self._ledger)
 
     async def unfinished(self) -> dict[tuple[str, int], int]:
-        """How many runs of which workflow, by name and version, go on when a runtime opens the
-        store. Quarantined ones do not."""
-        return await self._listing.unfinished()
+        """Return the number of unfinished runs, by workflow and version, from the counts that
+        `counts` returns. Nothing is scanned."""
+        unfinished = (await self.counts()).unfinished
+        return {(each.workflow, each.version): each.runs for each in unfinished}
 
     @property
     def unreadable(self) -> int:
-        """How many damaged records the listings of this reader have left out, since nobody can tell
-        what they are about, or whether they fit."""
+        """Return the number of damaged records that the listings of this reader left out."""
         return self._statuses.unreadable
 
     async def _number(self, run_id: str | None) -> int:
@@ -217,7 +245,14 @@ async def open_reader(
     transform: Transform | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Reader]:
-    """Open a store for reading. `workflows` are only needed for results of declared classes."""
+    """Open a store for reading, also while a runtime of another process uses it:
+    `async with open_reader("state/") as reader:`.
+
+    - `store`: a path or a `Store`.
+    - `workflows`: needed only to decode results of declared classes.
+    - `namespace`, `transform`: those of the runtime that writes the store.
+    - `wall`: the wall clock, in seconds since the epoch.
+    """
     if not isinstance(store, Store):
         store = LmdbStore(store, read_only=True)
     async with store:

@@ -1,7 +1,7 @@
-"""Replay: does changed code still fit the runs of earlier code?
+"""Replay: check whether changed code still fits the runs of earlier code.
 
-A workflow is driven against the history of a run, and what it asks for and comes to is compared
-with what the history says. For users it is `keyrun.testing.replay`.
+The workflow is driven against the history of a run, and its calls and its end are compared with the
+history. Users call it as `keyrun.testing.replay`.
 """
 
 from collections.abc import Mapping
@@ -15,28 +15,30 @@ from keyrun.runtime.errors import InvalidHistory, NonDeterminism
 from keyrun.runtime.execution.driver import one_pass
 from keyrun.runtime.execution.dry_run import DryRun
 from keyrun.runtime.inspect.history import History
+from keyrun.runtime.pass_end import CancelVerdict, Continuation, Unwind
 from keyrun.runtime.records.exported import Records
-from keyrun.runtime.records.submission import Standing
-from keyrun.runtime.run.branch import contradicted
+from keyrun.runtime.records.submission import StatusRecord
+from keyrun.runtime.run.branch import contradiction_text
 from keyrun.runtime.run.continue_as import input_of
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.unwinding import Unwind
+from keyrun.runtime.texts import workflow_error
 from keyrun.runtime.user_errors import is_fatal
 from keyrun.runtime.values import Failure, FailureKind, State
-from keyrun.runtime.verdicts import CancelVerdict, Continuation, workflow_error
 from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError, Transform
 
 
 @attrs.frozen(kw_only=True)
 class Replayed:
-    """How far a replay came. `state` is that of the end it came to, or `RUNNING` if the journal
-    ended first; then `asks` names what the workflow waits for. `outcomes` counts those that the
-    journal had and that were asked for."""
+    """Describe how far a replay came."""
 
     run_id: str
+    """The id of the run."""
     state: State
+    """The state in which the run ended, or `running` if the journal ended first."""
     outcomes: int
+    """The number of journaled outcomes that the workflow received."""
     asks: tuple[str, ...] = ()
+    """The calls that the workflow waits for at the end of the journal."""
 
 
 async def replay(
@@ -46,16 +48,20 @@ async def replay(
     given: Mapping[str, Any] | None = None,
     transform: Transform | None = None,
 ) -> Replayed:
-    """Check that `workflow`, as it is today, fits a run of earlier code. No step is run.
+    """Check that the code of a workflow fits a run of earlier code. No step runs.
 
-    `history` is what `await runtime.history(run_id)` gave, of any run, ended or not, or what
-    `History.load(path)` read. Raises `NonDeterminism` where the code contradicts it: where it asks
-    for something else than the journal has, or comes to another end than the run did. A run that
-    has not ended is replayed to the end of its journal; to ask for more there is fine.
+    - `history`: the result of `await rt.history(run_id)`, of a run that has ended or not, or of
+      `History.load(path)`.
+    - `workflow`: the workflow with the code to check.
+    - `given`: values of steps that the journal does not have: `given={"step": value}`. At a step
+      without a value, the replay of a run that has ended raises `NonDeterminism`, and the replay of
+      an unfinished run stops.
+    - `transform`: the `transform` of the runtime that wrote the history.
 
-    A step that the code asks for after the end of the journal is not run, so say what it returns:
-    `given={"step": value}`. `ctx.patched` answers as it would if the run resumed with this code.
-    `transform` is that of the runtime.
+    Raises `NonDeterminism` if the code makes another call than the journal has, or ends in another
+    way than the run did. A run that has not ended is replayed to the end of its journal. Further
+    calls there are no contradiction. `ctx.patched` answers as it would if the run resumed with this
+    code.
     """
     records = _replayable(history, workflow)
     dry = DryRun(records, workflow, PayloadCodec(transform), given or {})
@@ -73,23 +79,23 @@ async def replay(
 def _replayable(history: History, workflow: Workflow[Any, Any]) -> Records:
     if not isinstance(history, History):
         raise TypeError(
-            "replay takes what `await runtime.history(run_id)` gives, or History.load(path), "
-            f"got {history!r}"
+            "replay requires the result of `await runtime.history(run_id)` or of "
+            f"History.load(path), got {history!r}"
         )
     if not isinstance(workflow, Workflow):
-        raise TypeError(f"replay takes a workflow made with @workflow, got {workflow!r}")
+        raise TypeError(f"replay requires a workflow made with @workflow, got {workflow!r}")
     records = history.whole()
     about = records.submission
     if about.workflow != workflow.name:
         raise InvalidHistory(
-            f"this is the history of a run of {about.workflow!r}, and the workflow given is "
-            f"{workflow.name!r}",
+            f"this is the history of a run of {about.workflow!r}, but the workflow is "
+            f"{workflow.name!r}; pass the workflow of the run",
             run_id=about.run_id,
         )
     if workflow.kind == "machine":
         raise InvalidHistory(
-            f"{workflow.name!r} is a machine: only its latest turn is kept, so there is nothing "
-            "that today's code could be compared with; test its turns with open_test_runtime()",
+            f"{workflow.name!r} is a machine: the store has only its latest turn, so there is "
+            "nothing to compare the code with; test its turns with open_test_runtime()",
             run_id=about.run_id,
         )
     return records
@@ -100,21 +106,21 @@ def _read_input(run: "DryRun") -> Any:
         return run.partition.codec.decode(input_of(run), run.workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
         raise run.contradiction(
-            f"the input of the run cannot be read by today's code: {error}; if its runtime has a "
-            "transform, give it to replay(transform=...)"
+            f"the code cannot read the input of the run: {error}; if its runtime has a transform, "
+            "pass it to replay(transform=...)"
         ) from error
 
 
 def _judge(run: Run, result: Any, failure: Failure | None) -> None:
-    """Say how far the pass came, or raise what it contradicts."""
+    """Set the state that the pass came to. Raise `NonDeterminism` if the history contradicts it."""
     assert isinstance(run, DryRun)
     try:
         run.came_to = _state(run, result, failure)
     except NonDeterminism as error:
         if run.new and run.journal.expected is None and run.journal.unread() is None:
             error.add_note(
-                f"The journal does not have {_named(run.new)}. If that was put in on purpose, say "
-                f"what it returns: replay(..., given={{{run.new[0]!r}: ...}})"
+                f"The journal does not have {_named(run.new)}. If you added that on purpose, pass "
+                f"its value: replay(..., given={{{run.new[0]!r}: ...}})"
             )
         raise
 
@@ -127,28 +133,28 @@ def _state(run: DryRun, result: Any, failure: Failure | None) -> State:
     decision, unread = run.decision, run.journal.unread()
     if unread is None and decision is None and run.journal.expected is not None:
         unread = run.journal.expected.next()
-    standing = run.records.standing
-    was = None if standing is None else _end_of(run, standing)
+    status = run.records.status
+    was = None if status is None else _end_of(run, status)
     if isinstance(decision, NonDeterminism):
         raise decision
     if decision is None and run.unwinding is Unwind.LEAVE:
         asks = _named(run.asks)
         if unread is not None:
-            raise run.contradiction(contradicted(run.journal, unread, asks))
+            raise run.contradiction(contradiction_text(run.journal, unread, asks))
         if was is not None:
             raise run.contradiction(
-                f"the run ended as {was.said}, and today's code asks for {asks} instead"
+                f"the run ended as {was.text}, but the code asks for {asks} instead"
             )
         return State.RUNNING
     if unread is not None:
-        error = run.contradiction(contradicted(run.journal, unread, None))
+        error = run.contradiction(contradiction_text(run.journal, unread, None))
         if failure is not None and failure.traceback:
             error.add_note(failure.traceback)
         raise error
     if isinstance(decision, Continuation):
         if was is not None:
             raise run.contradiction(
-                f"the run ended as {was.said}, and today's code goes on with continue_as instead"
+                f"the run ended as {was.text}, but the code calls continue_as instead"
             )
         return State.RUNNING
     if isinstance(decision, CancelVerdict):
@@ -169,38 +175,40 @@ def _state(run: DryRun, result: Any, failure: Failure | None) -> State:
 
 @attrs.frozen
 class End:
-    """How a run ended, or would end: what must be the same, and how to put it."""
+    """The end of a run: `same` is what a second end must have in common with it, `text` describes
+    it."""
 
     state: State
     same: Any
-    said: str
+    text: str
 
 
 def _compare(run: DryRun, was: End | None, end: End, failure: Failure | None = None) -> State:
-    """The state that today's code came to, which must be that of a run that has ended."""
+    """Return the state that the code came to. Raise `NonDeterminism` if the run ended
+    differently."""
     if was is None and (failure is None or failure.kind is not FailureKind.WORKFLOW_ERROR):
         return end.state
     if was is not None and (was.state, was.same) == (end.state, end.same):
         return end.state
-    before = "had not come to an end of its own" if was is None else f"ended as {was.said}"
-    error = run.contradiction(f"the run {before}, and today's code ends as {end.said}")
+    before = "had not ended by itself" if was is None else f"ended as {was.text}"
+    error = run.contradiction(f"the run {before}, but the code ends as {end.text}")
     if failure is not None and failure.traceback:
         error.add_note(failure.traceback)
     raise error
 
 
-def _end_of(run: DryRun, standing: Standing) -> End | None:
-    """The end that the run came to, or None if it has not ended, or was ended from outside,
-    wherever its code was by then."""
-    failure = standing.failure
-    if not standing.state.terminal:
+def _end_of(run: DryRun, status: StatusRecord) -> End | None:
+    """Return the end of the run. None if it has not ended, or if something other than its code
+    ended it."""
+    failure = status.failure
+    if not status.state.terminal:
         return None
-    if standing.state is State.CANCELLED:
-        return None if standing.reason is None else _cancelled(standing.reason)
+    if status.state is State.CANCELLED:
+        return None if status.reason is None else _cancelled(status.reason)
     if failure is not None:
         return None if failure.kind is FailureKind.RUN_TIMEOUT else _failed(failure)
-    assert standing.result is not None
-    stored = run.partition.codec.decode(standing.result)
+    assert status.result is not None
+    stored = run.partition.codec.decode(status.result)
     return _succeeded(run.partition.codec.canonical(stored), stored)
 
 

@@ -10,18 +10,25 @@ from keyrun.storage import CommitStatistics
 
 @attrs.frozen(kw_only=True)
 class RuntimeStatistics:
-    """A snapshot of what a runtime is doing."""
+    """Hold a snapshot of what a runtime is doing. `rt.statistics()` returns this."""
 
     live: int
+    """The number of runs in memory."""
     keys: int
+    """The number of keys in memory."""
     quarantined_keys: int
+    """The number of keys that are quarantined because Keyrun's own code failed."""
     running_steps: int
+    """The number of steps that run, that is of used slots."""
     waiting_for_slot: int
+    """The number of steps that wait for a slot."""
     backlog: BacklogStatistics
+    """Runs that wait to start, and backpressure."""
     commits: CommitStatistics
+    """Commits of the store since it was opened."""
     circuits: tuple[CircuitStatus, ...]
-    """The circuit breakers that were asked so far."""
+    """The circuit breakers of steps that were called so far."""
     gates: tuple[StepGateStatus, ...]
-    """Steps with a policy in their way: how many run, and how many wait."""
+    """The calls of steps that have a rate limit, a concurrency limit, resources or a breaker."""
     waiting_outcomes: int
-    """Ends that wait for `on_terminal`."""
+    """The number of outcomes that wait for `on_terminal`."""

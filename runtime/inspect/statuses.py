@@ -1,8 +1,8 @@
-"""Reading: how runs stand, from the records alone.
+"""Statuses: return the public status of runs, from their records.
 
-The same for a runtime and for a reader in another process; a runtime lays what it knows better on
-top. Every answer is of one durable commit. What is damaged is shown as that: no single record
-keeps the others from being read.
+A runtime and a reader in another process use the same code. A runtime also knows the runs in
+memory. Every status describes one durable commit. A damaged run has a status, too: one damaged
+record does not prevent others from being read.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import attrs
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.records.damage import DAMAGE, stand_in, traces
 from keyrun.runtime.records.journal_entry import decode, is_driven, is_note
-from keyrun.runtime.records.submission import DAMAGED, Standing, Submission
+from keyrun.runtime.records.submission import DAMAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.values import QuarantineCause, RunStatus, State
 from keyrun.storage import StoreError
@@ -29,31 +29,31 @@ _NAMED = 3
 """Quarantined children that the status of their parent names."""
 
 _DERIVED = (State.PENDING, State.WAITING)
-"""What the status record says that the journal may know better."""
+"""States in the status record that the journal may contradict, because it is newer."""
 _NOTES = 16
 """Journal entries to look at for one that is not a note."""
 
-Show = Callable[[Submission, Standing | None], RunStatus]
-"""Makes of records what a user sees."""
+Show = Callable[[Submission, StatusRecord | None], RunStatus]
+"""Returns the public status of a run from its records."""
 
 
 @attrs.define
-class ListedRun:
-    """What a listing has learned of keys."""
+class SeenKeys:
+    """What a listing has read about keys, so that it reads it once."""
 
     heads: dict[str, int | None] = attrs.Factory(dict)
-    """By key: the number of the run whose turn it is, if the key is paused."""
+    """By key: the number of the head run, if the key is paused."""
     holders: dict[str, tuple[int, str] | None] = attrs.Factory(dict)
-    """By key: number and id of the run whose turn it is, if it is quarantined."""
+    """By key: the number and the id of the head run, if it is quarantined."""
 
 
 def _nothing(number: int) -> None:
-    """A reader has no runs in memory."""
+    """Return no run: a reader has no runs in memory."""
 
 
 class StatusReader:
-    """Answers from the ledger. A runtime knows better about the runs that are `live` and the keys
-    that are `quarantined`, with the reason."""
+    """Reads statuses from the ledger. A runtime passes the runs that are `live` and the keys that
+    are `quarantined`, which memory knows better than the store."""
 
     def __init__(
         self,
@@ -68,81 +68,83 @@ class StatusReader:
         self.live = live
         self.quarantined: Mapping[str, QuarantinedKey] = {} if quarantined is None else quarantined
         self.unreadable = 0
-        """Damaged records that listings left out, since nobody can tell what they are about."""
+        """The number of damaged records that listings left out, because it is not known which run
+        they belong to."""
         self.codec = codec
         self.registry = registry
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
-        """The result of a run as its workflow declares it."""
+        """Return the result of a run, decoded with the type that its workflow declares."""
         known = self.registry.find(workflow, version)
         return self.codec.decode(payload, Any if known is None else known.result_type)
 
-    def status_of(self, submission: Submission, standing: Standing | None) -> RunStatus:
-        """The public form of what is stored."""
-        standing = standing or Standing()
-        state = standing.state
+    def status_of(self, submission: Submission, stored: StatusRecord | None) -> RunStatus:
+        """Return the public status of a run from its records."""
+        stored = stored or StatusRecord()
+        state = stored.state
         quarantined = state is State.QUARANTINED
         if not state.terminal and not quarantined:
-            if standing.cancel_requested:
+            if stored.cancel_requested:
                 state = State.CANCELLING
-            elif standing.paused:
+            elif stored.paused:
                 state = State.PAUSED
-        result, wait = None, standing.evicted_wait
-        if standing.result is not None:
-            result = self.decode_result(submission.workflow, submission.version, standing.result)
+        result, wait = None, stored.evicted_wait
+        if stored.result is not None:
+            result = self.decode_result(submission.workflow, submission.version, stored.result)
         return RunStatus(
             run_id=submission.run_id,
             key=submission.key,
             workflow=submission.workflow,
             version=submission.version,
             state=state,
-            step=standing.step,
-            attempt=standing.attempt,
-            steps_done=standing.steps_done,
+            step=stored.step,
+            attempt=stored.attempt,
+            steps_done=stored.steps_done,
             submitted_at=submission.submitted_at,
-            started_at=standing.started_at,
-            ended_at=standing.ended_at,
-            deadline=standing.deadline,
+            started_at=stored.started_at,
+            ended_at=stored.ended_at,
+            deadline=stored.deadline,
             headers=submission.headers,
             tags=submission.tags,
             origin=submission.origin,
-            waiting_on=None if quarantined else standing.waiting_on,
+            waiting_on=None if quarantined else stored.waiting_on,
             result=result,
-            reason=standing.reason,
-            failure=standing.failure,
-            generation=standing.generation,
+            reason=stored.reason,
+            failure=stored.failure,
+            generation=stored.generation,
             waiting_until=wait.due if wait is not None and state is State.WAITING else None,
-            quarantine_cause=None if standing.quarantine is None else standing.quarantine.cause,
-            compensation=standing.compensation,
+            quarantine_cause=None if stored.quarantine is None else stored.quarantine.cause,
+            compensation=stored.compensation,
         )
 
-    def tolerant(self, submission: Submission, standing: Standing | None) -> RunStatus:
-        """A result that today's code cannot read is no reason not to list the run."""
+    def lenient_status(self, submission: Submission, stored: StatusRecord | None) -> RunStatus:
+        """Return the public status of a run, without the result if its type cannot read it."""
         try:
-            return self.status_of(submission, standing)
+            return self.status_of(submission, stored)
         except (PayloadError, TypeError):
-            return self.without_result(submission, standing)
+            return self.without_result(submission, stored)
 
-    def without_result(self, submission: Submission, standing: Standing | None) -> RunStatus:
-        """The result is not asked for."""
-        if standing is not None and standing.result is not None:
-            standing = attrs.evolve(standing, result=None)
-        return self.status_of(submission, standing)
+    def without_result(self, submission: Submission, stored: StatusRecord | None) -> RunStatus:
+        """Return the public status of a run without the result."""
+        if stored is not None and stored.result is not None:
+            stored = attrs.evolve(stored, result=None)
+        return self.status_of(submission, stored)
 
     async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
-        """How a run stands; its result is None if it is not asked for."""
+        """Return the status of a run, without the result if `result` is False."""
         show = self.status_of if result else self.without_result
         return await self._status(number, show, named=True)
 
     async def state(self, number: int) -> State | None:
-        """Where a run stands; None if there is no such run."""
+        """Return the state of a run, or None if there is no such run."""
         status = await self._status(number, self.without_result, named=False)
         return None if status is None else status.state
 
     async def _status(self, number: int, show: Show, *, named: bool) -> RunStatus | None:
-        """How a run stands; if `named`, with the quarantined run that it waits for."""
-        ledger, key, seen = self.ledger, self.ledger.number(number), ListedRun()
-        driven = self._driven(number)
+        """Return the status of a run. With `named`, it names the quarantined run or key that the
+        run waits for."""
+        ledger, key, seen = self.ledger, self.ledger.number(number), SeenKeys()
+        driven = self._live_status(number)
         if driven is not None:
             return await self.with_quarantined(driven, number, seen) if named else driven
         with ledger.store.view():
@@ -151,20 +153,22 @@ class StatusReader:
                 return None
             read = self.read(key, raw)
             if not isinstance(read, StoreError):
-                status = await self.stands(read, show, seen)
+                status = await self.status_in_view(read, show, seen)
                 if named:
                     status = await self.with_quarantined(status, number, seen)
         if isinstance(read, StoreError):
             return (await self.damaged({number: read}))[number]
-        return await self.up_to_date(number, status) if named else status
+        return await self.with_journal(number, status) if named else status
 
-    def _driven(self, number: int) -> RunStatus | None:
-        """How a run stands that is in memory. An end that is only staged has not happened yet."""
+    def _live_status(self, number: int) -> RunStatus | None:
+        """Return the status of a run in memory. None if its end is staged: the end has not happened
+        yet, and the store has the status before it."""
         live = self.live(number)
-        return None if live is None or live.standing.state.terminal else live.status()
+        return None if live is None or live.status.state.terminal else live.public_status()
 
     def read(self, key: bytes, raw: bytes) -> Submission | StoreError:
-        """What a record of `runs` holds, or why it cannot be read. What is driven knows better."""
+        """Return the submission of a run, from memory or from a record of `runs`, or the error that
+        reading the record raises."""
         live = self.live(self.ledger.split_number(key)[0])
         if live is not None:
             return live.submission
@@ -173,20 +177,23 @@ class StatusReader:
         except DAMAGE as error:
             return error
 
-    async def stands(self, submission: Submission, show: Show, seen: "ListedRun") -> RunStatus:
-        """How a run stands, as `show` puts it; `seen` remembers what is known of keys."""
+    async def status_in_view(
+        self, submission: Submission, show: Show, seen: "SeenKeys"
+    ) -> RunStatus:
+        """Return the status of a run. Call this in a view of the store. `show` makes the public
+        status, and `seen` keeps what was read about keys."""
         number = submission.number
-        driven = self._driven(number)
+        driven = self._live_status(number)
         if driven is not None:
             return driven
         try:
-            standing = await self.ledger.standing(number)
-            untouched = standing is None or standing.state is State.PENDING
+            stored = await self.ledger.current_status(number)
+            untouched = stored is None or stored.state is State.PENDING
             if untouched and await self._was_driven(number):
-                standing = attrs.evolve(standing or Standing(), state=State.RUNNING)
+                stored = attrs.evolve(stored or StatusRecord(), state=State.RUNNING)
         except DAMAGE as error:
-            standing = Standing.damaged(error)
-        status = show(submission, standing)
+            stored = StatusRecord.damaged(error)
+        status = show(submission, stored)
         if status.state.terminal or status.state is State.QUARANTINED:
             return status
         held = self.quarantined.get(status.key)
@@ -200,17 +207,15 @@ class StatusReader:
                 quarantine_cause=QuarantineCause.KEY,
             )
         if status.state is State.CANCELLING or not (
-            status.state is State.PAUSED or await self.held(status.key, seen) == number
+            status.state is State.PAUSED or await self.paused_head(status.key, seen) == number
         ):
             return status
-        # A step that runs is let finish.
+        # A running step finishes before the run is paused.
         begun = await self.ledger.store.scan("begun", prefix=self.ledger.number(number), limit=1)
         return attrs.evolve(status, state=State.RUNNING if begun else State.PAUSED)
 
-    async def with_quarantined(
-        self, status: RunStatus, number: int, seen: "ListedRun"
-    ) -> RunStatus:
-        """The status of a run with the quarantined run or key that it waits behind, or with the
+    async def with_quarantined(self, status: RunStatus, number: int, seen: "SeenKeys") -> RunStatus:
+        """Return a status that names the quarantined run or key that the run waits behind, or the
         quarantined children that it waits for."""
         if status.state.terminal or status.state is State.QUARANTINED:
             return status
@@ -224,17 +229,17 @@ class StatusReader:
         return attrs.evolve(status, waiting_on=behind)
 
     async def _is_delayed(self, number: int) -> bool:
-        """Whether a run that has not started has no place in the order yet."""
+        """Return whether a run that has not started is delayed, so that it has no place yet."""
         with suppress(*DAMAGE):
-            standing = await self.ledger.standing(number)
-            if standing is not None:
-                return standing.place is None
+            stored = await self.ledger.status(number)
+            if stored is not None:
+                return stored.place is None
             submission = await self.ledger.submission(number)
             return submission is not None and bool(submission.delay)
         return False
 
-    async def _holder(self, key: str, number: int, seen: "ListedRun") -> str | None:
-        """The quarantined run or key that a run of this key waits behind, as its status puts it."""
+    async def _holder(self, key: str, number: int, seen: "SeenKeys") -> str | None:
+        """Return the text for the quarantined run or key that a run of this key waits behind."""
         if key in self.quarantined:
             return f"key {key} (quarantined)"
         if key not in seen.holders:
@@ -245,7 +250,7 @@ class StatusReader:
         return f"run {holder[1]} (quarantined)"
 
     async def _quarantined_head(self, key: str) -> tuple[int, str] | None:
-        """Number and id of the run that holds a key, if it is quarantined."""
+        """Return the number and the id of the head run of a key, if it is quarantined."""
         with suppress(*DAMAGE):
             number = await self.ledger.head(key)
             if number is not None and await self._is_quarantined(number):
@@ -254,18 +259,18 @@ class StatusReader:
         return None
 
     async def _is_quarantined(self, number: int) -> bool:
-        """Whether a run that holds its key, or is awaited by another, is quarantined by itself."""
+        """Return whether a run is quarantined."""
         live = self.live(number)
         if live is not None:
-            return live.standing.state is State.QUARANTINED
+            return live.status.state is State.QUARANTINED
         try:
-            standing = await self.ledger.standing(number)
+            stored = await self.ledger.current_status(number)
         except DAMAGE:
             return True
-        return standing is not None and standing.state is State.QUARANTINED
+        return stored is not None and stored.state is State.QUARANTINED
 
     async def _with_children(self, status: RunStatus, number: int) -> RunStatus:
-        """The status of a run that may wait for children, with those that are quarantined."""
+        """Return a status that names the quarantined children which the run waits for."""
         waits = status.waiting_on
         if waits is None or "child " not in waits:
             return status
@@ -288,7 +293,7 @@ class StatusReader:
         return attrs.evolve(status, waiting_on=", ".join(named + others))
 
     async def _was_driven(self, number: int) -> bool:
-        """Whether the journal shows that a run was driven in its present generation."""
+        """Return whether the journal shows that a run was driven in its present generation."""
         rows = await self.ledger.store.scan(
             "journal", prefix=self.ledger.number(number), limit=_NOTES, reverse=True
         )
@@ -296,15 +301,15 @@ class StatusReader:
         last = next((entry for entry in entries if not is_note(entry)), None)
         return last is not None and is_driven(last)
 
-    async def up_to_date(self, number: int, status: RunStatus) -> RunStatus:
-        """The status of a run with what the journal knows and the status record does not. The
-        record is written when a run waits, not with every step, so it may be older. Reading the
-        journal takes its time: this must not be called in a view."""
+    async def with_journal(self, number: int, status: RunStatus) -> RunStatus:
+        """Return a status that is up to date with the journal. The status record is written when a
+        run waits, not with every step, so it may be older. Reading the journal may take long, so do
+        not call this in a view."""
         if status.state.terminal or status.state is State.QUARANTINED:
             return status
         if self.live(number) is not None:
             return status
-        from keyrun.runtime.inspect.progress import stored
+        from keyrun.runtime.inspect.progress import snapshot_of_records
         from keyrun.runtime.inspect.stored_run import StoredRun, knows_journal
 
         try:
@@ -315,16 +320,17 @@ class StatusReader:
             records = await run.refresh()
         except DAMAGE:
             return status
-        if records is None or records.standing.state.terminal:
+        if records is None or records.status.state.terminal:
             return status
-        found = stored(records, run.tally)
+        found = snapshot_of_records(records, run.tally)
         status = attrs.evolve(status, steps_done=found.steps.done, started_at=found.started_at)
         if status.state in _DERIVED and found.state is State.RUNNING:
             return attrs.evolve(status, state=State.RUNNING, waiting_on=None, waiting_until=None)
         return status
 
-    async def held(self, key: str, seen: "ListedRun") -> int | None:
-        """The run whose turn it is, if its key is paused, or all are. Those behind it just wait."""
+    async def paused_head(self, key: str, seen: "SeenKeys") -> int | None:
+        """Return the number of the head run of a key, if the key or the runtime is paused. The runs
+        behind the head only wait."""
         heads = seen.heads
         if key not in heads:
             ledger, store = self.ledger, self.ledger.store
@@ -337,16 +343,16 @@ class StatusReader:
         return heads[key]
 
     async def damaged(self, errors: Mapping[int, StoreError]) -> dict[int, RunStatus]:
-        """What can be said of runs whose submissions cannot be read, for these reasons."""
+        """Return the statuses of runs whose submissions cannot be read, with these errors."""
         known = await traces(self.ledger, errors) if errors else {}
-        told: dict[int, RunStatus] = {}
+        found: dict[int, RunStatus] = {}
         for number, error in errors.items():
             try:
-                standing = await self.ledger.standing(number) or Standing()
+                stored = await self.ledger.status(number) or StatusRecord()
             except DAMAGE:
-                standing = Standing(ended_at=known[number].ended_at)
-            standing = attrs.evolve(standing, reason=str(error))
-            if not standing.state.terminal:
-                standing.state, standing.quarantine = State.QUARANTINED, DAMAGED
-            told[number] = self.tolerant(stand_in(number, known[number], b""), standing)
-        return told
+                stored = StatusRecord(ended_at=known[number].ended_at)
+            stored = attrs.evolve(stored, reason=str(error))
+            if not stored.state.terminal:
+                stored.state, stored.quarantine = State.QUARANTINED, DAMAGED
+            found[number] = self.lenient_status(stand_in(number, known[number], b""), stored)
+        return found

@@ -1,43 +1,108 @@
-"""A stored run: what the records of one run say, read in slices, and only what is new."""
+"""A stored run: read the records of one run in slices, and again only what is new.
 
+A journal may have any number of entries, and a reader shares the event loop with all runs. So a
+slice takes about `SLICE` seconds, and other tasks run between two slices. A journal only grows,
+except that a machine and `continue_as` replace it: then the first entry changes, and the follower
+starts again from the beginning.
+"""
+
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import trio
 
 from keyrun.runtime.errors import MissingExtra
-from keyrun.runtime.inspect.journal_follower import SLICE, JournalFollower
 from keyrun.runtime.inspect.progress import JournalTally, StoredRecords
-from keyrun.runtime.inspect.statuses import ListedRun, StatusReader
+from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.journal_entry import NextTurn, decode
 from keyrun.runtime.records.pages import Rows
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.journal_trace import Tracing
-    from keyrun.runtime.inspect.execution_graphs import StoredGraphs
+    from keyrun.runtime.inspect.graph_shapes import StoredGraphs
+
+
+T = TypeVar("T")
+
+SLICE = 0.002
+"""Seconds after which other tasks run."""
+_FIRST = 32
+_MOST = 512
+"""Entries in the first slice, and in the largest."""
+
+
+class JournalFollower:
+    """Reads what is new in the journal of a run. It calls `take` with the records of each slice,
+    and `restart` when the records that it has read are gone."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        number: int,
+        take: Callable[[Rows], None],
+        restart: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._prefix = ledger.number(number)
+        self._first = ledger.entry(number, 0)
+        self._take = take
+        self._restart = restart
+        self._size = _FIRST
+        self._after = b""
+        self._before: bytes | None = None
+        """The entry with sequence number 0, which replaces earlier entries."""
+
+    async def catch_up(self, finish: Callable[[], Awaitable[T]]) -> T:
+        """Read all entries since the last call. Return the result of `finish`, which is called in
+        the view of the last slice, so that it reads records of the same commit."""
+        store = self._ledger.store
+        while True:
+            started = perf_counter()
+            with store.view():
+                before = await store.get("journal", self._first)
+                if before != self._before:
+                    if self._after:
+                        self._after = b""
+                        self._restart()
+                    self._before = before
+                start = self._after + b"\0" if self._after else b""
+                size = self._size
+                rows = await store.scan("journal", prefix=self._prefix, start=start, limit=size)
+                if rows:
+                    self._take(rows)
+                    self._after = rows[-1][0]
+                if len(rows) < size:
+                    return await finish()
+            taken = perf_counter() - started
+            if taken > SLICE:
+                self._size = max(1, size // 2)
+            elif taken < SLICE / 2:
+                self._size = min(_MOST, size * 2)
+            await trio.lowlevel.checkpoint()
 
 
 async def knows_journal(ledger: Ledger, number: int) -> bool:
-    """Whether the status record of a run knows all that is in its journal. A machine replaces its
-    entries, so nobody can tell."""
+    """Return whether the status record of a run is up to date with its journal. For an unfinished
+    machine this is unknown, because it replaces its entries, and the result is False."""
     rows = await ledger.store.scan("journal", prefix=ledger.number(number), limit=1, reverse=True)
-    standing = await ledger.standing(number)
-    if not rows or standing is None:
+    status = await ledger.status(number)
+    if not rows or status is None:
         return not rows
-    if standing.journal_next != int.from_bytes(rows[0][0][-4:], "big") + 1:
+    if status.journal_next != int.from_bytes(rows[0][0][-4:], "big") + 1:
         return False
     first = await ledger.get("journal", ledger.entry(number, 0))
     is_machine = first is not None and isinstance(decode(first), NextTurn)
-    return not is_machine or standing.state.terminal
+    return not is_machine or status.state.terminal
 
 
 async def last_entry(ledger: Ledger, number: int) -> float | None:
-    """When the latest journal entry of a run was made: the last one, or the first one where that
-    is written anew for each turn of a machine."""
+    """Return when the latest journal entry of a run was made. That is the last entry, or the first
+    one, which is written again for each turn of a machine."""
     store, prefix, first = ledger.store, ledger.number(number), ledger.entry(number, 0)
     rows = await store.scan("journal", prefix=prefix, limit=1, reverse=True)
     if rows and rows[0][0] != first:
@@ -47,7 +112,7 @@ async def last_entry(ledger: Ledger, number: int) -> float | None:
 
 class StoredRun:
     """The records of a run as of the last `refresh`. A second refresh reads only the journal
-    entries that came since the first. Without `drawings` its nodes are not traced."""
+    entries that came since the first. Without `graphs`, its nodes are not traced."""
 
     def __init__(self, statuses: StatusReader, graphs: "StoredGraphs | None", number: int) -> None:
         self._statuses = statuses
@@ -57,7 +122,7 @@ class StoredRun:
         self._known = False
         self.tally = JournalTally()
         self.tracing: Tracing | None = None
-        """Of a run of a graph whose shape is known."""
+        """The tracing of a run of a graph, if the shape of the graph is known."""
         self._follower = JournalFollower(self._ledger, number, self._take, self._restart)
 
     async def refresh(self) -> StoredRecords | None:
@@ -83,13 +148,13 @@ class StoredRun:
         return records
 
     async def summarized(self) -> StoredRecords | None:
-        """The records of a run whose status record says it all: the run has left memory, or has
-        ended, and has no later journal entries. None if there is no such run, or the journal has to
-        be read."""
+        """Return the records of a run whose status record is enough, because the run was evicted or
+        has ended and has no later journal entries. None if there is no such run, or the journal has
+        to be read."""
         ledger, number = self._ledger, self._number
         with ledger.store.view():
-            standing = await ledger.standing(number)
-            if standing is None or not (standing.state.terminal or standing.summary):
+            status = await ledger.status(number)
+            if status is None or not (status.state.terminal or status.summary):
                 return None
             if not await knows_journal(ledger, number):
                 return None
@@ -106,10 +171,10 @@ class StoredRun:
         record = ledger.number(number)
         return StoredRecords(
             submission=submission,
-            standing=await ledger.standing(number) or Standing(),
+            status=await ledger.current_status(number) or StatusRecord(),
             begun=[fields for _, fields in await ledger.scan("begun", record)],
             reports=[fields for _, fields in await ledger.scan("reports", record)],
-            held=await self._statuses.held(submission.key, ListedRun()) == number,
+            held=await self._statuses.paused_head(submission.key, SeenKeys()) == number,
         )
 
     def _take(self, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Watching: the progress of a run again and again, whenever it has changed, until it ends."""
+"""The watch: iterate over the progress of a run until the run ends."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from math import isfinite
@@ -15,13 +15,13 @@ from keyrun.storage import StoreClosed
 if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Subscribers
     from keyrun.runtime.events.types import Brief, Event
-    from keyrun.runtime.inspect.surveys import RunView
+    from keyrun.runtime.inspect.run_inspector import RunView
     from keyrun.runtime.runs import End, RunTable
 
 
 class Changes:
-    """Notices that something happened to a run, and that it ended. It does not keep the events, so
-    it costs next to nothing however many there are."""
+    """Notices that a run has changed or ended. It does not keep the events, so many events cost
+    little."""
 
     def __init__(self, run_id: str, subscribers: "Subscribers", runs: "RunTable") -> None:
         self.run_id: str | None = run_id
@@ -32,7 +32,7 @@ class Changes:
         self._woken = trio.Event()
         self.changed = False
         self.over = False
-        """Whether the run has ended, or the runtime was left."""
+        """Whether the run has ended, or the runtime was closed."""
         self.ended: Run | None = None
         """The run, once it has ended."""
 
@@ -47,19 +47,19 @@ class Changes:
         self._runs.when_ended(number, self._ended)
 
     def take(self, events: "Sequence[Event | Brief]") -> None:
-        """Something happened."""
+        """Record that the run has changed."""
         if not self.changed:
             self.changed = True
             self._woken.set()
 
     def end(self) -> None:
-        """The runtime was left."""
+        """Record that the runtime was closed."""
         self.over = True
         self._woken.set()
 
     def _ended(self, number: int, end: "End") -> None:
         if not isinstance(end, Run | NoEnd):
-            # The run is quarantined, which is a change like any other.
+            # The run is quarantined: that is a change, not an end.
             self.expect_end(number)
             return
         self._number = None
@@ -69,14 +69,14 @@ class Changes:
         self.end()
 
     async def wait(self, *, until: float) -> None:
-        """Return when something has happened, but not before `until` unless the run has ended."""
+        """Return when the run has changed, but not before `until` unless it has ended."""
         while not self.over and (not self.changed or trio.current_time() < until):
             self._woken = trio.Event()
             with trio.move_on_at(until if self.changed else float("inf")):
                 await self._woken.wait()
 
     def close(self) -> None:
-        """Notice nothing any more."""
+        """Stop noticing changes."""
         if self._open:
             self._open = False
             self._subscribers.remove(self)
@@ -86,10 +86,10 @@ class Changes:
 
 
 class Watch:
-    """An async iterator of `Progress`. It gives the progress at the time it is asked: a slow reader
-    misses what was in between, never the end. Without `changes` to wake it, it looks every
-    `interval` seconds. With them it looks after a change, at most every `interval` seconds, and at
-    once when the run ends."""
+    """Iterate over the `Progress` of a run. `rt.watch` and `reader.watch` return a watch.
+
+    Each step of the iteration yields the current progress. A slow reader misses progress in
+    between, but never the end of the run."""
 
     _over = True
 
@@ -147,7 +147,7 @@ class Watch:
 
     async def _begin(self) -> "RunView":
         if self._changes is not None:
-            # Before the first look, so that nothing falls between the two.
+            # Before the first read, so that no change between the two is lost.
             self._changes.open()
         number = await self._find(self._run_id)
         if number is None:
@@ -157,7 +157,7 @@ class Watch:
         return self._look_at(number)
 
     async def _wait(self) -> None:
-        """Return when there may be something new."""
+        """Return when the progress may have changed."""
         changes, until = self._changes, self._looked + self._interval
         if changes is None:
             await trio.sleep_until(until)
@@ -176,7 +176,7 @@ class Watch:
         )
 
     def close(self) -> None:
-        """Watch no longer. You need not call it: a watch that nothing refers to is closed."""
+        """Stop the watch. You need not call this: a watch without references is closed."""
         self._over = True
         if self._changes is not None:
             self._changes.close()

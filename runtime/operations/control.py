@@ -1,4 +1,4 @@
-"""Control from outside: cancel, pause, resume. Requests are durable before they are answered."""
+"""Control: cancel, pause and resume runs and keys. A request is durable before it is answered."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.pass_end import Unwind
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.run.loading import recall
-from keyrun.runtime.run.location import Location
-from keyrun.runtime.run.run import Run
+from keyrun.runtime.run.run import Location, Run
 from keyrun.runtime.run.settlement import settle
-from keyrun.runtime.unwinding import Unwind
 from keyrun.runtime.values import Failure, State
 from keyrun.runtime.waiting.run_end import wait_for_end
 from keyrun.storage import StoreCorrupt
@@ -31,14 +30,14 @@ _PAUSES = {True: EventKind.RUN_PAUSED, False: EventKind.RUN_RESUMED}
 
 def _location(run: Run) -> Location:
     """Return where a run is that no actor drives."""
-    if run.standing.evicted_wait is not None:
+    if run.status.evicted_wait is not None:
         return Location.EVICTED
-    delayed = run.standing.place is None and run.submission.delay
+    delayed = run.status.place is None and run.submission.delay
     return Location.DELAYED if delayed else Location.QUEUED
 
 
 class Control:
-    """Changes how runs go on."""
+    """Cancels, pauses and resumes runs and keys."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Control:
         *,
         entities_may_run: Callable[[], None],
     ) -> None:
-        """`entities_may_run` is called when everything was paused or resumed."""
+        """`entities_may_run` is called when the runtime was paused or resumed."""
         self._partition = partition
         self._runs = runs
         self._queues = queues
@@ -59,42 +58,41 @@ class Control:
     async def cancel(self, run_id: str) -> bool:
         """See `Runtime.cancel`."""
         partition = self._partition
-        # Before, one could not tell whether the run has been counted as waiting.
+        # Before that, it is unknown whether the run has been counted as waiting to be started.
         await partition.counted.wait()
         run = await self._find(run_id)
         if run is None:
             return False
-        if run.standing.state.terminal:
-            # It was staged first, so it wins; but it has not ended before it is durable.
+        if run.status.state.terminal:
+            # The end was staged first, so it takes precedence when it is durable.
             await run.gate()
             return self._unchanged(run)
         decided = run.journal.undoing
-        quarantined = run.standing.state is State.QUARANTINED
+        # An evicted run whose workflow is not registered is quarantined, too.
+        quarantined = run.status.state is State.QUARANTINED or run.workflow is None
         if decided is not None and decided.state is not State.CANCELLED and not quarantined:
-            # It has failed, and only what it did is being undone.
+            # The run has failed, and only its compensations run.
             return self._unchanged(run)
-        run.standing.cancel_requested = True
-        # Nobody knows what the code of a quarantined run would compensate.
+        run.status.cancel_requested = True
+        # It is unknown what the code of a quarantined run would compensate.
         undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
         live = self._runs.live(run.number) is not None
         if not live and undoes:
             await self._cancel_when_driven(run)
             return True
         if not live:
+            settle(run, State.CANCELLED)
             self._queues.of(run.key).remove(run.number)
             self._runs.end_waking(run.number)
-            settle(run, State.CANCELLED)
-            # It may have been the first, and evicted: the next begins when its end is durable.
+            # If it was an evicted head, the next run begins when this end is durable.
             run.queue.group = run.staged
             self._runs.move(run, _location(run))
             run.queue.wake()
             await run.gate()
             return True
-        run.note("", "cancel_requested")
-        run.store_standing()
-        self._tell(EventKind.RUN_CANCELLING, run, run.staged)
+        self._stage_request(run)
         settled_soon = not run.current and not undoes
-        if run.standing.state is State.QUARANTINED:
+        if run.status.state is State.QUARANTINED:
             settle(run, State.CANCELLED)
             self._queues.of(run.key).dismiss(run)
         elif not run.shielded and not run.undoing:
@@ -106,45 +104,52 @@ class Control:
         return True
 
     async def fail_at_rest(self, run_id: str, failure: Failure) -> None:
-        """End a run that nobody drives as failed; if somebody does, leave it alone."""
+        """Fail a run that no actor drives. Do nothing if an actor drives it."""
         run = await self._find(run_id)
         if run is None:
             return
-        if run.standing.state.terminal or self._runs.live(run.number):
+        if run.status.state.terminal or self._runs.live(run.number):
             self._unchanged(run)
             return
-        self._queues.of(run.key).remove(run.number)
         settle(run, State.FAILED, failure=failure)
+        self._queues.of(run.key).remove(run.number)
         self._runs.move(run, _location(run))
         run.queue.wake()
         await run.gate()
 
     async def _cancel_when_driven(self, run: Run) -> None:
-        """What a run at rest has done is undone before it is cancelled: its line sees to that."""
-        partition, wait = self._partition, run.standing.evicted_wait
+        """Stage the request to cancel a run at rest that has steps to compensate. Its key's actor
+        compensates them."""
+        partition, wait = self._partition, run.status.evicted_wait
         if wait is not None:
-            # In one commit with the request: it may have nothing else to wake it.
-            await self._eviction.wake(run.number, run.key, run.standing.place, wait.due)
+            # In one commit with the request, because nothing else may wake the run.
+            await self._eviction.wake(run.number, run.key, run.status.place, wait.due)
             if self._runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
-        run.note("", "cancel_requested")
-        run.store_standing()
-        group = run.staged
-        assert group is not None
-        self._tell(EventKind.RUN_CANCELLING, run, group)
+        group = self._stage_request(run)
         self._keep_at_rest(run, group)
         await partition.store.durable(group)
         self._queues.of(run.key).wake()
         await self._wake(run)
 
+    def _stage_request(self, run: Run) -> "Group":
+        """Stage the request to cancel a run."""
+        with self._partition.together() as group:
+            group.when_dropped(setattr, run.status, "cancel_requested", False)
+            run.note("", "cancel_requested")
+            run.store_status()
+            self._emit(EventKind.RUN_CANCELLING, run, group)
+        return group
+
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
-        """A run that nobody drives was changed: the store does not show it before its commit."""
+        """Keep a changed run that no actor drives in the run table until the change is durable."""
         self._queues.of(run.key).forget_submission(run.number)
         self._runs.keep_until_durable(run, group, _location(run))
 
     async def _find(self, run_id: str) -> Run | None:
-        """A run to be changed, as it is in memory, or taken from the store."""
+        """Return the run to change, from memory or loaded from the store. None if there is no such
+        run, or it has ended."""
         partition = self._partition
         partition.check_open()
         number = await self._runs.number_of(run_id)
@@ -153,44 +158,44 @@ class Control:
         stored = None
         if self._runs.find(number) is None:
             try:
-                stored = await self._at_rest(number)
+                stored = await self._load(number)
             except StoreCorrupt as error:
                 await self._queues.set_aside(number, error)
-                with suppress(StoreCorrupt):  # else it has ended, and nobody can tell how
-                    stored = await self._at_rest(number)
+                with suppress(StoreCorrupt):  # otherwise the run has ended, and its end is unknown
+                    stored = await self._load(number)
             if self._runs.changing(number) is not None:
                 # Another operation began while this one waited.
                 return await self._find(run_id)
         run = self._runs.find(number) or stored
         if run is not None and self._runs.live(number) is None:
-            # Its line may have been forgotten and made again meanwhile.
+            # Its queue may have been dropped and made again meanwhile.
             run.queue = self._queues.of(run.key)
         return run
 
-    async def _at_rest(self, number: int) -> Run | None:
+    async def _load(self, number: int) -> Run | None:
         partition = self._partition
         submission = await partition.ledger.submission(number)
         if submission is None:
             return None
         if submission.delay and self._runs.delayed(number) is None:
-            # Its place may be staged only.
+            # The place of the run may be staged only.
             await partition.store.durable()
             if await partition.ledger.submission(number) is None:
                 return None
-        standing = await partition.ledger.standing(number)
-        if standing is None:
-            standing = Standing(place=None if submission.delay else number)
-        elif standing.state.terminal:
+        status = await partition.ledger.status(number)
+        if status is None:
+            status = StatusRecord(place=None if submission.delay else number)
+        elif status.state.terminal:
             return None
         workflow = partition.registry.find(submission.workflow, submission.version)
-        run = Run(partition, self._queues.of(submission.key), submission, standing, workflow)
-        # What was set aside has no place, and is not counted; nor is what sleeps.
-        aside = standing.place is None and standing.state is State.QUARANTINED
-        sleeps = await self._eviction.sleeps(number, submission.key, standing.place)
+        run = Run(partition, self._queues.of(submission.key), submission, status, workflow)
+        # A run that was set aside has no place and is not counted. An evicted run is not pending.
+        aside = status.place is None and status.state is State.QUARANTINED
+        sleeps = await self._eviction.is_evicted(number, submission.key, status.place)
         run.pending = not aside and not sleeps
         if aside:
             run.counted = UNCOUNTED
-        # How far it is: the status is not stored with every step. What is damaged can be ended.
+        # The status is not stored with every step. A run with a damaged journal can be ended.
         with suppress(StoreCorrupt):
             await recall(run)
         last = await partition.store.scan(
@@ -201,30 +206,30 @@ class Control:
         return run
 
     async def pause(self, run_id: str, paused: bool) -> bool:
-        """Hold a run, or let it go on. Says whether there was anything to change."""
+        """Pause or resume a run. Return whether this changed anything."""
         partition = self._partition
         run = await self._find(run_id)
         if run is None:
             return False
-        if run.standing.state.terminal or run.standing.paused == paused:
+        if run.status.state.terminal or run.status.paused == paused:
             return self._unchanged(run)
         live = self._runs.live(run.number) is not None
-        if not paused and run.standing.evicted_wait is not None and not live:
-            # In one commit with the request: what sleeps and is not paused any more may have
-            # nothing else to wake it. If it is awake first, it is held as before.
-            wait, place = run.standing.evicted_wait, run.standing.place
+        if not paused and run.status.evicted_wait is not None and not live:
+            # In one commit with the request, because nothing else may wake the run. If the run is
+            # awake before the request is durable, it is still paused.
+            wait, place = run.status.evicted_wait, run.status.place
             await self._eviction.wake(run.number, run.key, place, wait.due)
             run = await self._find(run_id)
             if run is None:
                 return False
-            if run.standing.state.terminal or not run.standing.paused:
+            if run.status.state.terminal or not run.status.paused:
                 return self._unchanged(run)
-        run.standing.paused = paused
-        run.note("", "paused" if paused else "resumed")
-        run.store_standing()
-        self._tell(_PAUSES[paused], run, run.staged)
-        group = run.staged
-        assert group is not None
+        with partition.together() as group:
+            group.when_dropped(setattr, run.status, "paused", not paused)
+            run.status.paused = paused
+            run.note("", "paused" if paused else "resumed")
+            run.store_status()
+            self._emit(_PAUSES[paused], run, group)
         if self._runs.live(run.number) is None:
             self._keep_at_rest(run, group)
         await partition.store.durable(group)
@@ -246,26 +251,26 @@ class Control:
         return False
 
     def _resume(self, run: Run) -> None:
-        """Have a run look whether it may go on. While it was held it could not let others go ahead,
-        nor leave memory where its key was."""
+        """Let a run check whether it may continue. While it was paused it could not yield its key
+        or be evicted."""
         run.resume()
-        if run.waits and run.parked == len(run.waits) and not run.held:
+        if run.waits and run.waiting_branches == len(run.waits) and not run.held:
             self._eviction.consider(run)
 
     async def _wake(self, run: Run) -> None:
-        """Have a run driven that may sleep."""
-        wait, partition = run.standing.evicted_wait, self._partition
+        """Wake a run that may be evicted."""
+        wait, partition = run.status.evicted_wait, self._partition
         if wait is not None:
-            woken = await self._eviction.wake(run.number, run.key, run.standing.place, wait.due)
+            woken = await self._eviction.wake(run.number, run.key, run.status.place, wait.due)
             await partition.store.durable(woken)
 
-    def _tell(self, kind: EventKind, run: Run, group: "Group | None") -> None:
+    def _emit(self, kind: EventKind, run: Run, group: "Group | None") -> None:
         feed = self._partition.feed
         if feed is not None:
-            emitter.run_changed(feed, group, kind, run.submission, run.standing)
+            emitter.run_changed(feed, group, kind, run.submission, run.status)
 
     async def pause_key(self, key: str, paused: bool) -> None:
-        """Hold a key, or all keys for the empty one, or let them go on."""
+        """Pause or resume a key. The empty key stands for all keys."""
         partition = self._partition
         partition.check_open()
         record = partition.ledger.name(key)
@@ -282,13 +287,13 @@ class Control:
         if partition.feed is not None:
             for run in self._runs.all_live():
                 if not key or run.key == key:
-                    self._tell(_PAUSES[paused], run, group)
+                    self._emit(_PAUSES[paused], run, group)
         await partition.store.durable(group)
         for run in self._runs.all_live():
             if not key or run.key == key:
                 self._resume(run)
         if key:
-            # It is dropped if there is nothing in it.
+            # Its actor drops an empty queue.
             self._queues.of(key).wake()
         else:
             self._queues.gate.fill()

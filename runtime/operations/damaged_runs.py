@@ -16,7 +16,7 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import PAGE, Trace, stand_in, trace
 from keyrun.runtime.records.journal_entry import Redriven, decode
-from keyrun.runtime.records.submission import DAMAGED, SALVAGED, Standing, Submission
+from keyrun.runtime.records.submission import DAMAGED, SALVAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
@@ -51,14 +51,14 @@ class DamagedRuns:
         If `error` is about a place in the queue of another key, and the run has ended or has a
         place in the queue of its own key, delete the damaged place and leave the run alone."""
         if error.key is None:
-            # It is not this run that is damaged.
+            # The error is not about a record of this run.
             raise error
         async with self.lock:
             ledger, record = self._partition.ledger, self._partition.ledger.number(number)
             raw = await self._partition.store.get("runs", record)
-            standing = await self._standing(number)
+            status = await self._status(number)
             misplaced = error.table == "queue"
-            if misplaced and key is not None and await self._is_placed(number, standing):
+            if misplaced and key is not None and await self._is_placed(number, status):
                 if await self._partition.store.get("queue", error.key) is not None:
                     # The damaged place was another run's.
                     group = self._partition.store.open_group()
@@ -67,7 +67,7 @@ class DamagedRuns:
                     logger.error("a place in a queue is damaged, and its run is unknown: %s", error)
                     await self._partition.store.durable(group)
                 return
-            if raw is None or (standing is not None and _is_done(standing)):
+            if raw is None or (status is not None and _is_done(status)):
                 return
             submission = await self._submission(number)
             known = Trace(key=key, place=place)
@@ -79,50 +79,50 @@ class DamagedRuns:
                 return
             delayed = self._runs.end_delay(number)
             known.key = known.key or key or (None if delayed is None else delayed.key)
-            group = self._partition.store.open_group()
-            if submission is None or standing is None:
-                self._partition.unfinished.doubt()
-            else:
-                self._partition.unfinished.leave(submission, standing)
-            if submission is None:
-                submission = stand_in(number, known, raw)
-                group.put("runs", record, sealed("runs", record, *submission.fields()))
-                name = ledger.run_id(submission.run_id)
-                group.put("ids", name, sealed("ids", name, number))
-            aside = attrs.evolve(
-                standing or Standing(),
-                state=State.QUARANTINED,
-                reason=str(error),
-                quarantine=DAMAGED,
-                place=None,
-                cancel_requested=False,
-                paused=False,
-            )
-            group.put("status", record, sealed("status", record, *aside.fields()))
-            group.when_durable(self._runs.report_end, number, aside)
-            for table, indexed in known.indexed:
-                group.delete(table, indexed)
-            if known.place is not None or delayed is not None:
-                # A damaged place was counted in the queue of the key that it names.
-                queue = self._queues.of(known.key or submission.key)
-                queue.remove(number)
-                queue.started()
-            if self._partition.feed is not None:
-                kind = EventKind.RUN_QUARANTINED
-                emitter.run_changed(
-                    self._partition.feed, group, kind, submission, aside, str(error)
+            with self._partition.together() as group:
+                if submission is None or status is None:
+                    self._partition.unfinished.doubt()
+                else:
+                    self._partition.unfinished.leave(submission, status)
+                if submission is None:
+                    submission = stand_in(number, known, raw)
+                    group.put("runs", record, sealed("runs", record, *submission.fields()))
+                    name = ledger.run_id(submission.run_id)
+                    group.put("ids", name, sealed("ids", name, number))
+                aside = attrs.evolve(
+                    status or StatusRecord(),
+                    state=State.QUARANTINED,
+                    reason=str(error),
+                    quarantine=DAMAGED,
+                    place=None,
+                    cancel_requested=False,
+                    paused=False,
                 )
+                group.put("status", record, sealed("status", record, *aside.fields()))
+                group.when_durable(self._runs.report_end, number, aside)
+                for table, indexed in known.indexed:
+                    group.delete(table, indexed)
+                if known.place is not None or delayed is not None:
+                    # A damaged place was counted in the queue of the key that it names.
+                    queue = self._queues.of(known.key or submission.key)
+                    queue.remove(number)
+                    queue.started()
+                if self._partition.feed is not None:
+                    kind = EventKind.RUN_QUARANTINED
+                    emitter.run_changed(
+                        self._partition.feed, group, kind, submission, aside, str(error)
+                    )
             run_id, key, workflow = submission.about
             said = f"{title(run_id, key, workflow)} is damaged and set aside: {error}"
             log_key(key, "run_quarantined", said, run_id=run_id, workflow=workflow)
             await self._partition.store.durable(group)
 
-    async def _is_placed(self, number: int, standing: Standing | None) -> bool:
+    async def _is_placed(self, number: int, status: StatusRecord | None) -> bool:
         """Return whether a run is set aside, has ended, or has a place in the queue of its key."""
-        submission, standing = await self._submission(number), standing or Standing()
-        if submission is None or _is_done(standing):
+        submission, status = await self._submission(number), status or StatusRecord()
+        if submission is None or _is_done(status):
             return True
-        place = self._partition.ledger.place(submission.key, standing.place or number)
+        place = self._partition.ledger.place(submission.key, status.place or number)
         return await self._partition.store.get("queue", place) is not None
 
     async def set_aside_unplaced(self) -> None:
@@ -135,12 +135,12 @@ class DamagedRuns:
                 if number >= partition.opened_at:
                     return
                 try:
-                    standing = await ledger.standing(number)
+                    status = await ledger.status(number)
                 except StoreCorrupt:
                     continue
                 if self._runs.find(number) or self._runs.delayed(number):
                     continue
-                if not await self._is_placed(number, standing):
+                if not await self._is_placed(number, status):
                     said = "the record of its place in table 'queue' is damaged"
                     await self.set_aside(number, StoreCorrupt(said, table="queue", key=record))
 
@@ -150,40 +150,40 @@ class DamagedRuns:
         except StoreCorrupt:
             return None
 
-    async def _standing(self, number: int) -> Standing | None:
+    async def _status(self, number: int) -> StatusRecord | None:
         try:
-            return await self._partition.ledger.standing(number)
+            return await self._partition.ledger.status(number)
         except StoreCorrupt:
             return None
 
-    async def remains(self, number: int, error: StoreCorrupt) -> tuple[Submission, Standing]:
-        """What there is of a run that cannot be read because of `error`: it is set aside. One that
-        has ended has no place to give free, and is told by the time of its end."""
+    async def remains(self, number: int, error: StoreCorrupt) -> tuple[Submission, StatusRecord]:
+        """Set aside a run that cannot be read because of `error`, and return what is left of it. A
+        run that has ended has no place to release. Only the time of its end is known."""
         await self._partition.counted.wait()
         await self.set_aside(number, error)
         submission = await self._submission(number)
-        standing = await self._standing(number)
-        if submission is None or standing is None:
+        status = await self._status(number)
+        if submission is None or status is None:
             known = await trace(self._partition.ledger, number)
             if submission is None:
                 submission = stand_in(number, known, b"")
-            lost = Standing(
+            lost = StatusRecord(
                 state=State.QUARANTINED,
                 reason=str(error),
                 quarantine=DAMAGED,
                 place=known.place,
                 ended_at=known.ended_at,
             )
-            standing = standing or lost
-        return submission, standing
+            status = status or lost
+        return submission, status
 
-    async def readmit(self, submission: Submission, standing: Standing) -> Standing:
-        """How a run that was set aside goes on, if all that it remembers can be read again: it gets
-        a place at the end of its key's line."""
+    async def readmit(self, submission: Submission, status: StatusRecord) -> StatusRecord:
+        """Return the status of a run that was set aside and can be read again, with a place at the
+        end of its key's queue. Raise `StoreCorrupt` if it cannot be read."""
         ledger, number = self._partition.ledger, submission.number
-        generation = standing.generation
-        if standing.ended_at is not None:
-            raise _beyond_repair(submission, "it has ended, and how is lost")
+        generation = status.generation
+        if status.ended_at is not None:
+            raise _beyond_repair(submission, "it has ended, and its end is lost")
         try:
             for _, fields in await ledger.scan("journal", ledger.number(number)):
                 entry = decode(fields)
@@ -194,24 +194,24 @@ class DamagedRuns:
             if error.key is None:
                 raise
             raise _beyond_repair(submission, str(error)) from error
-        fresh = attrs.evolve(standing, generation=generation, place=self._partition.take_number())
+        fresh = attrs.evolve(status, generation=generation, place=self._partition.take_number())
         fresh.lift_quarantine()
         return fresh
 
 
-def _is_done(standing: Standing) -> bool:
-    aside = standing.state is State.QUARANTINED and standing.place is None
-    return aside or standing.state.terminal
+def _is_done(status: StatusRecord) -> bool:
+    aside = status.state is State.QUARANTINED and status.place is None
+    return aside or status.state.terminal
 
 
 def check_submitted(submission: Submission) -> None:
-    """Raise if it is not known what was submitted."""
+    """Raise `StoreCorrupt` if the submission is lost."""
     if submission.origin == SALVAGED:
-        raise _beyond_repair(submission, "what was submitted is lost")
+        raise _beyond_repair(submission, "its submission is lost")
 
 
 def _beyond_repair(submission: Submission, why: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"the run {submission.run_id!r} cannot be driven, since it is damaged: {why}; restore the "
+        f"the run {submission.run_id!r} cannot resume, because it is damaged: {why}; restore the "
         f"store from a backup, or forget({submission.run_id!r}) and submit it again"
     )

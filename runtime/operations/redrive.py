@@ -1,4 +1,4 @@
-"""Redrive, forget and release: what an operator does with dead letters and quarantined runs."""
+"""Redrive, forget and release: the operations on dead letters and quarantined runs."""
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -12,7 +12,7 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.operations.control import Control
 from keyrun.runtime.operations.damaged_runs import DamagedRuns, check_submitted
 from keyrun.runtime.records.journal_entry import Redriven, Undo, decode
-from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, Standing, Submission
+from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import placed, sealed
 from keyrun.runtime.runs import Change
 from keyrun.runtime.texts import brief
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.runs import RunTable
     from keyrun.runtime.values import RunStatus
+    from keyrun.runtime.waiting.eviction import Evictor
     from keyrun.runtime.waiting.signals import Signals
     from keyrun.storage.group import Group
 
 
-class KeySupervisor(Protocol):
+class QuarantinedKeys(Protocol):
     """Knows the keys that are quarantined because their actor crashed."""
 
     def quarantined_run(self, key: str) -> "tuple[bool, int | None]":
-        """Return whether a key is quarantined, and the run whose turn it was."""
+        """Return whether a key is quarantined, and the run at its head when it crashed."""
 
     def release(self, key: str) -> bool:
-        """Serve a key again. Return whether it was quarantined."""
+        """Release a key. Return whether it was quarantined."""
 
 
 class RetentionCount(Protocol):
     """Counts the ended runs that retention keeps."""
 
-    async def counts(self, number: int, standing: Standing) -> bool:
+    async def counts(self, number: int, status: StatusRecord) -> bool:
         """Return whether an ended run counts."""
 
     def removed(self) -> None:
@@ -56,7 +57,7 @@ class MemberRemoval(Protocol):
     """The groups, which keep the end of a member whose run is forgotten."""
 
     async def prepare_removal(
-        self, number: int, submission: Submission, standing: Standing
+        self, number: int, submission: Submission, status: StatusRecord
     ) -> "Callable[[Group], None] | None":
         """Return a function that stages the removal of a member, or None if the run is not a
         member."""
@@ -72,12 +73,13 @@ class Redrive:
         queues: "KeyQueues",
         *,
         control: Control,
+        eviction: "Evictor",
         damaged: DamagedRuns,
         signals: "Signals",
         children: "Children",
         outbox: "Outbox",
         instances: "Instances | None",
-        supervisor: KeySupervisor,
+        supervisor: QuarantinedKeys,
         retention: RetentionCount,
         groups: "Callable[[], MemberRemoval]",
         status: "Callable[[int], Awaitable[RunStatus | None]]",
@@ -86,6 +88,7 @@ class Redrive:
         self._runs = runs
         self._queues = queues
         self._control = control
+        self._eviction = eviction
         self._damaged = damaged
         self._signals = signals
         self._children = children
@@ -97,11 +100,11 @@ class Redrive:
         self._status = status
 
     async def redrive(self, run_id: str) -> int:
-        """Give a failed or quarantined run another chance, with today's code. Returns its
+        """Run a failed or quarantined run again, with the code that is registered now. Return its
         generation.
 
-        A failed run gets a place at the end of its key's line, a fresh deadline and fresh budgets,
-        and goes on from the step that failed. A quarantined one keeps its place."""
+        A failed run gets a place at the end of its key's queue, a fresh deadline and fresh budgets,
+        and resumes at the step that failed. A quarantined run keeps its place."""
         generation, group = await self.stage_redrive(run_id)
         if group is not None:
             await self._partition.store.durable(group)
@@ -116,26 +119,33 @@ class Redrive:
         """Stage what `redrive` does to a run that is in one of `states`. There is no group if the
         run was redriven before this returns."""
         await self._outbox.converted()
-        number, submission, standing = await self._find(run_id)
-        if standing.state in states:
+        number, submission, status = await self._find(run_id)
+        if status.state in states:
             check_submitted(submission)
-        if standing.state is State.QUARANTINED:
-            if standing.place is None:
-                return await self._back_in_line(submission, standing), None
-            return standing.generation, self._retry_in_place(submission, standing)
+        if status.state is State.QUARANTINED:
+            if status.place is None:
+                return await self._requeue(submission, status), None
+            if status.evicted_wait is None:
+                return status.generation, self._retry_in_place(submission, status)
+            self._registered_version(submission)  # raises if there is none
+            due = status.evicted_wait.due
+            await self._eviction.wake(number, submission.key, status.place, due)
+            if self._runs.live(number) is None and self._runs.changing(number) is None:
+                return status.generation, self._retry_in_place(submission, status)
+            return await self.stage_redrive(run_id, states=states)
         held, held_run = self._supervisor.quarantined_run(submission.key)
-        if held and held_run == number and not standing.state.terminal:
+        if held and held_run == number and not status.state.terminal:
             self._supervisor.release(submission.key)
-            return standing.generation, None
-        if held and not standing.state.terminal:
+            return status.generation, None
+        if held and not status.state.terminal:
             raise RunEnded(
-                f"the run {run_id!r} waits for its key; release_key({submission.key!r}) tries "
-                "again",
+                f"the run {run_id!r} waits for its key, which is quarantined; release the key: "
+                f"release_key({submission.key!r})",
                 run_id=run_id,
                 key=submission.key,
             )
         ledger = self._partition.ledger
-        if standing.state is State.FAILED and await self._was_undone(number):
+        if status.state is State.FAILED and await self._was_undone(number):
             raise RunEnded(
                 f"what the run {run_id!r} had done was undone, so it cannot go on from there; "
                 "submit it again under another id",
@@ -143,102 +153,107 @@ class Redrive:
                 key=submission.key,
             )
         journal_key = ledger.entry(number, await self._next_entry(number))
-        counted = await self._retention.counts(number, standing)
-        if standing.state not in states:
+        counted = await self._retention.counts(number, status)
+        if status.state not in states:
             raise RunEnded(
-                f"the run {run_id!r} is {standing.state}; only failed and quarantined runs can be "
+                f"the run {run_id!r} is {status.state}; only failed and quarantined runs can be "
                 "redriven",
                 run_id=run_id,
                 key=submission.key,
             )
-        version = self._todays_version(submission)
-        generation = standing.generation + 1
+        version = self._registered_version(submission)
+        generation = status.generation + 1
         place = self._partition.take_number()
-        group = self._partition.store.open_group()
-        assert standing.ended_at is not None
-        group.delete("ended", ledger.timed(standing.ended_at, number))
+        assert status.ended_at is not None
+        with self._partition.together() as group:
+            group.delete("ended", ledger.timed(status.ended_at, number))
+            group.delete("dead", ledger.number(number))
+            fresh = StatusRecord(
+                generation=generation,
+                place=place,
+                steps_done=status.steps_done,
+                fingerprint=status.fingerprint,
+                patches=status.patches,
+            )
+            self._put_status(group, number, fresh)
+            redriven = Redriven(self._partition.wall(), generation, status)
+            group.put("journal", journal_key, sealed("journal", journal_key, *redriven.encode()))
+            queued = ledger.place(submission.key, place)
+            group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+            submission = self._put_version(group, submission, version)
+            self._partition.unfinished.enter(submission, fresh)
+            self._enter(group, submission.key)
+            self._runs.begin_change(number, Change.REDRIVE, group)
+            self._emit(group, submission, fresh)
+            group.when_durable(self._admit, submission.key, place, number)
         if counted:
             self._retention.removed()
-        group.delete("dead", ledger.number(number))
-        fresh = Standing(
-            generation=generation,
-            place=place,
-            steps_done=standing.steps_done,
-            fingerprint=standing.fingerprint,
-            patches=standing.patches,
-        )
-        self._put_standing(group, number, fresh)
-        redriven = Redriven(self._partition.wall(), generation, standing)
-        group.put("journal", journal_key, sealed("journal", journal_key, *redriven.encode()))
-        queued = ledger.place(submission.key, place)
-        group.put("queue", queued, sealed("queue", queued, *placed(submission)))
-        submission = self._put_version(group, submission, version)
-        self._partition.unfinished.enter(submission, fresh)
-        self._queues.enter(submission.key)
-        self._runs.begin_change(number, Change.REDRIVE, group)
-        self._tell(group, submission, fresh)
-        group.when_durable(self._admit, submission.key, place, number)
         return generation, group
+
+    def _enter(self, group: "Group", key: str) -> None:
+        """Count one more run of a key that waits to be started, if `group` is staged."""
+        self._queues.enter(key)
+        group.when_dropped(self._queues.leave, key)
 
     def _admit(self, key: str, place: int, number: int) -> None:
         self._queues.of(key).admit_stored(place, number)
 
-    async def _back_in_line(self, submission: Submission, standing: Standing) -> int:
-        """A run that was set aside gets a place at the end of its key's line."""
-        number, version = submission.number, self._todays_version(submission)
+    async def _requeue(self, submission: Submission, status: StatusRecord) -> int:
+        """Give a run that was set aside a place at the end of its key's queue."""
+        number, version = submission.number, self._registered_version(submission)
         async with self._damaged.lock:
-            fresh = await self._damaged.readmit(submission, standing)
-            known = await self._partition.ledger.standing(number)
+            fresh = await self._damaged.readmit(submission, status)
+            known = await self._partition.ledger.status(number)
             if known is None or known.state is not State.QUARANTINED:
-                # Somebody else asked at the same time.
+                # Another redrive was faster.
                 return fresh.generation
             place = fresh.place
             assert place is not None
-            group = self._partition.store.open_group()
-            submission = self._put_version(group, submission, version)
-            self._partition.unfinished.enter(submission, fresh)
-            self._put_standing(group, number, fresh)
-            queued = self._partition.ledger.place(submission.key, place)
-            group.put("queue", queued, sealed("queue", queued, *placed(submission)))
-            self._queues.enter(submission.key)
-            self._runs.begin_change(number, Change.REDRIVE, group)
-            group.when_durable(self._admit, submission.key, place, number)
-            self._tell(group, submission, fresh)
+            with self._partition.together() as group:
+                submission = self._put_version(group, submission, version)
+                self._partition.unfinished.enter(submission, fresh)
+                self._put_status(group, number, fresh)
+                queued = self._partition.ledger.place(submission.key, place)
+                group.put("queue", queued, sealed("queue", queued, *placed(submission)))
+                self._enter(group, submission.key)
+                self._runs.begin_change(number, Change.REDRIVE, group)
+                group.when_durable(self._admit, submission.key, place, number)
+                self._emit(group, submission, fresh)
             await self._partition.store.durable(group)
             return fresh.generation
 
-    def _tell(self, group: "Group", submission: Submission, standing: Standing) -> None:
+    def _emit(self, group: "Group", submission: Submission, status: StatusRecord) -> None:
         if self._partition.feed is not None:
             kind = EventKind.RUN_REDRIVEN
-            emitter.run_changed(self._partition.feed, group, kind, submission, standing)
+            emitter.run_changed(self._partition.feed, group, kind, submission, status)
 
-    def _retry_in_place(self, submission: Submission, standing: Standing) -> "Group":
-        """Stage that a quarantined run that holds its key is tried again. What memory has of the
-        run stays quarantined until that is durable, so that its actor leaves it alone."""
-        version = self._todays_version(submission)
-        number, group = submission.number, self._partition.store.open_group()
-        again = attrs.evolve(standing)
+    def _retry_in_place(self, submission: Submission, status: StatusRecord) -> "Group":
+        """Stage that a quarantined run which holds its key is tried again. The run in memory stays
+        quarantined until that is durable, so that its actor does not drive it."""
+        version, number = self._registered_version(submission), submission.number
+        again = attrs.evolve(status)
         again.lift_quarantine()
-        self._put_standing(group, number, again)
-        self._partition.unfinished.leave(submission, standing)
-        submission = self._put_version(group, submission, version)
-        self._partition.unfinished.enter(submission, again)
-        self._runs.begin_change(number, Change.REDRIVE, group)
-        group.when_durable(self._reload, submission.key, number)
-        self._tell(group, submission, again)
+        with self._partition.together() as group:
+            self._put_status(group, number, again)
+            self._partition.unfinished.leave(submission, status)
+            submission = self._put_version(group, submission, version)
+            self._partition.unfinished.enter(submission, again)
+            self._runs.begin_change(number, Change.REDRIVE, group)
+            group.when_durable(self._reload, submission.key, number)
+            self._emit(group, submission, again)
         return group
 
     def _reload(self, key: str, number: int) -> None:
         self._queues.of(key).reload(number)
 
-    def _todays_version(self, submission: Submission) -> int:
-        """The version of the run, or the latest if that is no longer registered."""
+    def _registered_version(self, submission: Submission) -> int:
+        """Return the version of the run, or the latest version if that one is not registered."""
         if self._partition.registry.find(submission.workflow, submission.version) is not None:
             return submission.version
         return self._partition.registry.latest(submission.workflow).version
 
     def _put_version(self, group: "Group", submission: Submission, version: int) -> Submission:
-        """The submission with this version, staged if that is another one."""
+        """Return the submission with this version, and stage it if the version differs."""
         if version == submission.version:
             return submission
         record = self._partition.ledger.number(submission.number)
@@ -246,13 +261,13 @@ class Redrive:
         group.put("runs", record, sealed("runs", record, *changed.fields()))
         return changed
 
-    def _put_standing(self, group: "Group", number: int, standing: Standing) -> None:
+    def _put_status(self, group: "Group", number: int, status: StatusRecord) -> None:
         record = self._partition.ledger.number(number)
-        group.put("status", record, sealed("status", record, *standing.fields()))
+        group.put("status", record, sealed("status", record, *status.fields()))
 
-    async def _find(self, run_id: str) -> tuple[int, Submission, Standing]:
-        """Return a run that is to be redriven or removed. Nothing of it is staged if it has ended
-        or is quarantined: what is only staged has not happened yet."""
+    async def _find(self, run_id: str) -> tuple[int, Submission, StatusRecord]:
+        """Return a run that is to be redriven or removed. If it has ended or is quarantined, all
+        its records are durable: an end that is only staged has not happened yet."""
         while True:
             number = await self._runs.number_of(run_id)
             run = None if number is None else self._runs.find(number)
@@ -261,28 +276,29 @@ class Redrive:
                 continue
             if run is None or run.staged is None or run.staged.durable:
                 break
-            if not run.standing.state.terminal and run.standing.state is not State.QUARANTINED:
+            ended = run.status.state.terminal or run.status.state is State.QUARANTINED
+            if not ended and self._runs.live(run.number) is run:
                 break
             await self._partition.store.durable(run.staged)
         submission: Submission | None = None
-        standing: Standing | None = None
+        status: StatusRecord | None = None
         if number is not None:
             try:
                 submission = await self._partition.ledger.submission(number)
-                standing = (
-                    run.standing
+                status = (
+                    run.status
                     if run is not None
-                    else await self._partition.ledger.standing(number)
+                    else await self._partition.ledger.current_status(number)
                 )
             except StoreCorrupt as error:
-                submission, standing = await self._damaged.remains(number, error)
+                submission, status = await self._damaged.remains(number, error)
                 if self._runs.changing(number) is not None:
                     return await self._find(run_id)
         if number is None or submission is None:
             raise UnknownRun(
                 f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id
             )
-        return number, submission, standing or Standing(place=number)
+        return number, submission, status or StatusRecord(place=number)
 
     async def release(self, key: str) -> bool:
         """Release a key that is quarantined, by itself or by its first run. Return whether this
@@ -301,8 +317,8 @@ class Redrive:
         try:
             _, group = await self.stage_redrive(head.run_id, states=(State.QUARANTINED,))
         except (RunEnded, UnknownRun):
-            # Another call has released or removed the run since. If the run has failed by now, to
-            # redrive it would start a generation that nobody asked for.
+            # Another call has released or removed the run since. If the run has failed by now, a
+            # redrive would start a new generation.
             return False
         if group is not None:
             await self._partition.store.durable(group)
@@ -315,7 +331,7 @@ class Redrive:
         return 1 + (int.from_bytes(last[0][0][-4:], "big") if last else 0)
 
     async def _was_undone(self, number: int) -> bool:
-        """Whether compensations of a run ran."""
+        """Return whether compensations of a run have run."""
         for key, raw in await self._partition.store.scan(
             "journal", prefix=self._partition.ledger.number(number)
         ):
@@ -325,66 +341,88 @@ class Redrive:
         return False
 
     async def forget(self, run_id: str) -> None:
-        """Remove all that is stored of a run that has ended, or is quarantined."""
-        # Before, one could not tell whether the run has been counted as waiting.
+        """Remove all records of a run that has ended or is quarantined."""
+        # Before that, it is unknown whether the run has been counted as waiting to be started.
         await self._partition.counted.wait()
         await self._outbox.converted()
-        number, submission, standing = await self._find(run_id)
-        quarantined = standing.state is State.QUARANTINED
-        if not (standing.state.terminal or quarantined) and await self._held_by_key(submission):
-            number, submission, standing = await self._find(run_id)
-        if not standing.state.terminal and not quarantined:
+        number, submission, status = await self._find(run_id)
+        quarantined = status.state is State.QUARANTINED
+        if not (status.state.terminal or quarantined) and await self._held_by_key(submission):
+            number, submission, status = await self._find(run_id)
+        if not status.state.terminal and not quarantined:
             raise RunEnded(
-                f"the run {run_id!r} is {standing.state}; cancel it first, then forget it",
+                f"the run {run_id!r} is {status.state}; cancel it first, then forget it",
                 run_id=run_id,
                 key=submission.key,
             )
         family = quarantined and self._children.used
         children = await self._children.of(number) if family else []
-        counted = await self._retention.counts(number, standing)
-        group = await self.erase(number, submission, standing)
+        counted = await self._retention.counts(number, status)
+        place = status.place
+        evicted = await self._eviction.is_evicted(number, submission.key, place)
+        pending = place is not None and not evicted
+        notify_parent: list[Callable[[], object]] = []
+
+        def stage(group: "Group") -> None:
+            """Stage what belongs to the removal of an unfinished run."""
+            if family:
+                notify_parent.extend(self._stage_family(group, submission, status, children))
+            group.when_durable(self._drop, submission.key, number, pending)
+
+        group = await self.erase(number, submission, status, stage if quarantined else None)
+        if quarantined:
+            # A run that was being woken is not counted as waiting to be started.
+            self._runs.end_waking(number)
         if counted:
             self._retention.removed()
-        if family:
-            self._tell_family(group, submission, standing, children)
-        if quarantined:
-            group.when_durable(self._drop, submission.key, number, standing.place is not None)
+        for tell in notify_parent:
+            tell()
         await self._partition.store.durable(group)
 
-    def _drop(self, key: str, number: int, placed: bool) -> None:
-        """A quarantined run was removed: its key is free."""
+    def _drop(self, key: str, number: int, pending: bool) -> None:
+        """Release the key of a quarantined run that was removed. `pending` says whether the run
+        counted as waiting to be started, if it was not in memory."""
         run, queue = self._runs.find(number), self._queues.of(key)
         if run is not None:
             self._runs.remove(run)
-        if run.pending if run is not None else placed:
+        if run.pending if run is not None else pending:
             queue.started()
         queue.drop(number)
 
-    def _tell_family(
+    def _stage_family(
         self,
         group: "Group",
         submission: Submission,
-        standing: Standing,
+        status: StatusRecord,
         children: list[tuple[int, str]],
-    ) -> None:
-        """A run that has not ended is forgotten: who waits for it is told, and its children end."""
-        if submission.parent is not None and standing.generation == 1:
-            gone = attrs.evolve(standing, state=State.CANCELLED, reason="it was forgotten")
-            self._children.ended(submission, gone, group)
+    ) -> "list[Callable[[], object]]":
+        """Stage the message to the parent of an unfinished run that is forgotten, and the
+        cancellation of its children. Return functions to call when everything is staged."""
+        tell = None
+        if submission.parent is not None and status.generation == 1:
+            gone = attrs.evolve(status, state=State.CANCELLED, reason="it was forgotten")
+            tell = self._children.ended(submission, gone, group)
         for child, child_id in children:
-            self._children.leave_alone(group, submission.number, child, child_id)
+            self._children.stage_orphan(group, submission.number, child, child_id)
+        return [] if tell is None else [tell]
 
     async def _held_by_key(self, submission: Submission) -> bool:
-        """End a run that is quarantined with its key. Says whether it was."""
+        """Cancel a run that is quarantined with its key. Return whether its key is quarantined."""
         if not self._supervisor.quarantined_run(submission.key)[0]:
             return False
         await self._control.cancel(submission.run_id)
         return True
 
-    async def erase(self, number: int, submission: Submission, standing: Standing) -> "Group":
+    async def erase(
+        self,
+        number: int,
+        submission: Submission,
+        status: StatusRecord,
+        stage: "Callable[[Group], None] | None" = None,
+    ) -> "Group":
         """Stage the removal of every record of a run, except its outcome if that waits for the
-        terminal hook. All of it is read before anything is staged: what cannot be read must not
-        leave half of a run behind."""
+        terminal hook. `stage` stages more that belongs to it. All is read before anything is
+        staged: what cannot be read must not leave half of a run behind."""
         ledger, store = self._partition.ledger, self._partition.store
         record = ledger.number(number)
         gone = [(table, record) for table in ("runs", "status", "dead")]
@@ -393,22 +431,27 @@ class Redrive:
         # The id may lead to a later run by now.
         if await ledger.find(submission.run_id) == number:
             gone.append(("ids", ledger.run_id(submission.run_id)))
-        if standing.ended_at is not None:
-            gone.append(("ended", ledger.timed(standing.ended_at, number)))
-        if standing.place is not None:
-            gone.append(("queue", ledger.place(submission.key, standing.place)))
+        if status.ended_at is not None:
+            gone.append(("ended", ledger.timed(status.ended_at, number)))
+        wait = status.evicted_wait
+        if wait is not None and wait.due is not None:
+            gone.append(("timers", ledger.timed(wait.due, number)))
+        if status.place is not None:
+            gone.append(("queue", ledger.place(submission.key, status.place)))
         leave: Callable[[Group], None] | None = None
         if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
-            leave = await self._groups().prepare_removal(number, submission, standing)
-        group = store.open_group()
-        for table, key in gone:
-            group.delete(table, key)
-        if leave is not None:
-            leave(group)
-        if self._instances is not None:
-            self._instances.dropped(group, submission)
-        if standing.state is State.QUARANTINED and standing.place is not None:
-            # What has ended does not count any more, and what is damaged has left the counts.
-            self._partition.unfinished.leave(submission, standing)
-        self._runs.begin_change(number, Change.REMOVAL, group)
+            leave = await self._groups().prepare_removal(number, submission, status)
+        with self._partition.together() as group:
+            for table, key in gone:
+                group.delete(table, key)
+            if leave is not None:
+                leave(group)
+            if self._instances is not None:
+                self._instances.dropped(group, submission)
+            if status.state is State.QUARANTINED and status.place is not None:
+                # A run that has ended or was set aside does not count any more.
+                self._partition.unfinished.leave(submission, status)
+            self._runs.begin_change(number, Change.REMOVAL, group)
+            if stage is not None:
+                stage(group)
         return group

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class EverySteps:
-    """Wait after every so many steps: a crash repeats at most one fewer that were done."""
+    """Wait until the outcomes are durable after every `count` steps. A crash repeats at most
+    `count - 1` completed steps."""
 
     count: int = attrs.field()
+    """The number of steps between two waits."""
 
     @count.validator
     def _check(self, attribute: object, value: Any) -> None:
@@ -29,10 +31,11 @@ class EverySteps:
 
 @attrs.frozen
 class EverySeconds:
-    """Wait when so many seconds have passed since the last time: a crash repeats at most the steps
-    that were done in them."""
+    """Wait until the outcomes are durable when `seconds` seconds have passed since the last wait.
+    A crash repeats at most the steps that were completed since then."""
 
     seconds: float = attrs.field()
+    """The seconds between two waits."""
 
     @seconds.validator
     def _check(self, attribute: object, value: Any) -> None:
@@ -42,7 +45,8 @@ class EverySeconds:
 
 @attrs.frozen
 class Manual:
-    """Wait only at `ctx.checkpoint()`: a crash repeats at most the steps that were done since."""
+    """Wait until the outcomes are durable only at `ctx.checkpoint()`. A crash repeats at most the
+    steps that were completed since then."""
 
 
 Checkpoint = EverySteps | EverySeconds | Manual
@@ -54,8 +58,8 @@ class CheckpointedRun(Protocol):
     staged: "Group | None"
 
 
-class Cadence:
-    """Where a run is between two waits."""
+class Checkpointer:
+    """Decides for one run after which steps the next step waits for the commit."""
 
     __slots__ = ("_checkpoint", "_since", "_steps")
 
@@ -65,7 +69,8 @@ class Cadence:
         self._since = trio.current_time()
 
     def step_done(self, run: CheckpointedRun) -> None:
-        """The outcome of a step is staged: have the next step wait for it only if that is due."""
+        """Record that the outcome of a step is staged. The next step waits for it only if a wait is
+        due."""
         self._steps += 1
         match self._checkpoint:
             case EverySteps(count=count):
@@ -80,6 +85,6 @@ class Cadence:
             run.staged = None
 
     def reset(self) -> None:
-        """All that was done is, or is about to be, waited for."""
+        """Start counting anew, because the run waits for all its outcomes."""
         self._steps = 0
         self._since = trio.current_time()

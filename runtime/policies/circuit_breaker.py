@@ -32,21 +32,29 @@ def _count(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> N
 
 @attrs.frozen(kw_only=True)
 class CircuitBreaker:
-    """When to stop calling: as soon as `failure_rate` of the last calls failed, once there were
-    `minimum_calls`. Counted are the last `window_calls` of the last `window_seconds`. After
-    `open_for` seconds so many probes are let through as have to succeed, `half_open_successes`.
+    """Stop the calls of a function for a while after too many of them failed.
 
-    While it is open a step waits, at no cost in attempts; with `when_open="fail"` it fails with
-    `CircuitOpen` instead.
+    The circuit opens when at least `failure_rate` of the calls in the window failed. After
+    `open_for` seconds it is half-open and lets `half_open_successes` probes through. If all of them
+    succeed, it closes. If one fails, it opens again. All runs of a runtime share the circuit. It is
+    in memory only, and closed after a restart.
     """
 
     failure_rate: float = attrs.field(default=0.5, validator=_positive)
+    """The share of failed calls that opens the circuit, at most 1."""
     minimum_calls: int = attrs.field(default=10, validator=_count)
+    """The number of calls in the window before the circuit can open."""
     open_for: float = attrs.field(default=30.0, validator=_positive)
+    """Seconds that an open circuit makes no calls."""
     half_open_successes: int = attrs.field(default=3, validator=_count)
+    """The number of probes that have to succeed to close the circuit."""
     window_calls: int = attrs.field(default=100, validator=_count)
+    """The window has at most this number of calls, the latest ones."""
     window_seconds: float = attrs.field(default=60.0, validator=_positive)
+    """The window has the calls of this number of seconds."""
     when_open: Literal["wait", "fail"] = "wait"
+    """With `"wait"`, a step waits while the circuit is open, which uses up no attempt. With
+    `"fail"` it fails with the kind `circuit_open`."""
 
     def __attrs_post_init__(self) -> None:
         if self.failure_rate > 1:
@@ -61,30 +69,30 @@ class CircuitBreaker:
 
 
 class Circuit:
-    """The state of a breaker. `tell` hears of every change."""
+    """The state of a breaker. `on_change` is called with the status after every change of it."""
 
     def __init__(
         self,
         step: str,
         breaker: CircuitBreaker,
-        tell: Callable[[CircuitStatus], None] = lambda status: None,
+        on_change: Callable[[CircuitStatus], None] = lambda status: None,
     ) -> None:
         self.step = step
         self.breaker = breaker
-        self._tell = tell
+        self._on_change = on_change
         self.state = CircuitState.CLOSED
         self._calls: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._until = 0.0
         self._opened = 0
         self.era = 0
-        """Goes up with every change: calls of an earlier one say nothing any more."""
+        """The number of changes. A call that was admitted in an earlier era no longer counts."""
         self._probes = 0
         self._successes = 0
         self._changed = trio.Event()
 
     def admit(self) -> int | None:
-        """Let a call through: what to say when it is over, or None if it may not be made."""
+        """Admit a call. Return the era to pass to `ended`, or None if the call must not be made."""
         if self.state is CircuitState.CLOSED:
             return self.era
         if self.state is CircuitState.OPEN:
@@ -98,7 +106,7 @@ class Circuit:
 
     @property
     def lets_through(self) -> bool:
-        """Whether a call may be made."""
+        """Return whether a call may be made."""
         if self.state is CircuitState.CLOSED:
             return True
         if self.state is CircuitState.OPEN:
@@ -106,7 +114,7 @@ class Circuit:
         return self._probes + self._successes < self.breaker.half_open_successes
 
     async def wait(self) -> None:
-        """Return when it is worth asking again."""
+        """Return when the circuit may let a call through."""
         changed = self._changed
         if self.state is CircuitState.OPEN:
             with trio.move_on_at(self._until):
@@ -115,8 +123,8 @@ class Circuit:
             await changed.wait()
 
     def ended(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
-        """A call that was let through is over, `now` if the time is known; None if it says
-        nothing."""
+        """Record that an admitted call has ended, at `now` if the time is known. `succeeded` is
+        None if the call does not count."""
         if era != self.era:
             return
         if self.state is CircuitState.HALF_OPEN:
@@ -162,14 +170,14 @@ class Circuit:
         self.era += 1
         self._probes = self._successes = 0
         self._change()
-        self._tell(self.status())
+        self._on_change(self.status())
 
     def _change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     def status(self) -> CircuitStatus:
-        """How it stands."""
+        """Return the state and the numbers of the circuit."""
         calls = len(self._calls)
         is_open = self.state is CircuitState.OPEN
         return CircuitStatus(

@@ -8,12 +8,16 @@ import trio
 
 @attrs.frozen
 class RateLimit:
-    """At most `count` calls `per` so many seconds. `burst` is how many may come at once after a
-    quiet time, by default a twentieth of `count`, at least one."""
+    """Limit the calls of a function to `count` in `per` seconds, spread evenly. Calls start first
+    come, first served. After a restart of the process the whole `burst` is available again."""
 
     count: float = attrs.field()
+    """The number of calls."""
     per: float = attrs.field(default=1.0, kw_only=True)
+    """The seconds in which that number of calls may start."""
     burst: int | None = attrs.field(default=None, kw_only=True)
+    """The number of calls that may start at once after a pause. Default: a twentieth of `count`,
+    at least 1."""
 
     @count.validator
     @per.validator
@@ -28,26 +32,25 @@ class RateLimit:
 
     @property
     def room(self) -> int:
-        """How many may come at once."""
+        """Return the number of calls that may start at once."""
         return self.burst or max(1, int(self.count / 20))
 
 
 class Bucket:
-    """A token bucket, kept as the time at which it would be full: with so much of a second per
-    token it holds what fits between now and then."""
+    """A token bucket. Its level is kept as the time at which the bucket will be full again."""
 
     def __init__(self, rate: RateLimit) -> None:
         self._pause = rate.per / rate.count
         self._depth = self._pause * (rate.room - 1)
         self._full_at = -1e300
-        self._line = trio.Lock()
+        self._queue = trio.Lock()
         self.waiting = 0
-        """How many wait for a token."""
+        """The number of calls that wait for a token."""
 
     def take_nowait(self, now: float) -> bool:
-        """Take a token if there is one, and nobody waits for it."""
+        """Take a token if there is one and no call waits for it."""
         full_at = self._full_at
-        # What is due within rounding is due.
+        # The tolerance is for rounding.
         if self.waiting or full_at - now > self._depth + 1e-9:
             return False
         self._full_at = (full_at if full_at > now else now) + self._pause
@@ -58,8 +61,8 @@ class Bucket:
         self._full_at -= self._pause
 
     def take_late(self, now: float) -> bool:
-        """Take a token for a call that was given one before and had to wait for something else,
-        whoever waits for one."""
+        """Take a token, before all calls that wait, for a call that had one, gave it back and had
+        to wait for something else."""
         if self._full_at - now > self._depth + 1e-9:
             return False
         self._full_at = max(self._full_at, now) + self._pause
@@ -69,7 +72,7 @@ class Bucket:
         """Wait for a token, first come first served."""
         self.waiting += 1
         try:
-            async with self._line:
+            async with self._queue:
                 due = self._full_at - self._depth
                 if due > trio.current_time():
                     await trio.sleep_until(due)

@@ -1,7 +1,7 @@
 """Resources: what steps reserve while they run, and the quotas that they share.
 
 A step reserves its resources before it starts and gives them back when it ends. While a large
-request waits, smaller ones may overtake it. After `PATIENCE` seconds no other request overtakes it.
+request waits, smaller ones may overtake it for `OVERTAKE_SECONDS` seconds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +12,13 @@ import trio
 from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Priority
 
-PATIENCE = 10.0
+OVERTAKE_SECONDS = 10.0
 WARN_AFTER = 30.0
 
 
 class Resources(Mapping[str, float]):
-    """Amounts by name, such as `Resources(cpu=2, memory_mb=512)`: what a step needs, or what there
-    is to share."""
+    """Name amounts that a step reserves while it runs, or that steps share:
+    `Resources(cpu=2, memory_mb=512)`. You choose the names."""
 
     __slots__ = ("_amounts",)
 
@@ -48,10 +48,10 @@ class Resources(Mapping[str, float]):
         return f"Resources({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def excess(self, quota: "Resources") -> Iterator[str]:
-        """What of it is more than there is."""
+        """Yield a description of each amount that exceeds the quota."""
         for name, amount in self.items():
             if name in quota and amount > quota[name]:
-                yield f"needs {name}={amount:g}, and the quota is {quota[name]:g}"
+                yield f"needs {name}={amount:g}, but the quota is {quota[name]:g}"
 
 
 @attrs.define(eq=False)
@@ -63,7 +63,7 @@ class _Wait:
 
 
 class Quota:
-    """What there is to share, and who waits for it."""
+    """The resources that steps share, and the requests that wait for them."""
 
     def __init__(self, total: Resources) -> None:
         self.total = total
@@ -73,21 +73,22 @@ class Quota:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Return the number of requests that wait."""
         return len(self._waits)
 
     def ready(self, need: Resources) -> bool:
-        """Whether there is enough, and nobody waits."""
+        """Return whether there is enough and no request waits."""
         return not self._waits and self._fits(need)
 
     def take_nowait(self, need: Resources) -> None:
-        """Reserve what is there."""
+        """Reserve resources that are free."""
         self._take(need)
 
     async def take(
         self, need: Resources, priority: Priority, warn: Callable[[float], None]
     ) -> None:
-        """Wait until there is enough, and reserve it. `warn` is told when that takes long."""
+        """Wait until there is enough, and reserve it. `warn` is called with the seconds if that
+        takes long."""
         self._number += 1
         wait = _Wait(need, (int(priority), self._number), trio.current_time(), trio.Event())
         self._waits.append(wait)
@@ -108,7 +109,7 @@ class Quota:
             raise
 
     def give(self, need: Resources) -> None:
-        """Give back what was reserved."""
+        """Give back resources that were reserved."""
         for name, amount in need.items():
             if name in self.free:
                 self.free[name] += amount
@@ -121,7 +122,7 @@ class Quota:
                 self._take(wait.need)
                 self._waits.remove(wait)
                 wait.granted.set()
-            elif now - wait.since >= PATIENCE:
+            elif now - wait.since >= OVERTAKE_SECONDS:
                 return
 
     def _fits(self, need: Resources) -> bool:

@@ -35,7 +35,7 @@ def _check_types(instance: "Retry", attribute: "attrs.Attribute[Any]", types: An
 
 
 class Common(TypedDict, total=False):
-    """What every policy takes, whatever its shape; the defaults are those of `Retry`."""
+    """The options that all shapes of a policy take. The defaults are those of `Retry`."""
 
     max_attempts: int
     jitter: float
@@ -45,43 +45,52 @@ class Common(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """A retry policy; make one with `none`, `fixed`, `linear` or `exponential`.
+    """Decide which errors of a step are retried, how often, and after which delays.
 
-    `max_attempts` counts executions. `jitter` spreads each delay by up to that share either way,
-    from a generator that is seeded with the run id, the step and the attempt, so the same run
-    always waits the same; `max_delay` caps the result. Only errors in `retry_on` are tried again,
-    all by default (also those that are no `Exception`), and never those in `never_retry_on` nor a
-    `PermanentError`. Of a group, as nurseries raise it, what is in it counts.
+    Use `Retry.none()`, `Retry.fixed(...)`, `Retry.linear(...)` or `Retry.exponential(...)`. If a
+    step raises an exception group, as Trio nurseries do, the policy checks the exceptions inside
+    it. If one of them must not be retried, the step is not retried.
     """
 
     shape: Shape
+    """How the delay grows. The four class methods set it."""
     max_attempts: int = attrs.field(default=3, validator=_check)
+    """The number of attempts, the first one included."""
     base: float = attrs.field(default=1.0, validator=_check)
+    """Seconds before the first retry."""
     factor: float = attrs.field(default=2.0, validator=_check)
+    """The growth of an exponential delay from one retry to the next."""
     max_delay: float = attrs.field(default=60.0, validator=_check)
+    """The longest delay in seconds, jitter included."""
     jitter: float = attrs.field(default=0.25, validator=_check)
+    """The share by which a delay may differ either way, from 0 to 1. It depends on the run id, the
+    step and the attempt only, so the same run always waits equally long."""
     retry_on: ErrorTypes = attrs.field(
         default=(BaseException,), converter=_error_types, validator=_check_types
     )
+    """The exception types that are retried. Default: all, also those that are not an
+    `Exception`."""
     never_retry_on: ErrorTypes = attrs.field(
         default=(), converter=_error_types, validator=_check_types
     )
+    """The exception types that are not retried. `PermanentError` is never retried."""
 
     @classmethod
     def none(cls) -> "Retry":
-        """One attempt."""
+        """Return a policy with one attempt and no retry."""
         return cls(shape="none", max_attempts=1)
 
     @classmethod
     def fixed(cls, *, delay: float = 1.0, **common: Unpack[Common]) -> "Retry":
-        """The same delay each time."""
+        """Return a policy that waits `delay` seconds before every retry."""
         return cls(shape="fixed", base=delay, max_delay=float("inf"), **common)
 
     @classmethod
     def linear(
         cls, *, step: float = 1.0, max_delay: float = 60.0, **common: Unpack[Common]
     ) -> "Retry":
-        """`step` longer each time."""
+        """Return a policy that waits `step` seconds before the first retry, and `step` seconds
+        longer before each further retry."""
         return cls(shape="linear", base=step, max_delay=max_delay, **common)
 
     @classmethod
@@ -93,15 +102,16 @@ class Retry:
         max_delay: float = 60.0,
         **common: Unpack[Common],
     ) -> "Retry":
-        """`factor` times as long each time."""
+        """Return a policy that waits `base` seconds before the first retry, and `factor` times as
+        long before each further retry."""
         return cls(shape="exponential", base=base, factor=factor, max_delay=max_delay, **common)
 
     def retries(self, error: BaseException) -> bool:
-        """Whether another attempt may follow `error`, attempts permitting."""
+        """Return whether `error` may be retried, if attempts are left."""
         return not self._is_final(error) and self._is_listed(error)
 
-    # What a nursery raises is what was raised in it. `issubclass(type(...))`, because an error may
-    # refuse to tell its `__class__`.
+    # A nursery raises a group of the errors inside it. `issubclass(type(...))`, because the
+    # `__class__` of an error may raise.
 
     def _is_final(self, error: BaseException) -> bool:
         if _is_one_of(error, (PermanentError, *self.never_retry_on)):
@@ -115,7 +125,7 @@ class Retry:
         return bool(inside) and all(map(self._is_listed, inside))
 
     def delay_for(self, run_id: str, step: str, attempt: int) -> float:
-        """Seconds to wait after `attempt` (from 1) failed."""
+        """Return the seconds to wait after attempt number `attempt`, from 1, has failed."""
         match self.shape:
             case "none":
                 return 0.0
@@ -141,7 +151,7 @@ def _is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> 
 
 
 def _inside(error: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group; none if `error` is no group."""
+    """Return the exceptions of a group, or nothing if `error` is not a group."""
     if not issubclass(type(error), BaseExceptionGroup):
         return ()
     assert isinstance(error, BaseExceptionGroup)

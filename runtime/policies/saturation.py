@@ -11,29 +11,31 @@ import trio
 
 W = TypeVar("W")
 
-Tell = Callable[[W, float, float | None], None]
-"""Takes who waits, the seconds that it has waited, and at the end the seconds of the saturation."""
+Report = Callable[[W, float, float | None], None]
+"""Receives the call that waits, the seconds that it has waited, and at the end of a period the
+length of the period."""
 
 
 class Saturation(Generic[W]):
-    """Counts those that wait. `tell` is called at the beginning and at the end."""
+    """Counts the calls that wait. `report` is called at the beginning and at the end of a
+    period."""
 
-    def __init__(self, tell: "Tell[W]") -> None:
-        self._tell = tell
+    def __init__(self, report: "Report[W]") -> None:
+        self._report = report
         self.waiting = 0
         self.count = 0
-        """How often somebody had to wait while nobody else did."""
+        """The number of periods."""
         self._since = 0.0
         self._seconds = 0.0
 
     @contextmanager
-    def wait(self, who: W) -> Iterator[None]:
-        """Count `who` as one that waits."""
+    def wait(self, call: W) -> Iterator[None]:
+        """Count `call` as waiting while the block runs."""
         began = trio.current_time()
         if not self.waiting:
             self.count += 1
             self._since = began
-            self._tell(who, 0.0, None)
+            self._report(call, 0.0, None)
         self.waiting += 1
         try:
             yield
@@ -43,10 +45,10 @@ class Saturation(Generic[W]):
                 now = trio.current_time()
                 seconds = now - self._since
                 self._seconds += seconds
-                self._tell(who, now - began, seconds)
+                self._report(call, now - began, seconds)
 
     @property
     def seconds(self) -> float:
-        """How long it lasted in all."""
+        """Return the seconds of all periods."""
         ongoing = trio.current_time() - self._since if self.waiting else 0.0
         return self._seconds + ongoing

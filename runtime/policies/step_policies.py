@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 class Throttles(TypedDict, total=False):
-    """What is in the way of calls. All but `priority` hold for the function over all runs of a
-    runtime.
-
-    `breaker`: when not to call it for a while. `rate`: how many calls in how much time.
-    `max_concurrent`: how many calls at once. `max_waiting`: how many may wait for one of these;
-    beyond, the nodes before it in a graph are held back. `resources`: what a call reserves.
-    `priority`: which calls go first where calls wait; that of the run if it is not given.
-    """
+    """The policies that can delay a call; `@step` describes them."""
 
     breaker: "CircuitBreaker | None"
     rate: "RateLimit | None"
@@ -30,8 +23,7 @@ class Throttles(TypedDict, total=False):
 
 
 class Policies(Throttles, total=False):
-    """What `@step` and `.options` take. `compensate`: what undoes the step when the run fails or is
-    cancelled; it is called with a `Compensation`."""
+    """The policies that `@step` and `.options` take; `@step` describes them."""
 
     compensate: Callable[..., Any] | None
 
@@ -43,15 +35,15 @@ _TYPES = {
     "resources": ("keyrun.runtime.policies.resources", "Resources"),
     "priority": ("keyrun.runtime.values", "Priority"),
 }
-"""The module and the name of the class: whoever uses a policy has imported it."""
+"""The module and the name of each class. Only programs that use a policy import its module."""
 
 
 def check_policies(policies: Policies) -> None:
-    """Raise unless each of them is what it should be."""
+    """Raise if a policy is unknown or has the wrong type."""
     for name, value in policies.items():
         if name not in _KNOWN:
             known = ", ".join(_KNOWN)
-            raise TypeError(f"{name!r} is no policy of a step; there are {known}")
+            raise TypeError(f"{name!r} is not a policy of a step; the policies are {known}")
         if value is None:
             continue
         if name in ("max_concurrent", "max_waiting"):

@@ -1,8 +1,8 @@
-"""Admission: how a run gets in, once, whoever submits it how often.
+"""Admission: accept a run once, however often it is submitted.
 
-A run's identity is its id, key, workflow and the hash of its input. The same again is the same
-run; a different one under the id is refused. Submits share commits, and a duplicate of one that is
-still being committed waits for the same commit.
+The identity of a run is its id, key, workflow and the hash of its input. A submit with the same
+identity returns the existing run. A submit with the same id and anything else is rejected. Submits
+share commits, and a duplicate of a submit that is being committed waits for the same commit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 
 class Admitted(NamedTuple):
-    """A run that was there before a submit, and the group that makes it durable if it is not."""
+    """A run that existed before a submit, and the group that makes it durable, if it is not
+    durable yet."""
 
     submission: Submission
     group: "Group | None"
 
 
 class Admission:
-    """Takes runs in."""
+    """Accepts runs."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Admission:
         self._queues = queues
         self._delays = delays
         self._instances = instances
+        self._entering = partition.unfinished.entering
         self._ids = RunIds()
         self._resolved: dict[Workflow[Any, Any], ResolvedLimits] = {}
         self._committing: dict[str, tuple[Submission, Group]] = {}
@@ -70,8 +72,8 @@ class Admission:
         limits: Limits | None,
         delay: float,
     ) -> Submission:
-        """What is to be submitted, checked; the number, and the id if there is none, are given at
-        admission."""
+        """Check the arguments of a submit, and return the submission. Its number, and its id if it
+        has none, are set at admission."""
         partition = self._partition
         latest = partition.registry.latest(workflow)
         check_key(key)
@@ -113,8 +115,8 @@ class Admission:
         return known
 
     async def known(self, submission: Submission, *, any_input: bool = False) -> Admitted | None:
-        """The run that has this id already, if it is the same one; with `any_input` also if it was
-        given another input."""
+        """Return the run that has this id already. Raise `InputMismatch` if it is another run. With
+        `any_input`, it may have another input."""
         run_id = submission.run_id
         committing = self._committing.get(run_id)
         if committing is not None:
@@ -128,14 +130,14 @@ class Admission:
             return None
         if stored.origin == SALVAGED:
             raise StoreCorrupt(
-                f"the run {brief(run_id)} is damaged, and what was submitted with it is lost; "
+                f"the run {brief(run_id)} is damaged, and its submission is lost; "
                 f"forget({brief(run_id)}), then submit it again, or use another run_id"
             )
         self._same(submission, stored, any_input=any_input)
         return Admitted(stored, None)
 
     def _same(self, asked: Submission, known: Submission, *, any_input: bool) -> None:
-        """Raise unless a submission repeats the one that is known under its id."""
+        """Raise `InputMismatch` if a submission does not repeat the known one with its id."""
         if asked.key != known.key:
             different = "key"
         elif asked.workflow != known.workflow:
@@ -152,7 +154,8 @@ class Admission:
         )
 
     def _digest_of(self, known: Submission) -> bytes | None:
-        """The digest of an input that was stored without one; None if it cannot be read today."""
+        """Return the digest of an input that was stored without one. None if its workflow cannot
+        read the input."""
         workflow = self._partition.registry.latest(known.workflow)
         try:
             input_ = self._partition.codec.decode(known.input, workflow.input_type)
@@ -161,39 +164,63 @@ class Admission:
             return None
 
     def admit(self, submission: Submission) -> "Group":
-        """Stage a run with its place at the end of its key's line."""
+        """Stage a run with its place at the end of its key's queue."""
         partition = self._partition
         if partition.closed:
             partition.check_open()
-        ledger = partition.ledger
         number = submission.number = partition.take_number()
         group = partition.commits.open_group()
-        tables = group.tables
         given = bool(submission.run_id)
         if not given:
             submission.run_id = self._ids.make(submission.submitted_at, number)
-        record = ledger.number(number)
-        # First: if it cannot be stored, nothing else of the run is staged.
-        tables["runs"][record] = seal("runs", record, submission.fields())
-        if given:
-            name = ledger.run_id(submission.run_id)
-            tables["ids"][name] = sealed("ids", name, number)
-            self._committing[submission.run_id] = (submission, group)
-            group.when_durable(self._committed, submission.run_id)
-        self._queues.enter(submission.key)
-        partition.unfinished.admitted(submission)
-        if submission.delay:
-            self._delays.stage(group, submission)
+        if (
+            partition.feed is not None
+            or submission.delay
+            or self._instances is not None
+            or group.in_block
+        ):
+            with partition.together():
+                self._stage(submission, group, given=given)
+                group.when_dropped(self._queues.leave, submission.key)
+                if given:
+                    group.when_dropped(self._committed, submission.run_id)
+                if submission.delay:
+                    self._delays.stage(group, submission)
+                if self._instances is not None:
+                    self._instances.submitted(group, submission)
+                if partition.feed is not None:
+                    emitter.submitted(partition.feed, group, submission)
         else:
-            queue = self._queues.get(submission.key)
-            place = queue.place(number) if queue else ledger.place(submission.key, number)
-            tables["queue"][place] = seal("queue", place, placed(submission))
-            group.when_durable(self._queues.admitted, submission)
-        if self._instances is not None:
-            self._instances.submitted(group, submission)
-        if partition.feed is not None:
-            emitter.submitted(partition.feed, group, submission)
+            self._stage(submission, group, given=given)
         return group
+
+    def _stage(self, submission: Submission, group: "Group", *, given: bool) -> None:
+        """Stage the records that every run has. Nothing is called between the first and the last
+        record, so that they are staged as a whole."""
+        partition, tables, queues = self._partition, group.tables, self._queues
+        ledger, number, run_id = partition.ledger, submission.number, submission.run_id
+        record = ledger.number(number)
+        runs, stored = tables["runs"], seal("runs", record, submission.fields())
+        ids, name, named = None, b"", b""
+        if given:
+            ids, name = tables["ids"], ledger.run_id(run_id)
+            named = sealed("ids", name, number)
+        places, place, there = None, b"", b""
+        if not submission.delay:
+            queue, places = queues.get(submission.key), tables["queue"]
+            place = queue.place(number) if queue else ledger.place(submission.key, number)
+            there = seal("queue", place, placed(submission))
+        counted, callbacks = (submission.workflow, submission.version, None), group.callbacks
+        queues.enter(submission.key)
+        runs[record] = stored
+        if ids is not None:
+            ids[name] = named
+            self._committing[run_id] = (submission, group)
+            callbacks += (self._committed, (run_id,))
+        if places is not None:
+            places[place] = there
+            callbacks += (queues.admitted, (submission,))
+        self._entering.append(counted)
 
     def _committed(self, run_id: str) -> None:
         del self._committing[run_id]
@@ -204,7 +231,7 @@ def _is_delay(delay: object) -> bool:
 
 
 def _own_limits(workflow: Workflow[Any, Any]) -> Limits:
-    """The limits of a workflow; its retry policy says something about attempts, too."""
+    """Return the limits of a workflow, with the attempts of its retry policy."""
     if workflow.retry is None or workflow.limits.max_attempts is not UNSET:
         return workflow.limits
     return attrs.evolve(workflow.limits, max_attempts=workflow.retry.max_attempts)

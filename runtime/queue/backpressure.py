@@ -1,6 +1,6 @@
-"""The backlog: runs that were accepted and never started, and how many of them there may be.
+"""Backpressure: limit the number of runs that were accepted and have not started.
 
-A run has started when its first step has a slot, or when it waits for something else than that.
+A run has started when its first step has a slot, or when it waits for anything else than a slot.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class BacklogStatistics:
-    """How full it is and was. `saturations` counts the times that somebody had to wait."""
+    """Count the runs that wait to start, and the backpressure so far."""
 
     pending: int
+    """The number of runs that have not started."""
     saturations: int
+    """The number of times that backpressure began."""
     refused: int
+    """The number of submits that raised `Backpressure`."""
     seconds_saturated: float
+    """Seconds of backpressure in all."""
 
 
 class PendingWork(Protocol):
@@ -40,17 +44,18 @@ class PendingWork(Protocol):
 
 
 class Submitter:
-    """Somebody who waits for room."""
+    """A submit or a call that waits for room."""
 
-    __slots__ = ("called", "key")
+    __slots__ = ("key", "woken")
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.called = trio.Event()
+        self.woken = trio.Event()
 
 
 class Backlog:
-    """Counts what waits to be started, and makes submitters wait when it is too much."""
+    """Counts the runs and calls that wait to be started, and makes submitters wait if there are too
+    many."""
 
     def __init__(
         self,
@@ -67,14 +72,14 @@ class Backlog:
         self.pending = 0
         self._counted_to = b""
         self._early: set[bytes] = set()
-        """Places that were met before the index of places was counted up to them."""
+        """Places that were counted before the count of the index came to them."""
         self._waiting: dict[Submitter, None] = {}
-        """In the order in which they came."""
-        self._saturation: Saturation[PendingWork] = Saturation(self._tell)
+        """The submitters that wait, in order."""
+        self._saturation: Saturation[PendingWork] = Saturation(self._report)
         self._refused = 0
 
     def full(self, key: str) -> bool:
-        """Return whether one more run of this key would be too much."""
+        """Return whether there is no room for one more run of this key."""
         if self.pending >= self._most:
             return True
         queue = self._queues.get(key)
@@ -85,58 +90,59 @@ class Backlog:
         return self._queues.pending_of(key) >= self._most_per_key
 
     def enter(self, queue: "KeyQueue") -> None:
-        """One more run waits to be started."""
+        """Count one more run that waits to be started."""
         self.pending += 1
         queue.pending += 1
 
-    def meet(self, queue: "KeyQueue", place: bytes) -> None:
-        """A place that was there when the store was opened came into a window: it is counted here
-        if the index of places was not counted up to it."""
+    def count_early(self, queue: "KeyQueue", place: bytes) -> None:
+        """Count a place that came into the window of its queue, if it was stored before the open
+        and the count of the index has not come to it."""
         if place > self._counted_to and place not in self._early:
             self._early.add(place)
             self.enter(queue)
 
-    def woken(self, queue: "KeyQueue", place: bytes) -> None:
-        """A run that slept waits to be started again: it is counted here, and not once more where
-        the index of places was not counted up to it."""
+    def enter_woken(self, queue: "KeyQueue", place: bytes) -> None:
+        """Count an evicted run that was woken. The count of the index does not count it again."""
         self.enter(queue)
         if place > self._counted_to:
             self._early.add(place)
 
-    def counts(self, place: bytes) -> bool:
-        """The index of places is counted up to this one. Says whether it is to be counted yet."""
+    def count_place(self, place: bytes) -> bool:
+        """Record that the count of the index has come to this place. Return whether the place has
+        to be counted."""
         self._counted_to = place
         if place in self._early:
             self._early.discard(place)
             return False
         return True
 
-    def left(self, queue: "KeyQueue") -> None:
-        """One run fewer waits."""
+    def leave(self, queue: "KeyQueue") -> None:
+        """Count one run fewer that waits to be started."""
         self.pending -= 1
         queue.pending -= 1
         if self._waiting:
-            self._call_next()
+            self._wake_next()
 
-    def _call_next(self) -> None:
+    def _wake_next(self) -> None:
         if self.pending < self._most:
             for submitter in self._waiting:
-                if not submitter.called.is_set() and not self.full(submitter.key):
-                    submitter.called.set()
+                if not submitter.woken.is_set() and not self.full(submitter.key):
+                    submitter.woken.set()
                     return
 
     def refuse(self, key: str) -> Backpressure:
-        """What somebody gets who cannot wait, or has waited long enough."""
+        """Return the error of a submitter that does not wait, or has waited for the timeout."""
         self._refused += 1
         pending = self._queues.pending_of(key)
         if pending >= self._most_per_key:
-            what = f"{pending} runs of the key {key!r} wait to be started"
+            what = f"{pending} runs of the key {key!r} wait to start"
+            limit = "max_pending_per_key"
         else:
-            what = f"{self.pending} runs wait to be started"
-        return Backpressure(f"{what}; submit more slowly, or raise the limit", key=key)
+            what, limit = f"{self.pending} runs wait to start", "max_pending"
+        return Backpressure(f"{what}; submit more slowly, or raise {limit}", key=key)
 
     async def wait_for_room(self, submission: PendingWork) -> None:
-        """Wait until one more run is not too much; raises `Backpressure` after the timeout."""
+        """Wait until there is room for one more run. Raise `Backpressure` after the timeout."""
         key = submission.key
         with self._saturation.wait(submission):
             submitter = Submitter(key)
@@ -144,16 +150,16 @@ class Backlog:
             try:
                 with trio.move_on_after(self._timeout):
                     while self.full(key):
-                        submitter.called = trio.Event()
-                        await submitter.called.wait()
+                        submitter.woken = trio.Event()
+                        await submitter.woken.wait()
                     return
                 raise self.refuse(key)
             finally:
                 del self._waiting[submitter]
-                # Whoever was called and goes away passes the call on.
-                self._call_next()
+                # This submitter may have been woken and leave without using the room.
+                self._wake_next()
 
-    def _tell(self, submission: PendingWork, waited: float, over: float | None) -> None:
+    def _report(self, submission: PendingWork, waited: float, over: float | None) -> None:
         feed = self._queues.partition.feed
         if feed is not None:
             emitter.backpressure(
@@ -161,7 +167,7 @@ class Backlog:
             )
 
     def statistics(self) -> BacklogStatistics:
-        """A snapshot."""
+        """Return a snapshot of the counts."""
         return BacklogStatistics(
             pending=self.pending,
             saturations=self._saturation.count,

@@ -1,8 +1,8 @@
-"""The concurrency gate: limits how many keys are under way whose first run has not begun.
+"""The concurrency gate: limits the number of keys whose actor is active before its run has begun.
 
-The actor of a key has a task and a run in memory, which costs kilobytes. So the gate lets in only
-somewhat more keys than there are slots. The others wait here, those with a high priority first, as
-for slots. If many keys wait, only their names are in memory.
+The actor of a key has a task and a run in memory, which costs kilobytes. So the gate admits only
+somewhat more keys than there are slots. The others wait here, by priority as for slots. If many
+keys wait, only their names are in memory.
 """
 
 from collections import deque
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from keyrun.runtime.tuning import Tuning
 
 LOOK_AFTER, MOST_LOOK_AFTER = 1.0, 60.0
-"""Seconds after which the gate looks whether the keys under way are stuck, at first and later."""
+"""Seconds after which the gate checks whether the admitted keys are stuck, at first and later."""
 
 
 class ConcurrencyGate:
-    """Lets keys in, in order."""
+    """Admits keys in order."""
 
     def __init__(self, partition: "PartitionState", queues: "KeyQueues", tuning: "Tuning") -> None:
         self._partition = partition
@@ -35,24 +35,24 @@ class ConcurrencyGate:
         self._turn = 0
         self._crowded = trio.Event()
         self._stuck = 0
-        """How many are under way that did not get any further for a while."""
+        """The number of admitted keys that have not made progress for a while."""
         self.queued = 0
         self.under_way = 0
-        """Keys that were let in and whose first run has not begun."""
+        """The number of admitted keys whose first run has not begun."""
 
     @property
     def room(self) -> int:
-        """How many more would be let in right now."""
+        """Return the number of keys that would be admitted now."""
         return 0 if self.closed else self._most + self._stuck - self.under_way
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is let in right now."""
+        """Return whether no key would be admitted now."""
         return self.under_way >= self._most + self._stuck or self._partition.paused
 
     async def run(self) -> None:
-        """See to it that those who are under way and wait for something else than a slot, in
-        branches of theirs, keep nobody out for long: they may wait for who is not let in."""
+        """Admit more keys if the admitted ones are stuck, until cancelled. A branch of an admitted
+        run may wait for something else than a slot, for example for a key that waits here."""
         slots, look_after = self._partition.slots, LOOK_AFTER
         while True:
             if not self.queued or self._partition.paused:
@@ -68,7 +68,7 @@ class ConcurrencyGate:
                 look_after = min(2 * look_after, MOST_LOOK_AFTER)
 
     def enqueue(self, queue: "KeyQueue", priority: Priority) -> None:
-        """Put a line at the end of the queue, to be let in when its turn comes."""
+        """Let a key wait until it is admitted."""
         queue.queued = True
         self._queues[priority].append(queue.key)
         self.queued += 1
@@ -78,7 +78,7 @@ class ConcurrencyGate:
 
     def find(self, key: str, priority: Priority) -> bool:
         """Count one more run of a key that was found in the store, if only the name of the key is
-        kept: there may be a million of them. Return whether it was counted."""
+        in memory: there may be a million keys. Return whether the run was counted."""
         queues = self._key_queues
         if queues.get(key) is not None:
             return False
@@ -93,13 +93,13 @@ class ConcurrencyGate:
         return True
 
     def leave(self) -> None:
-        """One key fewer is under way."""
+        """Record that the first run of an admitted key has begun, or that it has none."""
         self.under_way -= 1
         if self.queued:
             self.fill()
 
     def fill(self) -> None:
-        """Let in whoever may come."""
+        """Admit the waiting keys for which there is room."""
         self._crowded.set()
         while self.queued and not self.closed and not self._partition.draining:
             waiting = self._queues[TURNS[self._turn]]

@@ -36,7 +36,7 @@ PASS_INTERVAL = 60.0
 
 
 class KeyDelivery:
-    """The ends of one key, as far as memory knows of them. The entries are in the store."""
+    """What memory knows about the ends of one key. The entries are in the store."""
 
     __slots__ = ("attempts", "idle", "key", "position", "removing")
 
@@ -145,7 +145,7 @@ class HookDelivery:
             await self._loop.run()
 
     async def _start_due(self) -> float:
-        """Start the calls that are due. Return when the next one is, or the next report."""
+        """Start the calls that are due. Return when the next call or the next report is due."""
         assert self._nursery is not None
         now = trio.current_time()
         while self._backing_off and self._backing_off[0][0] <= now:
@@ -167,7 +167,7 @@ class HookDelivery:
         return min(due, self._next_pass) if self._dropped else due
 
     async def _read_keys(self) -> None:
-        """Go on with the pass over the keys in the store until enough of them are ready."""
+        """Continue the pass over the keys in the store until enough of them are ready."""
         if self._cursor is None:
             if not self._missed and not (self._dropped and trio.current_time() >= self._next_pass):
                 return
@@ -195,7 +195,7 @@ class HookDelivery:
         self._ready.append(known)
 
     def _take(self) -> KeyDelivery | None:
-        """The key to deliver next, counted as a call that runs."""
+        """Return the key to deliver next, and count its call as running."""
         if self._again and self._repeated_calls < self._again_at_once:
             self._repeated_calls += 1
             return self._again.popleft()
@@ -205,7 +205,7 @@ class HookDelivery:
         return None
 
     async def _deliver(self, following: KeyDelivery | None) -> None:
-        """Deliver the oldest end of one key after the other, while keys are ready."""
+        """Deliver the oldest end of a key, then of the next key, while keys are ready."""
         try:
             while following is not None:
                 repeated = following.attempts > 0
@@ -248,8 +248,8 @@ class HookDelivery:
             self._back_off(known, stored, failed)
 
     async def _first(self, known: KeyDelivery) -> tuple[OutboxEntry | None, StoredOutcome | None]:
-        """The oldest entry of a key that can be read. A damaged entry holds up nothing: it stays in
-        the store, and the next open tries it again."""
+        """Return the oldest entry of a key that can be read. A damaged entry does not hold up the
+        others: it stays in the store, and the next open tries it again."""
         while (entry := await self._outbox.first(known.key, known.position)) is not None:
             try:
                 return entry, await self._outbox.read(entry)
@@ -266,11 +266,11 @@ class HookDelivery:
         try:
             outcome = self._outcome(stored)
         except Exception as error:
-            return FailedCall(f"was not called: its result cannot be read: {named(error)}", error)
+            return FailedCall(f"was not called: the result cannot be read: {named(error)}", error)
         call = HookCall(outcome)
         self.calls[call] = None
         if self._hook.in_thread:
-            # So that an overrun is noticed.
+            # The loop has to report an overrun of this call.
             self._loop.wake()
         try:
             return await self._hook.call(outcome)
@@ -308,29 +308,29 @@ class HookDelivery:
             del self._keys[known.key]
 
     def _outcome(self, stored: StoredOutcome) -> RunOutcome:
-        standing, result = stored.standing, None
-        assert standing.ended_at is not None
-        if standing.result is not None:
-            result = self._decode_result(stored.workflow, stored.version, standing.result)
+        status, result = stored.status, None
+        assert status.ended_at is not None
+        if status.result is not None:
+            result = self._decode_result(stored.workflow, stored.version, status.result)
         return RunOutcome(
             run_id=stored.run_id,
             key=stored.key,
             workflow=stored.workflow,
-            state=standing.state,
+            state=status.state,
             result=result,
-            reason=standing.reason,
-            failure=standing.failure,
-            step=standing.step,
-            steps_done=standing.steps_done,
+            reason=status.reason,
+            failure=status.failure,
+            step=status.step,
+            steps_done=status.steps_done,
             headers=stored.headers,
-            ended_at=standing.ended_at,
-            generation=standing.generation,
+            ended_at=status.ended_at,
+            generation=status.generation,
             outcome_id=stored.outcome_id(self._namespace),
         )
 
     def _report_overruns(self) -> float:
-        """Report each sync hook once whose time is over while its thread still runs. Returns when
-        the next one is due."""
+        """Report each sync hook once that has exceeded its timeout while its thread still runs.
+        Return when the next timeout is due."""
         due = inf
         if not self._hook.in_thread:
             return due

@@ -3,7 +3,7 @@
 An async hook runs in Trio. A sync hook runs in a thread, so that it does not block the loop. If a
 sync hook returns an awaitable, the runtime awaits it in Trio.
 
-Whatever the hook raises is a failed call, also `SystemExit`, `GeneratorExit` and the
+If the hook raises any exception, the call has failed, also `SystemExit`, `GeneratorExit` and the
 `CancelledError` of asyncio. Only `KeyboardInterrupt` ends the runtime.
 """
 
@@ -42,7 +42,7 @@ class TerminalHook:
         self._threads = trio.CapacityLimiter(at_once)
 
     async def call(self, outcome: RunOutcome) -> FailedCall | None:
-        """Call the hook. None if it returned."""
+        """Call the hook. Return None if it returned, or why the call failed."""
         try:
             with trio.move_on_after(self.timeout) as scope:
                 await self._run(outcome)
@@ -71,8 +71,8 @@ class TerminalHook:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether a call of `function` gives a coroutine: an async function or method, an object whose
-    `__call__` is async, or a `functools.partial` of one of them."""
+    """Return whether a call of `function` returns a coroutine: whether it is an async function or
+    method, an object whose `__call__` is async, or a `functools.partial` of one of them."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

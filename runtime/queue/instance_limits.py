@@ -1,7 +1,7 @@
-"""Instances: how many runs of one workflow may be under way, from start to end.
+"""Instance limits: limit the number of runs of one workflow that have started and not ended.
 
-A run that is not let in waits at the head of its line, which is woken when another ends. Who is in
-is kept in the store, so that a restart lets nobody in in place of those that go on.
+A run that exceeds the limit waits at the head of its key's queue, which is woken when another run
+ends. The store has the runs that count, so that after a restart no other run starts in their place.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """The runs that are in, by workflow, and the lines that wait."""
+    """The runs that count, by workflow, and the queues whose head waits for room."""
 
     def __init__(
         self, partition: "PartitionState", workflows: "Iterable[Workflow[Any, Any]]"
@@ -37,7 +37,7 @@ class Instances:
         self._waiting: dict[str, dict[int, KeyQueueOfRun]] = {name: {} for name in self._most}
 
     async def recover(self) -> None:
-        """Take in who was in when the store was last used."""
+        """Read the runs that counted when the store was last used."""
         ledger = self._partition.ledger
         for key, fields in await ledger.scan("instances", ledger.prefix):
             name, number = fields[0], NUMBER.unpack(key[-8:])[0]
@@ -45,46 +45,48 @@ class Instances:
                 self._inside[name].add(number)
 
     def enter(self, run: "Run") -> bool:
-        """Let a run in, if there is room, or if it has begun before. Else it is woken later."""
+        """Count a run if there is room, or if it has begun before. Return False if it has to wait:
+        its queue is woken when there is room."""
         name = run.submission.workflow
         inside = self._inside.get(name)
         if inside is None or run.number in inside:
             return True
         if run.submission.parent is not None:
-            # Its parent, which waits for it, may be the one that is in.
+            # Its parent, which waits for it, may be the run that counts.
             return True
-        if len(inside) >= self._most[name] and run.standing.started_at is None:
+        if len(inside) >= self._most[name] and run.status.started_at is None:
             self._waiting[name][run.number] = run.queue
             return False
         self._admit(self._partition.store.open_group(), name, run.number)
         return True
 
     def check(self, submission: "Submission") -> None:
-        """Raise if a workflow that queues nobody has no room for another run."""
+        """Raise `Backpressure` if a workflow with `when_full="reject"` has no room."""
         name = submission.workflow
         if name in self._rejects and len(self._inside[name]) >= self._most[name]:
             raise Backpressure(
-                f"{len(self._inside[name])} runs of {name!r} are under way, and it allows "
-                f"{self._most[name]}; submit it again when one has ended",
+                f"{len(self._inside[name])} runs of {name!r} are under way, and its limit is "
+                f"{self._most[name]}; submit the run again when one of them has ended",
                 key=submission.key,
             )
 
     def submitted(self, group: "Group", submission: "Submission") -> None:
-        """A run was admitted: where nobody waits it is in from then on."""
+        """Count a run that was admitted, if its workflow has `when_full="reject"`."""
         if submission.workflow in self._rejects:
             self._admit(group, submission.workflow, submission.number)
 
     def _admit(self, group: "Group", name: str, number: int) -> None:
-        self._inside[name].add(number)
         key = self._partition.ledger.number(number)
         group.put("instances", key, sealed("instances", key, name))
+        self._inside[name].add(number)
+        group.when_dropped(self._inside[name].discard, number)
 
     def left(self, group: "Group", run: "Run") -> None:
-        """Stage that a run has ended; when that is durable there is room for another."""
+        """Stage that a run has ended. When that is durable, there is room for another."""
         self.dropped(group, run.submission)
 
     def dropped(self, group: "Group", submission: "Submission") -> None:
-        """The same of a run of which only the records are left."""
+        """Stage that a run was removed. When that is durable, there is room for another."""
         name, number = submission.workflow, submission.number
         if name in self._inside:
             self._waiting[name].pop(number, None)
@@ -96,7 +98,7 @@ class Instances:
         inside, waiting = self._inside[name], self._waiting[name]
         inside.discard(number)
         while waiting and len(inside) < self._most[name]:
-            # It is in from here on, so that nobody who comes later is let in before it.
+            # The run counts from here on, so that no later run starts before it.
             following = next(iter(waiting))
             queue = waiting.pop(following)
             self._admit(self._partition.store.open_group(), name, following)

@@ -23,10 +23,10 @@ class EntityCalls(Protocol):
 
 
 class Crashes(Protocol):
-    """Decides what happens after an internal error."""
+    """Handles internal errors of a key's actor."""
 
     async def crashed(self, queue: KeyQueue, error: BaseException) -> bool:
-        """Put a key in order after `error`. Return whether its actor restarts."""
+        """Restore a key from the store after `error`. Return whether its actor restarts."""
 
 
 class KeyActor(Actor[KeyQueue, None]):
@@ -61,23 +61,23 @@ class KeyActor(Actor[KeyQueue, None]):
                     return
                 if queue.recovered:
                     queue.emit_recovered(run)
-                if run.standing.state is _QUARANTINED:
+                if run.status.state is _QUARANTINED:
                     return
                 if queue.entering:
-                    # Until it asks for a step: anything else it waits for must block no other key.
+                    # If the run waits for anything but a slot, another key may be admitted.
                     partition.suspension.callback = queue.entered
                 ended = await drive(run)
                 partition.suspension.callback = None
-                if run.spent:
+                if run.scope_cancelled:
                     partition.renew_scope()
                 if ended is False:
                     return
                 if ended:
                     queue.remove_head(run)
-                    if queue.idle and not (run.spent or partition.draining):
+                    if queue.idle and not (run.scope_cancelled or partition.draining):
                         self._queues.drop(queue)
                         return
-                if run.spent:
+                if run.scope_cancelled:
                     again = True
                     return
         except BaseException as error:
@@ -87,13 +87,13 @@ class KeyActor(Actor[KeyQueue, None]):
             if crashed and isinstance(error, Exception):
                 raise
             if crashed:
-                # Supervision would take some of these for the end of the runtime.
+                # Some of these exceptions would end the runtime.
                 raise RuntimeError("the actor of a key crashed") from error
         finally:
-            # After a crash its actor still has the message that woke it.
+            # After a crash, the actor still has the message that woke it.
             if crashed:
                 queue.entered()
             else:
-                queue.rest()
+                queue.actor_left()
             if again:
                 queue.wake()

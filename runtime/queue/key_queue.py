@@ -1,21 +1,21 @@
 """The queue of one key: its runs in order, of which only the first is driven.
 
-The order is that of the places in the store. A small window of it is in memory; the rest is read
-when its turn comes. A run that was evicted keeps its place and is not in the window. If it holds
-its key while it waits, the queue knows its number (`evicted_head`).
+The places in the store give the order. A small window of it is in memory, and the rest is read when
+it is needed. A run that was evicted keeps its place and is not in the window. If it holds its key
+while it waits, the queue knows its number (`evicted_head`).
 
 The queue also has the state of the key, which one step at a time may change.
 """
 
 from bisect import bisect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import from_user
-from keyrun.runtime.queue.resume_order import in_the_middle
-from keyrun.runtime.records.submission import Standing, Submission
-from keyrun.runtime.records.tables import NUMBER, Sleep, at_place
+from keyrun.runtime.queue.resume_order import run_ahead
+from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.records.tables import NUMBER, Evicted, at_place
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.loading import Stored, assemble, load
 from keyrun.runtime.run.quarantine import quarantine_unregistered, try_again
@@ -27,11 +27,38 @@ from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.queue.key_queues import KeyQueues
-    from keyrun.runtime.queue.queued_call import QueuedCall
     from keyrun.storage.group import Group
 
 SMALL_STATE = 256
 """Bytes of a key's state that may stay in memory when there is nothing to do."""
+
+
+class QueuedCall(Protocol):
+    """A call that waits in the queue of its key until the runs before it have ended."""
+
+    has_slot: bool
+    """Whether the call holds a slot."""
+
+    @property
+    def number(self) -> int:
+        """Return the admission number that comes next: runs with a smaller place go first."""
+
+    @property
+    def effects(self) -> bool:
+        """Return whether the method may do more than change its state and return an answer."""
+
+    @property
+    def from_key(self) -> bool:
+        """Return whether code that holds a key itself, a step or a method, made the call."""
+
+    async def execute(self) -> bool:
+        """Run the method. Return whether the actor can continue in its cancel scope."""
+
+    def crash(self, error: BaseException) -> None:
+        """Refuse the call because its execution raised `error`, which ends the actor."""
+
+    def abandon(self) -> None:
+        """Withdraw the call and let it fail, because the runtime closes."""
 
 
 class KeyQueue:
@@ -81,7 +108,7 @@ class KeyQueue:
         self._placed_since_read = False
         """Whether a run got a place outside of the window since the window was last read."""
         self.group: Group | None = None
-        """The group that ends the last run: nothing of the next may happen before it is durable."""
+        """The group that ends the last run. The next run starts no step before it is durable."""
         self.evicted_head: int | None = None
         """The run that was evicted while it waits and still holds the key."""
         self._untouched = not known
@@ -95,7 +122,7 @@ class KeyQueue:
         self.queued = False
         """Whether it waits at the concurrency gate."""
         self.entering = False
-        """Whether the gate let it in, and its first run has not begun."""
+        """Whether the gate has admitted the key, and its first run has not begun."""
         self.paused = False
         self.pending = 0
         """Runs and calls that were accepted and have not started."""
@@ -104,7 +131,7 @@ class KeyQueue:
         self.holder: RunningStep | None = None
         """The step that uses the key's state."""
         self.calls: list[QueuedCall] | None = None
-        """Calls of entities that have not begun, in order; they are nowhere else."""
+        """Calls of entities that have not begun, in order. They are in memory only."""
 
     # Places.
 
@@ -133,7 +160,7 @@ class KeyQueue:
             self.window.append((place, number, submission))
             if submission is not None:
                 submission.at_hand = True
-        if self.head is not None and self.head.parked:
+        if self.head is not None and self.head.waiting_branches:
             self.partition.services.eviction.overtake(self.head)
         self.wake()
 
@@ -175,12 +202,12 @@ class KeyQueue:
         if place > self._last:
             self._more = self._listing_ended = True
             if not self.partition.recovered:
-                self._queues.backlog.meet(self, self.place(place))
+                self._queues.backlog.count_early(self, self.place(place))
         self.window = [item for item in self.window if item[1] != number]
         self.window.insert(0, (place, number, None))
 
     def forget_runs(self) -> None:
-        """Drop all runs from memory. They are read from the store when their turn comes."""
+        """Drop all runs from memory. They are read from the store again when they are needed."""
         for _, _, submission in self.window:
             if submission is not None:
                 submission.at_hand = False
@@ -202,7 +229,7 @@ class KeyQueue:
         self.window = [item for item in self.window if item[1] != number]
 
     def forget_submission(self, number: int) -> None:
-        """Read a run from the store when its turn comes, because it was changed."""
+        """Read a run from the store when it is driven, because it was changed."""
         for at, (place, other, submission) in enumerate(self.window):
             if other == number:
                 self.window[at] = (place, number, None)
@@ -232,13 +259,13 @@ class KeyQueue:
             self._more = self._placed_since_read or len(rows) == size
             for key, raw in rows:
                 place = self._last = ledger.split_place(key)[1]
-                number, priority, sleep, _ = at_place(key, raw, place)
-                if sleep is not Sleep.NO:
-                    if sleep is Sleep.HOLDS:
+                number, priority, evicted, _ = at_place(key, raw, place)
+                if evicted is not Evicted.NO:
+                    if evicted is Evicted.HOLDS:
                         self.evicted_head = number
                     continue
                 if not partition.recovered and place < partition.opened_at:
-                    self._queues.backlog.meet(self, key)
+                    self._queues.backlog.count_early(self, key)
                 if not self.window:
                     self._rank = priority
                 self.window.append((place, number, None))
@@ -268,7 +295,7 @@ class KeyQueue:
         self.evicted_head = run.number
 
     def drop(self, number: int) -> None:
-        """Remove a run that held the key and is gone."""
+        """Remove a run that held the key and was removed."""
         if self.head is not None and self.head.number == number:
             self.head = None
         self.remove(number)
@@ -301,7 +328,7 @@ class KeyQueue:
         workflow = partition.registry.find(submission.workflow, submission.version)
         if workflow is None:
             return None
-        run = Run(partition, self, submission, Standing(place=place), workflow)
+        run = Run(partition, self, submission, StatusRecord(place=place), workflow)
         run.staged = self.group
         self._queues.runs.take(run)
         self.head = run
@@ -310,7 +337,7 @@ class KeyQueue:
         return run
 
     async def load_next(self) -> Run | None:
-        """Make the first run ready to be driven, and read what that takes from the store."""
+        """Make the first run ready to be driven, and read its records from the store."""
         partition, queues = self.partition, self._queues
         while True:
             if self.unread:
@@ -328,10 +355,10 @@ class KeyQueue:
             if run is None:
                 self.remove(number)
                 continue
-            if self._untouched and run.standing.evicted_wait is not None:
-                ahead = await in_the_middle(run, place)
+            if self._untouched and run.status.evicted_wait is not None:
+                ahead = await run_ahead(run, place)
                 if ahead is not None:
-                    if ahead.asleep:
+                    if ahead.evicted:
                         self.evicted_head = ahead.number
                     else:
                         self._bring_forward(ahead.place, ahead.number)
@@ -348,7 +375,7 @@ class KeyQueue:
                     self._state = b"" if fields is None else fields[0]
                 else:
                     self._state = b""
-            if run.standing.started_at is not None and not woken:
+            if run.status.started_at is not None and not woken:
                 run.begin()
             return run
 
@@ -371,11 +398,11 @@ class KeyQueue:
         run = assemble(self.partition, self, place, stored)
         if run is None:
             self.remove(number)
-        elif run.workflow is not None and run.standing.evicted_wait is None:
-            # Otherwise its actor quarantines it, or looks whether another run resumes first.
+        elif run.workflow is not None and run.status.evicted_wait is None:
+            # Otherwise its actor quarantines it, or decides whether another run resumes first.
             self._take(run)
             self._state = state
-            if run.standing.started_at is not None:
+            if run.status.started_at is not None:
                 run.begin()
             self.recovered = True
 
@@ -386,32 +413,32 @@ class KeyQueue:
         self._queues.runs.take(run)
         self.head = run
         run.staged = self.group
-        standing = run.standing
-        woken, standing.evicted_wait = standing.evicted_wait is not None, None
-        if standing.state is State.WAITING:
-            # It is driven now. If it has to wait again, its status says so again.
-            standing.state, standing.waiting_on = State.RUNNING, None
-        # Only the first run can have been driven when the process was killed, if it was.
+        status = run.status
+        woken, status.evicted_wait = status.evicted_wait is not None, None
+        if status.state is State.WAITING:
+            # The run is driven now, and sets this state again if it has to wait.
+            status.state, status.waiting_on = State.RUNNING, None
+        # Only the first run can have been driven when the process was killed.
         run.careful = self._untouched and partition.unclean
         if woken and not self._untouched and partition.feed is not None:
-            emitter.run_goes_on(partition.feed, EventKind.RUN_RESUMED, run)
+            emitter.run_resumed(partition.feed, EventKind.RUN_RESUMED, run)
         self._untouched = False
-        if run.standing.state is State.QUARANTINED and run.workflow is not None:
+        if run.status.state is State.QUARANTINED and run.workflow is not None:
             try_again(run)
         return woken
 
     def emit_recovered(self, run: Run) -> None:
         """Emit that the first run resumes after a restart, if it had begun."""
         self.recovered = False
-        feed, standing, journal = self.partition.feed, run.standing, run.journal
-        had_begun = standing.started_at is not None or journal.memories or journal.turn
-        if feed is not None and had_begun and standing.state is not State.QUARANTINED:
-            emitter.run_goes_on(feed, EventKind.RUN_RECOVERED, run)
+        feed, status, journal = self.partition.feed, run.status, run.journal
+        had_begun = status.started_at is not None or journal.memories or journal.turn
+        if feed is not None and had_begun and status.state is not State.QUARANTINED:
+            emitter.run_resumed(feed, EventKind.RUN_RECOVERED, run)
 
     # The actor and the concurrency gate.
 
     def wake(self) -> None:
-        """Let the key's actor look at the queue, when the concurrency gate lets it in."""
+        """Let the key's actor look at the queue, when the concurrency gate admits the key."""
         if self.awake or self.queued or self.partition.draining:
             return
         if self.evicted_head is not None:
@@ -426,7 +453,7 @@ class KeyQueue:
             self.entering = True
             gate.under_way += 1
         self.awake = True
-        self._queues.tell(self.key, self)
+        self._queues.wake_actor(self.key, self)
 
     def entered(self) -> None:
         """Record that the first run has begun, or that there is none."""
@@ -436,11 +463,11 @@ class KeyQueue:
 
     def started(self) -> None:
         """Record that one run fewer waits to be started."""
-        self._queues.backlog.left(self)
+        self._queues.backlog.leave(self)
         if self.entering:
             self.entered()
 
-    def rest(self) -> None:
+    def actor_left(self) -> None:
         """Record that the actor does not look at the queue any more."""
         self.awake = False
         if self.entering:
@@ -504,8 +531,8 @@ class KeyQueue:
         if self.holder is not None:
             raise from_user(
                 RuntimeError(
-                    f"the step {self.holder.step!r} holds the state of the key {self.key!r}; of "
-                    "steps that run side by side only one can use it until it has its outcome"
+                    f"the step {self.holder.step!r} uses the state of the key {self.key!r}; of "
+                    "several steps that run at once, only one can use it until it has its outcome"
                 )
             )
         assert self._state is not None

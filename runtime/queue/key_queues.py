@@ -1,4 +1,4 @@
-"""The key queues of a partition: which keys are in memory, and what is known of the others.
+"""The key queues of a partition: know which keys are in memory, and what is known of the others.
 
 A key is known in one of four ways:
 
@@ -41,8 +41,8 @@ class SetAside(Protocol):
 class KeyQueues:
     """Finds, makes and drops the queues of a partition."""
 
-    tell: Callable[[str, KeyQueue], None]
-    """Gives a queue to the actor of its key. The wiring sets it."""
+    wake_actor: Callable[[str, KeyQueue], None]
+    """Passes a queue to the actor of its key. The wiring sets it."""
     set_aside: SetAside
     """Quarantines a damaged run. The wiring sets it."""
 
@@ -129,6 +129,18 @@ class KeyQueues:
             queue = self.of(key)
         self.backlog.enter(queue)
 
+    def leave(self, key: str) -> None:
+        """Take back what `enter` counted, because the run was not staged."""
+        if key in self.at_gate:
+            self.at_gate[key] -= 1
+            self.backlog.pending -= 1
+        elif key in self.evicted:
+            number, pending = self.evicted[key]
+            self.evicted[key] = number, pending - 1
+            self.backlog.pending -= 1
+        else:
+            self.backlog.leave(self.of(key))
+
     def admitted(self, submission: "Submission") -> None:
         """Add a run whose place is durable. A key that is known by name only stays so."""
         queue = self._queues.get(submission.key)
@@ -143,7 +155,7 @@ class KeyQueues:
         """Record that an evicted run, found in the store, holds its key."""
         queue = self._queues.get(key)
         if queue is None and key not in self.at_gate:
-            # It may have been read before, and runs that came since be counted.
+            # It may have been found before, and later runs may have been counted.
             self.evicted[key] = number, self.evicted.get(key, (0, 0))[1]
         elif self.runs.live(number) is None:
             self.of(key).evicted_head = number
@@ -154,7 +166,7 @@ class KeyQueues:
         if partition.recovered or place >= partition.opened_at:
             self.backlog.enter(queue)
         else:
-            self.backlog.woken(queue, queue.place(place))
+            self.backlog.enter_woken(queue, queue.place(place))
         queue.wake_up(place, number)
 
     def is_held_by_evicted(self, key: str) -> bool:
@@ -171,8 +183,8 @@ class KeyQueues:
         self._queues.pop(key, None)
 
     def keep_name(self, queue: KeyQueue, evicted: int) -> None:
-        """Keep only the name of a key that an evicted run holds. A queue that another one has
-        replaced knows nothing of the key any more."""
+        """Keep only the name of a key that an evicted run holds. Do nothing if another queue of the
+        key has replaced this one."""
         if self._queues.get(queue.key) is queue and queue.unload():
             self.evicted[queue.key] = (evicted, queue.pending)
             del self._queues[queue.key]

@@ -10,8 +10,8 @@ Rules:
   end, so the entries of one key are in the order of its ends.
 - The number of entries is kept in the store. No call reads the whole outbox, except `discard` and
   the conversion of entries that an older Keyrun wrote.
-- Entries of an older Keyrun name a run, whose own record has the outcome. `convert` gives them the
-  form of today. Until it has ended, nothing is delivered and no ended run may change: delivery,
+- Entries of an older Keyrun name a run, whose own record has the outcome. `convert` converts
+  them. Until it has ended, nothing is delivered and no ended run may change: delivery,
   `discard`, `forget`, `redrive` and retention wait for `converted`.
 """
 
@@ -28,7 +28,7 @@ import trio
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
-from keyrun.runtime.records.submission import GENERATION, Standing, Submission
+from keyrun.runtime.records.submission import GENERATION, StatusRecord, Submission
 from keyrun.runtime.records.tables import NUMBER, Ledger, wrong_content
 from keyrun.storage import LmdbStore, StoreClosed, StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -42,20 +42,20 @@ LEGACY_TABLE = "outbox"
 """Entries of an older Keyrun: number and generation of a run, whose own record has the outcome."""
 PAGE = 1000
 PAGE_BYTES = 4_000_000
-"""Entries of an older Keyrun that are read before other tasks get their turn."""
+"""Bytes of entries that are read before other tasks run."""
 FIRST = 1 << 32
 """The first sequence number in a store with entries of an older Keyrun: those get lower ones, as
 their runs ended before."""
 
 _COUNTS = "outbox"
 _RUN = struct.Struct(">QI")
-"""What a record key ends with: the admission number and the generation."""
+"""The end of a record key: the admission number and the generation."""
 _LEGACY_ORDER = struct.Struct(">QQQI")
 
 
 @attrs.frozen(kw_only=True)
 class StoredOutcome:
-    """The outcome of one end, as an entry of the outbox holds it."""
+    """The outcome of one end, as an entry of the outbox has it."""
 
     number: int
     run_id: str
@@ -63,23 +63,24 @@ class StoredOutcome:
     workflow: str
     version: int
     headers: dict[str, str]
-    standing: Standing
+    status: StatusRecord
 
     @staticmethod
-    def encode(submission: Submission, standing: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The fields of an entry; `standing` is the fields of the terminal record."""
+    def encode(submission: Submission, status: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the fields of an entry. `status` has the fields of the terminal record."""
         return (
             submission.run_id,
             submission.workflow,
             submission.version,
             submission.headers,
-            standing,
+            status,
         )
 
     @classmethod
     def decode(cls, number: int, key: str, fields: list[Any]) -> "StoredOutcome":
-        """The inverse of `encode`; the record key has the admission number and the ordering key."""
-        run_id, workflow, version, headers, standing = fields[:5]
+        """Return the outcome that `encode` wrote. The record key has the admission number and the
+        ordering key."""
+        run_id, workflow, version, headers, status = fields[:5]
         return cls(
             number=number,
             run_id=run_id,
@@ -87,14 +88,14 @@ class StoredOutcome:
             workflow=workflow,
             version=version,
             headers=headers,
-            standing=Standing.read(standing),
+            status=StatusRecord.read(status),
         )
 
     def outcome_id(self, namespace: bytes) -> str:
-        """Identify this end: the same in every repeat, and of no other end. A run id that was
-        forgotten and used again belongs to another number."""
-        standing = self.standing
-        parts = (self.run_id, self.number, standing.generation, standing.ended_at)
+        """Return an id of this end, which is the same in every repeat and different for every other
+        end. A run id that was forgotten and used again belongs to another number."""
+        status = self.status
+        parts = (self.run_id, self.number, status.generation, status.ended_at)
         return sha256(namespace + repr(parts).encode()).hexdigest()[:32]
 
 
@@ -110,11 +111,12 @@ class OutboxEntry:
 
 @attrs.frozen(kw_only=True)
 class OutboxStatus:
-    """The state of the outbox: the number of ends that wait for the terminal hook, and whether the
-    store keeps further ends for it."""
+    """Describe the outbox of the terminal hook."""
 
     waiting: int
+    """The number of outcomes that wait for the hook."""
     collecting: bool
+    """Whether the store collects further outcomes for the hook."""
 
 
 class Outbox:
@@ -128,13 +130,13 @@ class Outbox:
         self.collecting = False
         """Whether the end of a run goes to the outbox."""
         self.waiting = 0
-        """Entries, those included that are only staged."""
+        """The number of entries, including staged ones."""
         self._next = 1
         self._discarded = 0
         """Entries up to this sequence number are dropped by `discard`."""
         self._discarding = trio.Lock()
         self.converting = False
-        """Whether there are entries of an older Keyrun that `convert` has to deal with."""
+        """Whether there are entries of an older Keyrun that `convert` has to convert."""
         self._converted_to = 0
         """The last sequence number that was given to an entry of an older Keyrun."""
         self._conversion_ended = trio.Event()
@@ -159,29 +161,37 @@ class Outbox:
             await self._conversion_ended.wait()
             if self.converting:
                 raise StoreClosed(
-                    "the runtime was left while it converted its outbox; open it again"
+                    "the runtime was closed while it converted its outbox; open it again"
                 )
 
-    def put(self, group: "Group", submission: Submission, standing: tuple[Any, ...]) -> None:
-        """Stage the outcome of a run whose end is staged in `group`; `standing` is the fields of
-        its terminal record."""
+    def put(self, group: "Group", submission: Submission, status: tuple[Any, ...]) -> None:
+        """Stage the outcome of a run whose end is staged in `group`. `status` has the fields of its
+        terminal record."""
         sequence = self._next
         self._next = sequence + 1
-        self._put(group, sequence, submission, standing)
+        self._put(group, sequence, submission, status)
 
     def _put(
-        self, group: "Group", sequence: int, submission: Submission, standing: tuple[Any, ...]
+        self, group: "Group", sequence: int, submission: Submission, status: tuple[Any, ...]
     ) -> None:
         record = self._ledger.outcome(
-            submission.key, sequence, submission.number, standing[GENERATION]
+            submission.key, sequence, submission.number, status[GENERATION]
         )
-        self.waiting += 1
-        fields = StoredOutcome.encode(submission, standing)
+        fields = StoredOutcome.encode(submission, status)
         group.tables[TABLE][record] = seal(TABLE, record, fields)
+        self._count(group, 1)
+
+    def _count(self, group: "Group", by: int) -> None:
+        """Stage that there is one entry more, or one fewer."""
+        self.waiting += by
+        group.when_dropped(self._take_back, by)
         self._write(group)
 
+    def _take_back(self, by: int) -> None:
+        self.waiting -= by
+
     async def first(self, key: str, after: int) -> OutboxEntry | None:
-        """The oldest entry of `key` whose sequence number is above `after`."""
+        """Return the oldest entry of `key` whose sequence number is above `after`."""
         ledger = self._ledger
         start = ledger.place(key, max(after, self._discarded) + 1)
         rows = await self._store.scan(TABLE, prefix=ledger.key_prefix(key), start=start, limit=1)
@@ -191,8 +201,8 @@ class Outbox:
         return OutboxEntry(key, _sequence(record), record, raw)
 
     async def read(self, entry: OutboxEntry) -> StoredOutcome:
-        """The outcome in an entry. If the entry is damaged, the run's own records may still have
-        it. Raises one of `DAMAGE` if not."""
+        """Return the outcome in an entry, or in the records of the run if the entry is damaged.
+        Raise one of `DAMAGE` if neither can be read."""
         ledger = self._ledger
         number, generation = _RUN.unpack(entry.record[-_RUN.size :])
         try:
@@ -200,15 +210,15 @@ class Outbox:
         except DAMAGE:
             with ledger.store.view():
                 submission = await ledger.submission(number)
-                standing = await ledger.standing(number)
-            if submission is None or standing is None or standing.generation != generation:
+                status = await ledger.status(number)
+            if submission is None or status is None or status.generation != generation:
                 raise
-            fields = StoredOutcome.encode(submission, standing.fields())
+            fields = StoredOutcome.encode(submission, status.fields())
             return StoredOutcome.decode(number, entry.key, [*fields])
 
     async def next_key(self, cursor: bytes) -> tuple[str, bytes] | None:
-        """The first ordering key with entries at or after `cursor`, and the cursor behind it. Begin
-        with an empty cursor."""
+        """Return the first ordering key with entries at or after `cursor`, and the cursor behind
+        it. Start with an empty cursor."""
         ledger = self._ledger
         while rows := await self._store.scan(TABLE, prefix=ledger.prefix, start=cursor, limit=1):
             record = rows[0][0]
@@ -221,25 +231,25 @@ class Outbox:
         return None
 
     def remove(self, entry: OutboxEntry) -> "Group | None":
-        """Stage the removal of an entry that the hook has received. None if `discard` drops it."""
+        """Stage the removal of an entry that the hook has received. Return None if `discard` drops
+        the entry."""
         if entry.sequence <= self._discarded:
             return None
-        group = self._store.open_group()
-        group.delete(TABLE, entry.record)
-        self.waiting -= 1
-        self._write(group)
+        with self._store.open_group().together() as group:
+            group.delete(TABLE, entry.record)
+            self._count(group, -1)
         return group
 
     async def discard(self, *, collecting: bool) -> int:
-        """Drop the entries that are there now, and return their number. `collecting` says whether
-        later ends go to the outbox."""
+        """Drop the present entries, and return their number. `collecting` says whether later ends
+        go to the outbox."""
         await self.converted()
         async with self._discarding:
             self.collecting = collecting
             self._discarded = last = self._next - 1
             self._write(self._store.open_group())
-            # The removals that were staged before are durable after this, so that no entry is
-            # counted twice.
+            # After this, the removals that were staged before are durable, so no entry is counted
+            # twice.
             await self._store.durable()
             dropped = 0
             async for rows in _pages(self._ledger, LEGACY_TABLE):
@@ -265,8 +275,8 @@ class Outbox:
         group.tables["counter"][self._record] = seal("counter", self._record, fields)
 
     async def convert(self) -> None:
-        """Give the entries of an older Keyrun the form of today, in the order of the ends. An entry
-        changes its form in one commit, so a crash in between loses nothing."""
+        """Convert the entries of an older Keyrun, in the order of the ends. An entry is converted
+        in one commit, so a crash in between loses nothing."""
         try:
             logger.info("converting the ends that wait for on_terminal to a new format")
             ends = await self._convert()
@@ -291,13 +301,13 @@ class Outbox:
                 end = await self._legacy_end(number, generation)
                 if end is None:
                     continue
-                submission, standing = end
-                group = self._store.open_group()
-                self._converted_to += 1
-                self._put(group, self._converted_to, submission, standing.fields())
-                group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
+                submission, status = end
+                with self._store.open_group().together() as group:
+                    self._converted_to += 1
+                    self._put(group, self._converted_to, submission, status.fields())
+                    group.delete(LEGACY_TABLE, self._ledger.outbox(number, generation))
                 entries += 1
-                size += len(standing.result or b"")
+                size += len(status.result or b"")
                 if entries == self._converted_at_once or size > PAGE_BYTES:
                     await self._store.durable(group)
                     entries = size = 0
@@ -305,15 +315,15 @@ class Outbox:
         return len(found)
 
     async def _legacy_order(self, record: bytes) -> bytes | None:
-        """Sorts an entry of an older Keyrun by the time of the end. None if there is nothing to
-        convert: the run was forgotten, or a record is damaged."""
+        """Return bytes that sort entries of an older Keyrun by the time of the end. None if there
+        is nothing to convert: the run was forgotten, or a record is damaged."""
         number, rest = self._ledger.split_number(record)
         generation = int.from_bytes(rest, "big")
         try:
             end = await self._legacy_end(number, generation)
         except DAMAGE as error:
             logger.error(
-                "the end of run number %d cannot be read, and is tried again at the next open: %s",
+                "the end of run number %d cannot be read; the next open tries it again: %s",
                 number,
                 error,
                 extra={"number": number, "event": "hook_failed"},
@@ -322,12 +332,14 @@ class Outbox:
         if end is None:
             self._store.open_group().delete(LEGACY_TABLE, record)
             return None
-        standing = end[1]
-        ended = int((standing.ended_at or 0.0) * 1e6)
-        return _LEGACY_ORDER.pack(max(0, ended), standing.place or 0, number, generation)
+        status = end[1]
+        ended = int((status.ended_at or 0.0) * 1e6)
+        return _LEGACY_ORDER.pack(max(0, ended), status.place or 0, number, generation)
 
-    async def _legacy_end(self, number: int, generation: int) -> tuple[Submission, Standing] | None:
-        """How that generation of the run ended, or None if the run was forgotten."""
+    async def _legacy_end(
+        self, number: int, generation: int
+    ) -> tuple[Submission, StatusRecord] | None:
+        """Return the end of a generation of a run, or None if the run was forgotten."""
         ledger = self._ledger
         damage: StoreCorrupt | None = None
         with ledger.store.view():
@@ -335,14 +347,14 @@ class Outbox:
             try:
                 kept = await ledger.get(LEGACY_TABLE, ledger.outbox(number, generation))
             except StoreCorrupt as error:
-                # Unless the run was redriven, its own record says the same.
+                # Unless the run was redriven, its own record has the same end.
                 kept, damage = None, error
-            standing = Standing.read(kept) if kept else await ledger.standing(number)
-        if submission is None or standing is None or standing.generation != generation:
+            status = StatusRecord.read(kept) if kept else await ledger.status(number)
+        if submission is None or status is None or status.generation != generation:
             if damage is not None:
                 raise damage
             return None
-        return submission, standing
+        return submission, status
 
 
 def _decode(number: int, entry: OutboxEntry) -> StoredOutcome:
@@ -359,7 +371,7 @@ def _sequence(record: bytes) -> int:
 
 
 async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> int:
-    """Drop the waiting ends of a store that no runtime has open, and stop the collecting. Returns
+    """Drop the waiting ends of a store that no runtime has open, stop the collecting, and return
     the number of ends."""
     store = LmdbStore(path)
     async with store, store.claim(namespace):
@@ -371,7 +383,7 @@ async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> in
 
 
 async def outbox_status(ledger: Ledger) -> OutboxStatus:
-    """The state of the outbox, for a reader; entries of an older Keyrun are counted."""
+    """Return the state of the outbox, for a reader. Entries of an older Keyrun are counted."""
     counts = await _read(ledger)
     legacy = 0
     async for rows in _pages(ledger, LEGACY_TABLE):
@@ -381,7 +393,7 @@ async def outbox_status(ledger: Ledger) -> OutboxStatus:
 
 
 class _Counts(NamedTuple):
-    """What the store keeps about the outbox: one record of the table `counter`."""
+    """The record about the outbox in the table `counter`."""
 
     collecting: bool = False
     waiting: int = 0
@@ -413,8 +425,8 @@ async def _read(ledger: Ledger) -> _Counts:
 
 
 async def _pages(ledger: Ledger, table: str) -> AsyncIterator[Rows]:
-    """All records of a table, in pages. Entries may be large: a page is at most `PAGE` records,
-    and is made smaller when the last page was large."""
+    """Yield all records of a table in pages. Entries may be large: a page has at most `PAGE`
+    records, and fewer if the last page was large."""
     pages = ledger.pages(table, size=16)
     async for rows in pages:
         taken = sum(len(raw) for _, raw in rows)

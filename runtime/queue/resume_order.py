@@ -1,16 +1,16 @@
-"""Overtaking: who goes on first after a restart, where a run that lets others go ahead was woken.
+"""Resume order: decide which run of a key resumes first after a restart.
 
-While such a run waits, the next one of its key is driven. It may be woken then, and its place says
-so at once, but its turn comes when the other has ended or waits. A process that ends in between
-leaves two runs that could go on, of which the one behind is in the middle of its work. Or that one
-sleeps and holds the key, and the reading of the index may not have come to it.
+While a run that yields its key waits, the next run of the key is driven. If the waiting run is
+woken, it resumes when the other run has ended or waits. If the process ends in between, the store
+has two runs that could resume, and the one with the later place was being driven, or is evicted and
+holds the key. That one resumes first.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from keyrun.runtime.records.journal_entry import Redriven, decode, is_note
-from keyrun.runtime.records.submission import Standing
-from keyrun.runtime.records.tables import Sleep, at_place
+from keyrun.runtime.records.submission import StatusRecord
+from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 PAGE = 64
 
 
-class Ahead(NamedTuple):
-    """A run that had gone ahead of one with a place before it."""
+class RunAhead(NamedTuple):
+    """A run that was driven although a run with an earlier place had not ended."""
 
     place: int
     number: int
-    asleep: bool
+    evicted: bool
 
 
-async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
-    """The run that was being driven when the process ended, or sleeps and lets nobody go ahead, if
-    it had gone ahead of the one that was `woken` since."""
+async def run_ahead(woken: "Run", at: int) -> RunAhead | None:
+    """Return the run behind `woken` that was being driven when the process ended, or is evicted and
+    holds the key. None if there is no such run."""
     if woken.workflow is None or woken.workflow.while_waiting == "hold":
         return None
     partition = woken.partition
@@ -39,26 +39,27 @@ async def in_the_middle(woken: "Run", at: int) -> Ahead | None:
     while rows := await places.next():
         for record, raw in rows:
             place = ledger.split_place(record)[1]
-            number, _, sleep, _ = at_place(record, raw, place)
-            if sleep is Sleep.HOLDS:
-                return Ahead(place, number, True)
-            if sleep is not Sleep.NO:
+            number, _, evicted, _ = at_place(record, raw, place)
+            if evicted is Evicted.HOLDS:
+                return RunAhead(place, number, True)
+            if evicted is not Evicted.NO:
                 continue
             try:
-                standing = await ledger.standing(number) or Standing()
-                if standing.evicted_wait is not None:
-                    # It was woken as well.
+                status = await ledger.status(number) or StatusRecord()
+                if status.evicted_wait is not None:
+                    # This run was woken as well.
                     continue
-                begun = standing.started_at is not None or await _has_begun(ledger, number)
+                begun = status.started_at is not None or await _has_begun(ledger, number)
             except StoreCorrupt:
-                # It is set aside when its turn has come.
+                # The run is set aside when it is loaded.
                 return None
-            return Ahead(place, number, False) if begun else None
+            return RunAhead(place, number, False) if begun else None
     return None
 
 
 async def _has_begun(ledger: "Ledger", number: int) -> bool:
-    """Whether a run has done something in this generation: the status is not stored with it."""
+    """Return whether the journal of a run has a call of this generation. The status is not stored
+    when a run starts."""
     begun = False
     for _, fields in await ledger.scan("journal", ledger.number(number)):
         entry = decode(fields)

@@ -15,7 +15,7 @@ MAX_HEADERS = 64 * 1024
 
 
 def check_key(key: object) -> str:
-    """`key` if it can be an ordering key."""
+    """Return `key` if it is a valid ordering key. Raise `InvalidKey` otherwise."""
     if not isinstance(key, str):
         raise InvalidKey(f"key must be a string, got {brief(key)}")
     try:
@@ -28,7 +28,7 @@ def check_key(key: object) -> str:
 
 
 def check_run_id(run_id: object) -> str:
-    """`run_id` if it can be one."""
+    """Return `run_id` if it is valid. Raise `InvalidRunId` otherwise."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise InvalidRunId(
             f"run_id must be 1 to 128 of A-Z, a-z, 0-9, '_' and '-', got {brief(run_id)}"
@@ -37,7 +37,7 @@ def check_run_id(run_id: object) -> str:
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `headers` if they may be carried along."""
+    """Return a copy of `headers` if they are valid and not too large."""
     taken: dict[str, str] = {}
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers must map strings to strings, got {brief(headers)}")
@@ -64,7 +64,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """`tags` as a tuple of strings."""
+    """Return `tags` as a tuple of strings, if they are valid."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise TypeError(f"tags must be several strings, such as a tuple of them, got {brief(tags)}")
     taken = tuple(tags)

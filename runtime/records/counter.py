@@ -10,21 +10,21 @@ from keyrun.runtime.records.damage import DAMAGE, rows
 from keyrun.runtime.records.tables import Ledger, number_at
 
 SPARE = 1_000_000
-"""Numbers that are left out where the counter is lost: of so many runs, the latest of all, may
-nothing be left in the store."""
+"""Numbers that are skipped if the counter is lost. The latest runs may have left no record, and
+their numbers must not be used again."""
 
 _BY_NUMBER = ("runs", "status", "journal", "begun", "memo", "reports", "dead", "outbox")
 _BY_TIME = ("delayed", "ended", "answered")
 
 
 async def stored_counter(ledger: Ledger) -> int:
-    """The next number that may be given."""
+    """Return the next admission number."""
     try:
         fields = await ledger.get("counter", ledger.name("next"))
     except DAMAGE as error:
         counter = await _highest(ledger) + SPARE
         logger.error(
-            "the counter of admission numbers cannot be read, and goes on at %d: %s",
+            "the counter of admission numbers cannot be read and continues at %d: %s",
             counter,
             error,
             extra={"event": "counter_lost"},
@@ -34,20 +34,20 @@ async def stored_counter(ledger: Ledger) -> int:
 
 
 async def stored_clock(ledger: Ledger) -> tuple[float, float]:
-    """Return how late it was, at least, when an earlier process last stored the time, and how far
-    the wall clock was behind that; zeros where nobody knows."""
+    """Return the time that an earlier process stored last, and the seconds by which its wall clock
+    was behind that time. Return zeros if the store does not say."""
     try:
         fields = await ledger.get("counter", ledger.name("clock"))
         # Earlier versions did not store the second field.
         time, behind = (*(fields or ()), 0.0, 0.0)[:2]
         return float(time), float(behind)
     except DAMAGE as error:
-        logger.error("how late it was last cannot be read, and is left to the clock: %s", error)
+        logger.error("the stored time cannot be read, so the wall clock is used: %s", error)
         return 0.0, 0.0
 
 
 async def _highest(ledger: Ledger) -> int:
-    """The highest number that a record of a run has, or a place."""
+    """Return the highest number of any record or place of a run."""
     highest = 0
     for table in _BY_NUMBER:
         last = await ledger.store.scan(table, prefix=ledger.prefix, limit=1, reverse=True)

@@ -20,14 +20,14 @@ from keyrun.storage.errors import StoreTooNew
 from keyrun.storage.record import unseal
 
 DAMAGE = (StoreCorrupt, StoreTooNew)
-"""What a record raises that cannot be read."""
+"""The errors for a record that cannot be read."""
 
 PAGE = 1000
 
 
 @attrs.define(kw_only=True)
 class Trace:
-    """What leads to a run."""
+    """What other records say about a run."""
 
     run_id: str | None = None
     key: str | None = None
@@ -35,16 +35,16 @@ class Trace:
     ended_at: float | None = None
     parent: int | None = None
     indexed: list[tuple[str, bytes]] = attrs.Factory(list)
-    """Table and key of the records that give it a time or a place."""
+    """Table and key of the records that give the run a time or a place."""
 
 
 async def trace(ledger: Ledger, number: int) -> Trace:
-    """What leads to one run."""
+    """Return what other records say about one run."""
     return (await traces(ledger, [number]))[number]
 
 
 async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
-    """What leads to these runs."""
+    """Return what other records say about these runs."""
     found = {number: Trace() for number in numbers}
     async for key, raw in rows(ledger, "ids"):
         with suppress(*DAMAGE):
@@ -76,14 +76,15 @@ async def traces(ledger: Ledger, numbers: Collection[int]) -> dict[int, Trace]:
 
 
 async def rows(ledger: Ledger, table: str) -> AsyncIterator[tuple[bytes, bytes]]:
-    """All records of a table, unread."""
+    """Yield the key and the undecoded value of all records of a table."""
     async for page in ledger.pages(table, size=PAGE):
         for row in page:
             yield row
 
 
 def stand_in(number: int, known: Trace, raw: bytes) -> Submission:
-    """Takes the place of a submission that cannot be read; what is there of it is its input."""
+    """Return a submission in place of one that cannot be read, with the unreadable record as its
+    input."""
     return Submission(
         number=number,
         run_id=known.run_id or lost_id(number),

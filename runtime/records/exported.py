@@ -12,7 +12,7 @@ import attrs
 
 from keyrun.runtime.errors import InvalidHistory
 from keyrun.runtime.records.journal_entry import JournalEntry, decode
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.submission import StatusRecord, Submission
 
 FORMAT = 1
 _BYTES = "keyrun.bytes"
@@ -20,29 +20,29 @@ _BYTES = "keyrun.bytes"
 
 @attrs.frozen
 class Records:
-    """What is stored of one run: what was submitted, how it stands, and its journal."""
+    """The records of one run: its submission, its status and its journal."""
 
     submission: Submission
-    standing: Standing | None
+    status: StatusRecord | None
     entries: tuple[tuple[int, JournalEntry], ...]
     """Sequence number and entry, in order."""
 
     @property
     def last_at(self) -> float:
         """Return the time of the last record."""
-        ended = None if self.standing is None else self.standing.ended_at
+        ended = None if self.status is None else self.status.ended_at
         journaled = [entry.at for _, entry in self.entries[-1:]]
         return max([self.submission.submitted_at, *journaled, ended or 0.0])
 
 
 def render(records: Records) -> str:
-    """The records as JSON, one entry of the journal per line."""
-    standing = records.standing
+    """Return the records as JSON, with one journal entry per line."""
+    status = records.status
     parts = {
         "keyrun history": FORMAT,
         "number": records.submission.number,
         "run": records.submission.fields(),
-        "status": None if standing is None else standing.fields(),
+        "status": None if status is None else status.fields(),
     }
     head = [f"{_line(name)}: {_line(value)}" for name, value in parts.items()]
     encoded = [(sequence, entry.encode()) for sequence, entry in records.entries]
@@ -51,17 +51,17 @@ def render(records: Records) -> str:
 
 
 def parse(text: str) -> Records:
-    """The inverse of `render`."""
+    """Return the records that `render` wrote."""
     read = json.loads(text, object_hook=_bytes)
     known = read["keyrun history"]
     if known != FORMAT:
         raise InvalidHistory(
-            f"this history has format {known!r}, and this Keyrun knows formats up to {FORMAT}: it "
-            "was saved by a newer Keyrun; upgrade this one"
+            f"this history has format {known!r}, but this Keyrun reads formats up to {FORMAT}; "
+            "upgrade Keyrun to read it"
         )
     return Records(
         Submission.read(read["number"], read["run"]),
-        None if read["status"] is None else Standing.read(read["status"]),
+        None if read["status"] is None else StatusRecord.read(read["status"]),
         tuple((int(sequence), decode(fields)) for sequence, fields in read["journal"]),
     )
 
@@ -73,7 +73,7 @@ def _line(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {_BYTES: b64encode(value).decode()}
-    raise TypeError(f"a record cannot hold {value!r}")
+    raise TypeError(f"a record cannot contain {value!r}")
 
 
 def _bytes(value: dict[str, Any]) -> Any:

@@ -12,14 +12,14 @@ _LOST = re.compile(r"damaged-([1-9][0-9]{0,18})")
 
 
 class RunIds:
-    """Makes ids, thousands per millisecond in order."""
+    """Makes run ids that sort by the time at which they were made."""
 
     def __init__(self) -> None:
         self._last = 0
         self._maker = token_hex(4)
 
     def make(self, wall: float, number: int) -> str:
-        """The next id."""
+        """Return the next id, for the run with this admission number."""
         last, now = self._last + 1, int(wall * 1e6)
         if now > last:
             last = now
@@ -28,12 +28,12 @@ class RunIds:
 
 
 def lost_id(number: int) -> str:
-    """The id of a run whose own is lost."""
+    """Return the id of a run whose own id is lost."""
     return f"damaged-{number}"
 
 
 def number_in(run_id: str) -> int | None:
-    """The admission number that an id tells, if it is one that was made here."""
+    """Return the admission number in a generated id. None for any other id."""
     if (made := _MADE.fullmatch(run_id)) is not None:
         return int(made[1], 16)
     lost = _LOST.fullmatch(run_id)

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from keyrun.runtime.records.submission import Standing, read_failure, write_end, write_failure
+from keyrun.runtime.records.submission import StatusRecord, read_failure, write_end, write_failure
 from keyrun.runtime.values import Failure, State
 
 CHILD = "keyrun.child:"
-"""What the channel on which a run hears of a child begins with."""
+"""The prefix of the channel that notifies a run of the end of a child."""
 COMPENSATION = "undo()/"
-"""What the name of a compensation begins with, before the name of its step. No step can have such a
+"""The prefix of the name of a compensation, before the name of its step. No step can have such a
 name."""
 GATE = "keyrun.approval:"
-"""What the channel of an approval gate begins with."""
+"""The prefix of the channel of an approval gate."""
 
 
-class Entry(IntEnum):
+class EntryKind(IntEnum):
     """Kinds of entries; the numbers are stored."""
 
     DONE = 1
@@ -58,20 +58,20 @@ class Ending(IntEnum):
     EXPIRED = 1
     """A durable call in it was cut off."""
     IN_PASSING = 2
-    """It was cut off where it asked for nothing durable, or was being cut off already."""
+    """It was cut off between durable calls, or while an inner block was cutting it off."""
 
 
 SCOPE_LEFT = "scope_left"
-"""What the note of a block says when the code leaves it after it has expired. Code that is cut off
-may still ask for calls in the block, so the entry which says that it expired does not say where it
-ends. Keyrun wrote no such notes before; then the payload of that entry has two items, not three."""
+"""The note that the code has left a block which had expired. Code that is cut off may still make
+calls in the block, so the entry which says that the block expired does not say where it ends.
+Earlier versions wrote no such note. Then the payload of that entry has two items, not three."""
 
 
 class Left(NamedTuple):
-    """Where a block was left."""
+    """The point at which the code left a block."""
 
     sequence: int
-    """The number of the entry that says so."""
+    """The sequence number of the entry about it."""
     last: str
     """The call that had begun last."""
     outcomes: int
@@ -79,30 +79,30 @@ class Left(NamedTuple):
 
 
 class CallRecord:
-    """What the journal knows of one durable call. The defaults are attributes of the class, because
-    most calls never set most of them."""
+    """What the journal knows about one durable call. The defaults are attributes of the class,
+    because most calls never set most of them."""
 
     call = CallKind.STEP
     fingerprint: int | None = None
     attempts = 0
     failure: Failure | None = None
     next_attempt: "Timer | None" = None
-    """Of a step: when the next attempt is due, and the length of that wait."""
+    """For a step, when the next attempt is due, and the length of that wait."""
     sleep_timer: "Timer | None" = None
-    """Of a sleep: when it is over, and its length."""
+    """For a sleep, when it is over, and its length."""
     wait_limit: "Timer | None" = None
-    """Of a wait for a signal or an approval: when it times out, and its length; None if never."""
+    """For a wait for a signal or an approval, when it times out, and its length. None if never."""
     scope_limit: "Timer | None" = None
-    """Of a block with a time limit: when it expires, and its length."""
+    """For a block with a time limit, when it expires, and its length."""
     interruptions = 0
     interruptions_alone = 0
-    outcome: Entry | None = None
+    outcome: EntryKind | None = None
     payload: Any = None
     delivered = False
     lost = False
-    """Whether the journal says that it was cut off, and nothing of it since."""
+    """Whether the last entry about the call says that it was cut off."""
     redriven = False
-    """Whether it is lost because the run had ended without it: a redrive asks for it anew."""
+    """Whether the call is lost because the run ended without it. A redrive makes it again."""
     last: str | None = None
     """The call that had begun last when a block expired."""
     left: Left | None = None
@@ -110,11 +110,11 @@ class CallRecord:
     block: str | None = None
     """The innermost block that the code left before this call had an outcome."""
     child: int | None = None
-    """What tells one child from another: its workflow, key and input."""
+    """For a child, the checksum of its workflow, key and input."""
     channel: str | None = None
-    """What it waits on, if it can be sent something."""
+    """The channel that the call waits on, if it waits for a signal."""
     rank = 0
-    """The sequence number of the entry that says since when it waits; 0 if it does not."""
+    """The sequence number of the entry with which the wait began; 0 if the call does not wait."""
 
     def interrupted(self, alone: bool) -> None:
         """Count an attempt that a crash cut off. `alone` says that no other attempt was running."""
@@ -123,21 +123,21 @@ class CallRecord:
 
     @property
     def unsuspected(self) -> bool:
-        """Whether it never failed, and was interrupted at most once."""
+        """Return whether the call never failed and was interrupted at most once."""
         return not (self.attempts or self.interruptions > 1 or self.interruptions_alone)
 
     @property
     def known(self) -> bool:
-        """Whether anything happened to it yet."""
+        """Return whether an attempt was made or interrupted."""
         return self.attempts > 0 or self.interruptions > 0
 
 
 NODE_ENDED = "node_ended"
-"""The note that says how a node ended that is workflow code."""
+"""The note about the end of a node that is workflow code."""
 STEP_OVERRUN = "step_overrun"
-"""The note that says that a step in a thread has exceeded its timeout."""
+"""The note that a step in a thread has exceeded its timeout."""
 UNDOABLE = "undoable"
-"""The note that says that a step has a compensation."""
+"""The note that a step has a compensation."""
 
 
 class Timer(NamedTuple):
@@ -179,7 +179,7 @@ class AttemptFailed(NamedTuple):
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         ident, at, fingerprint, attempt, begun, failure, retry = self
-        kind = int(Entry.FAILED)
+        kind = int(EntryKind.FAILED)
         return kind, ident, at, fingerprint, attempt, begun, write_failure(failure), retry
 
 
@@ -196,7 +196,7 @@ class StepGaveUp(NamedTuple):
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         ident, at, fingerprint, attempt, begun, failure = self
-        kind = int(Entry.GAVE_UP)
+        kind = int(EntryKind.GAVE_UP)
         return kind, ident, at, fingerprint, attempt, begun, write_failure(failure)
 
 
@@ -212,7 +212,7 @@ class Interrupted(NamedTuple):
 
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
-        return int(Entry.INTERRUPTED), *self
+        return int(EntryKind.INTERRUPTED), *self
 
 
 class Redriven(NamedTuple):
@@ -220,13 +220,13 @@ class Redriven(NamedTuple):
 
     at: float
     generation: int
-    former: Standing | None = None
+    former: StatusRecord | None = None
     """When the generation before started and ended, and how. Older versions did not store this."""
 
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         former = () if self.former is None else write_end(self.former)
-        return int(Entry.REDRIVEN), "", self.at, self.generation, *former
+        return int(EntryKind.REDRIVEN), "", self.at, self.generation, *former
 
 
 class TimerSet(NamedTuple):
@@ -241,7 +241,7 @@ class TimerSet(NamedTuple):
         """Return the fields to store."""
         ident, at, (due, length), call = self
         block = () if call is CallKind.TIMER else (int(call),)
-        return int(Entry.TIMER), ident, at, due, length, *block
+        return int(EntryKind.TIMER), ident, at, due, length, *block
 
 
 class NextTurn(NamedTuple):
@@ -255,14 +255,14 @@ class NextTurn(NamedTuple):
     retries: int = 0
     """The number of retries in the turns before."""
     upto: int = 0
-    """The entry up to which those are counted."""
+    """The sequence number of the entry up to which the retries are counted."""
     channel: str | None = None
     signal: bytes | None = None
 
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         at, *rest = self
-        return int(Entry.TURN), "turn", at, *rest
+        return int(EntryKind.TURN), "turn", at, *rest
 
 
 class Undo(NamedTuple):
@@ -278,7 +278,7 @@ class Undo(NamedTuple):
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         at, state, reason, failure, dead, steps = self
-        return int(Entry.UNDO), "", at, str(state), reason, write_failure(failure), dead, steps
+        return int(EntryKind.UNDO), "", at, str(state), reason, write_failure(failure), dead, steps
 
 
 class Note(NamedTuple):
@@ -291,7 +291,7 @@ class Note(NamedTuple):
 
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
-        return int(Entry.NOTE), self.ident, self.at, self.what, *self.details
+        return int(EntryKind.NOTE), self.ident, self.at, self.what, *self.details
 
 
 class NodeEnded(NamedTuple):
@@ -313,7 +313,7 @@ class NodeEnded(NamedTuple):
         """Return the fields to store."""
         ident, at, on, port, fired, failure, has_failure = self
         failed = (write_failure(failure),) if has_failure else ()
-        return int(Entry.NOTE), ident, at, NODE_ENDED, on, port, fired, *failed
+        return int(EntryKind.NOTE), ident, at, NODE_ENDED, on, port, fired, *failed
 
 
 class StepOverrun(NamedTuple):
@@ -327,7 +327,7 @@ class StepOverrun(NamedTuple):
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         ident, at, attempt, limit = self
-        return int(Entry.NOTE), ident, at, STEP_OVERRUN, attempt, limit
+        return int(EntryKind.NOTE), ident, at, STEP_OVERRUN, attempt, limit
 
 
 class WaitBegan(NamedTuple):
@@ -346,12 +346,12 @@ class WaitBegan(NamedTuple):
         """Return the fields to store."""
         ident, at, call, channel, limit, child = self
         which = (child,) if call is CallKind.CHILD else ()
-        return int(Entry.WAIT), ident, at, int(call), channel, limit, *which
+        return int(EntryKind.WAIT), ident, at, int(call), channel, limit, *which
 
 
 class Continued(NamedTuple):
-    """The run was continued with another input, always at sequence 0: how often, the input, and the
-    number of steps that were done before."""
+    """The run continues with another input, always at sequence 0: how often it has continued, the
+    input, and the number of steps that were done before."""
 
     at: float
     number: int
@@ -361,7 +361,7 @@ class Continued(NamedTuple):
     def encode(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         at, number, input_, steps = self
-        return int(Entry.CONTINUED), "", at, number, input_, steps
+        return int(EntryKind.CONTINUED), "", at, number, input_, steps
 
 
 JournalEntry: TypeAlias = (
@@ -380,8 +380,8 @@ JournalEntry: TypeAlias = (
     | Continued
 )
 
-# To look a member up in its enum takes as long as the rest of an entry.
-_DONE, _STEP = int(Entry.DONE), int(CallKind.STEP)
+# Looking a member up in its enum takes as long as the rest of an entry.
+_DONE, _STEP = int(EntryKind.DONE), int(CallKind.STEP)
 _CALL_KINDS = {int(call): call for call in CallKind}
 _new = tuple.__new__
 
@@ -434,7 +434,7 @@ def _redriven(fields: list[Any]) -> Redriven:
     if len(former) < 5:
         return Redriven(at, generation)
     started_at, ended_at, state, reason, failure = former[:5]
-    end = Standing(
+    end = StatusRecord(
         started_at=started_at,
         ended_at=ended_at,
         state=State(state),
@@ -484,17 +484,17 @@ def _continued(fields: list[Any]) -> Continued:
 
 
 _DECODERS: dict[int, Callable[[list[Any]], JournalEntry]] = {
-    int(Entry.DONE): _done,
-    int(Entry.FAILED): _failed,
-    int(Entry.GAVE_UP): _gave_up,
-    int(Entry.INTERRUPTED): _interrupted,
-    int(Entry.REDRIVEN): _redriven,
-    int(Entry.TIMER): _timer_set,
-    int(Entry.NOTE): _note,
-    int(Entry.TURN): _turn,
-    int(Entry.WAIT): _wait_began,
-    int(Entry.CONTINUED): _continued,
-    int(Entry.UNDO): _undo,
+    int(EntryKind.DONE): _done,
+    int(EntryKind.FAILED): _failed,
+    int(EntryKind.GAVE_UP): _gave_up,
+    int(EntryKind.INTERRUPTED): _interrupted,
+    int(EntryKind.REDRIVEN): _redriven,
+    int(EntryKind.TIMER): _timer_set,
+    int(EntryKind.NOTE): _note,
+    int(EntryKind.TURN): _turn,
+    int(EntryKind.WAIT): _wait_began,
+    int(EntryKind.CONTINUED): _continued,
+    int(EntryKind.UNDO): _undo,
 }
 
 

@@ -18,16 +18,16 @@ from keyrun.runtime.values import (
 )
 
 SHARD, EPOCH = 0, 0
-"""Room for a store that several machines share: who owns a run, since when."""
+"""Reserved for a store that several machines share: the owner of a run, and since when."""
 
 SALVAGED = "salvage"
-"""The origin of what stands in for a damaged run."""
+"""The origin of the submission that replaces a damaged one."""
 OF_GROUP = "group:"
 """What the origin of a member of a group begins with."""
 GENERATION = 1
-"""Which field of a standing is the generation."""
+"""The position of the generation in the fields of a status."""
 SUBMITTED_AT = 12
-"""Which field of a submission says when: listings look at it before they read all of them."""
+"""The position of the time in the fields of a submission. Listings read this field first."""
 
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _STATES = {str(state): state for state in State}
@@ -36,8 +36,8 @@ _QUARANTINED = str(State.QUARANTINED)
 
 @attrs.frozen
 class Parent:
-    """The run that started another and waits for it: its number, key and place, and how deep the
-    child is below the run that nobody waits for."""
+    """The run that started a child and waits for it: its number, key and place, and the depth of
+    the child below the run that has no parent."""
 
     number: int
     key: str
@@ -47,7 +47,7 @@ class Parent:
 
 @attrs.define(kw_only=True)
 class Submission:
-    """What was submitted. The number is given at admission; nothing changes after that."""
+    """What was submitted. The number is set at admission. Nothing changes after that."""
 
     number: int = 0
     run_id: str
@@ -56,7 +56,8 @@ class Submission:
     version: int
     input: bytes
     digest: bytes | None
-    """Of the input; None where the id was made for the run, so that hardly anybody asks."""
+    """The digest of the input. None if the id was generated: a submit with the same id is rare
+    then, and computes the digest."""
     headers: dict[str, str]
     tags: tuple[str, ...]
     priority: Priority
@@ -66,20 +67,21 @@ class Submission:
     origin: str
     parent: Parent | None = None
     at_hand: bool = False
-    """Whether this very object is in line, or driven: then the run has not ended. Not stored."""
+    """Whether this object is in the queue of its key, or driven. Then the run has not ended. Not
+    stored."""
     described: tuple[str, str, str] | None = attrs.field(default=None, init=False)
-    """Id, key and workflow, made for whoever first tells of the run. Not stored."""
+    """The value of `about`, made when it is first needed. Not stored."""
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """Id, key and workflow."""
+        """Return the id, the key and the workflow."""
         about = self.described
         if about is None:
             about = self.described = (self.run_id, self.key, self.workflow)
         return about
 
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields to store."""
         fields = (
             SHARD,
             EPOCH,
@@ -101,7 +103,7 @@ class Submission:
 
     @classmethod
     def read(cls, number: int, fields: list[Any]) -> "Submission":
-        """The inverse of `fields`."""
+        """Return the value that `fields` wrote."""
         (_, _, run_id, key, workflow, version, input_, digest, headers, tags, priority) = fields[
             :11
         ]
@@ -127,7 +129,7 @@ class Submission:
 
 @attrs.frozen
 class EvictedWait:
-    """What a run waits for that has left memory: a time, and to be sent something on channels."""
+    """What an evicted run waits for: a time, and signals on some channels."""
 
     due: float | None
     channels: tuple[str, ...]
@@ -135,7 +137,7 @@ class EvictedWait:
 
 @attrs.frozen
 class Quarantine:
-    """Why a run is quarantined. `fingerprint` is that of the workflow that contradicted the
+    """Why a run is quarantined. `fingerprint` belongs to the workflow that contradicted the
     journal, if it has one: the same code would contradict the journal again."""
 
     cause: QuarantineCause
@@ -147,28 +149,27 @@ DAMAGED = Quarantine(QuarantineCause.DAMAGED)
 
 @attrs.frozen(kw_only=True)
 class Summary:
-    """What the whole journal of a run adds up to, besides the number of steps that are done. It is
-    stored when a run ends or leaves memory, so that its progress can be shown without reading the
-    journal."""
+    """Counts over the whole journal of a run. They are stored when a run ends or is evicted, so
+    that its progress can be shown without reading the journal."""
 
     retrying: int = 0
     waiting: int = 0
     failed: int = 0
     recent: int = 0
-    """Steps that were done in this generation."""
+    """The number of steps that were done in this generation."""
     last_failure: Failure | None = None
-    """How the latest attempt that failed did, unless the run failed and its failure says more."""
+    """The failure of the latest failed attempt. None if the failure of the run says more."""
     nodes: dict[str, int] | None = None
-    """Of a graph: the number of nodes in each state."""
+    """For a graph, the number of nodes in each state."""
 
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields to store."""
         failure = write_failure(self.last_failure)
         return self.retrying, self.waiting, self.failed, self.recent, failure, self.nodes
 
     @classmethod
     def read(cls, fields: list[Any]) -> "Summary":
-        """The inverse of `fields`."""
+        """Return the value that `fields` wrote."""
         retrying, waiting, failed, recent, failure, nodes = fields[:6]
         return cls(
             retrying=retrying,
@@ -181,8 +182,8 @@ class Summary:
 
 
 @attrs.define(kw_only=True)
-class Standing:
-    """How a run stands, as it is stored. `place` is None until a delayed run is due."""
+class StatusRecord:
+    """The stored status of a run. `place` is None until a delayed run is due."""
 
     state: State = State.PENDING
     generation: int = 1
@@ -200,25 +201,37 @@ class Standing:
     cancel_requested: bool = False
     paused: bool = False
     evicted_wait: EvictedWait | None = None
-    """What it waits for if it has left memory. May be older than its place, which counts."""
+    """What the run waits for if it was evicted. It may be out of date: the record in `queue` says
+    whether the run is evicted."""
     fingerprint: bytes | None = None
-    """Of the code that the run started with; see `keyrun.runtime.definitions.fingerprint`."""
+    """The fingerprint of the code that started the run: see
+    `keyrun.runtime.definitions.fingerprint`."""
     patches: dict[str, bool] | None = None
-    """What `ctx.patched` answered, by name."""
+    """The answers of `ctx.patched`, by name."""
     quarantine: Quarantine | None = None
-    """Why it is quarantined; None in any other state."""
+    """Why the run is quarantined. None in any other state."""
     journal_next: int | None = None
-    """The sequence number of the next journal entry when this was stored. The status is not stored
-    with every step: later entries say what this record does not know. None if that is unknown."""
+    """The sequence number of the next journal entry when this record was stored. The status is not
+    stored with every step, so later entries may know more. None if the number is unknown."""
     summary: Summary | None = None
-    """Of a run that has left memory, or has ended: None then if there is nothing to say."""
+    """The counts of an evicted or ended run. None if they are all zero."""
     compensation: CompensationProgress | None = None
-    """How far the compensation is, if there is anything to compensate."""
+    """The progress of the compensation, if there is anything to compensate."""
 
     @classmethod
-    def damaged(cls, error: Exception) -> "Standing":
-        """How a run stands that cannot be read because of `error`."""
+    def damaged(cls, error: Exception) -> "StatusRecord":
+        """Return the status of a run that cannot be read because of `error`."""
         return cls(state=State.QUARANTINED, reason=str(error), quarantine=DAMAGED)
+
+    def unregistered(self, submission: "Submission") -> "StatusRecord":
+        """Return the status of the run in an open that does not have its workflow."""
+        return attrs.evolve(
+            self,
+            state=State.QUARANTINED,
+            reason=not_registered(submission),
+            waiting_on=None,
+            quarantine=Quarantine(QuarantineCause.UNREGISTERED),
+        )
 
     def lift_quarantine(self) -> None:
         """Let the run resume where it was."""
@@ -226,7 +239,7 @@ class Standing:
         self.reason = self.quarantine = None
 
     def fields(self) -> tuple[Any, ...]:
-        """As they are stored."""
+        """Return the fields to store."""
         held, undone = self.quarantine, self.compensation
         return (
             self.state._value_,
@@ -254,8 +267,8 @@ class Standing:
         )
 
     @classmethod
-    def read(cls, fields: list[Any]) -> "Standing":
-        """The inverse of `fields`."""
+    def read(cls, fields: list[Any]) -> "StatusRecord":
+        """Return the value that `fields` wrote."""
         state, generation, place, started_at, deadline, ended_at, steps_done, step = fields[:8]
         attempt, waiting_on, result, reason, failure, cancel_requested, paused = fields[8:15]
         later = (*fields[15:22], None, None, None, None, None, None, None)
@@ -291,6 +304,14 @@ class Standing:
         )
 
 
+def not_registered(submission: Submission) -> str:
+    """Return the reason of a quarantine for a workflow that is not registered."""
+    return (
+        f"the workflow {submission.workflow!r} version {submission.version} is not registered; "
+        "pass it to open_runtime(workflows=[...])"
+    )
+
+
 def _read_compensation(
     total: int, done: int, step: str | None, left: list[str]
 ) -> CompensationProgress:
@@ -298,7 +319,7 @@ def _read_compensation(
 
 
 def _recognised(reason: str, place: int | None) -> Quarantine:
-    """The cause of a quarantine that was stored with its reason only, by an older Keyrun."""
+    """Return the cause of a quarantine that an older Keyrun stored with its reason only."""
     if place is None:
         return DAMAGED
     if reason.startswith("the workflow ") and " is not registered; " in reason:
@@ -308,15 +329,15 @@ def _recognised(reason: str, place: int | None) -> Quarantine:
     return Quarantine(QuarantineCause.CONTRADICTION)
 
 
-def write_end(standing: Standing) -> tuple[Any, ...]:
-    """How a generation of a run went, as fields."""
-    failure = write_failure(standing.failure)
-    began, ended = standing.started_at, standing.ended_at
-    return began, ended, standing.state._value_, standing.reason, failure
+def write_end(status: StatusRecord) -> tuple[Any, ...]:
+    """Return the stored fields of the end of one generation."""
+    failure = write_failure(status.failure)
+    began, ended = status.started_at, status.ended_at
+    return began, ended, status.state._value_, status.reason, failure
 
 
 def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
-    """A failure as fields."""
+    """Return the stored fields of a failure."""
     if failure is None:
         return None
     fields = (
@@ -335,7 +356,7 @@ def write_failure(failure: Failure | None) -> tuple[Any, ...] | None:
 
 
 def read_failure(fields: list[Any] | None) -> Failure | None:
-    """The inverse of `write_failure`."""
+    """Return the failure that `write_failure` wrote."""
     if fields is None:
         return None
     kind, reason, step, attempt, error_type, traceback, elapsed, cause, *more = fields

@@ -34,10 +34,12 @@ collide with it, and a forgotten id that is used again leads to a new run.
 | groups, members, former |     | see `keyrun.runtime.groups.records`                       |
 | children |                     | see `keyrun.runtime.children.child_runs`                  |
 | unfinished, unpatched |       | see `keyrun.runtime.records.unfinished`                   |
-| counter | name                 | the next admission number, the clock, counts, the open mark |
+| counter | name                 | the next admission number, the clock, counts, the open mark, |
+|         |                      | the workflows of unfinished runs that the open does not have |
 """
 
 import struct
+from collections.abc import Collection
 from contextlib import suppress
 from enum import IntEnum
 from hashlib import sha256
@@ -46,7 +48,7 @@ from typing import Any, NamedTuple
 from keyrun.runtime.errors import InvalidRunId
 from keyrun.runtime.records.ids import lost_id, number_in
 from keyrun.runtime.records.pages import Pages
-from keyrun.runtime.records.submission import SALVAGED, Standing, Submission
+from keyrun.runtime.records.submission import SALVAGED, StatusRecord, Submission
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority
 from keyrun.storage import Namespace, Store, StoreCorrupt
@@ -57,8 +59,10 @@ _ENTRY = struct.Struct(">QI")
 SEQUENCE = struct.Struct(">I")
 _TIMED = struct.Struct(">QQ")
 
-# To look a member up in its enum takes as long as a call.
+# Looking a member up in its enum takes as long as a call.
 _NORMAL = Priority.NORMAL
+
+_UNREGISTERED = "unregistered"
 
 MAX_KEY = 255
 MAX_RUN_ID = 128
@@ -66,22 +70,22 @@ MAX_STEP = 350
 
 
 class Ledger:
-    """Record keys of one namespace, and reading by them."""
+    """Builds the record keys of one namespace, and reads records by them."""
 
     def __init__(self, space: Namespace) -> None:
         self.prefix = space.prefix
         self.store: Store = space.store
 
     def number(self, number: int) -> bytes:
-        """The key of a run in `runs`, `status` and `dead`."""
+        """Return the key of a run in `runs`, `status` and `dead`."""
         return self.prefix + NUMBER.pack(number)
 
     def run_id(self, run_id: str) -> bytes:
         return self.prefix + run_id.encode()
 
     def key_prefix(self, key: str) -> bytes:
-        """What all places of an ordering key start with. The length in front keeps keys apart of
-        which one begins with the other."""
+        """Return the prefix of all places of an ordering key. It starts with the length of the key,
+        so that a key which is a prefix of another key cannot collide with it."""
         encoded = key.encode()
         return self.prefix + bytes([len(encoded)]) + encoded
 
@@ -89,46 +93,47 @@ class Ledger:
         return self.key_prefix(key) + NUMBER.pack(place)
 
     def entry(self, number: int, sequence: int) -> bytes:
-        """The key of a journal entry."""
+        """Return the key of a journal entry."""
         return self.prefix + _ENTRY.pack(number, sequence)
 
     def step(self, number: int, step: str) -> bytes:
-        """The key of a step in `begun` and `memo`. Names that are too long end in a hash."""
+        """Return the key of a step in `begun` and `memo`. A name that is too long ends in a
+        hash."""
         name = step.encode()
         if len(name) > MAX_STEP:
             name = name[: MAX_STEP - 32] + sha256(name).digest()
         return self.prefix + NUMBER.pack(number) + name
 
     def timed(self, time: float, number: int) -> bytes:
-        """The key of a run in an index by time, to the microsecond."""
+        """Return the key of a run in an index by time, to the microsecond."""
         return self.prefix + _TIMED.pack(int(time * 1e6) if time > 0 else 0, number)
 
     def sequenced(self, number: int, sequence: int) -> bytes:
-        """The key of something that a run was sent."""
+        """Return the key of a signal to a run."""
         return self.prefix + _TIMED.pack(number, sequence)
 
     def outbox(self, number: int, generation: int) -> bytes:
-        """The key of an outcome that waits for the hook, as an older Keyrun stored it."""
+        """Return the key of an outcome that waits for the hook, as an older Keyrun stored it."""
         return self.prefix + _ENTRY.pack(number, generation)
 
     def outcome(self, key: str, sequence: int, number: int, generation: int) -> bytes:
-        """The key of an outcome that waits for the hook."""
+        """Return the key of an outcome that waits for the hook."""
         return self.key_prefix(key) + NUMBER.pack(sequence) + _ENTRY.pack(number, generation)
 
     def plan(self, workflow: str, version: int) -> bytes:
-        """The key of the shape of a graph."""
+        """Return the key of the shape of a graph."""
         return self.name(f"{workflow}\0{version}")
 
     def name(self, name: str) -> bytes:
         return self.prefix + name.encode()
 
     def split_number(self, key: bytes) -> tuple[int, bytes]:
-        """A number at the front of a record key, and the rest."""
+        """Return the number at the front of a record key, and the rest of the key."""
         at = len(self.prefix)
         return NUMBER.unpack_from(key, at)[0], key[at + 8 :]
 
     def split_place(self, key: bytes) -> tuple[str, int]:
-        """The ordering key and the place of a record key in `queue`."""
+        """Return the ordering key and the place in a record key of `queue`."""
         at = len(self.prefix)
         try:
             end = at + 1 + key[at]
@@ -142,19 +147,19 @@ class Ledger:
             ) from None
 
     def split_timed(self, key: bytes) -> tuple[float, int]:
-        """The time and the number of a record key in an index by time."""
+        """Return the time and the number in a record key of an index by time."""
         micros, number = _TIMED.unpack_from(key, len(self.prefix))
         return micros / 1e6, number
 
     async def get(self, table: str, key: bytes) -> list[Any] | None:
-        """The fields under `key`."""
+        """Return the fields of the record under `key`, or None if there is no record."""
         raw = await self.store.get(table, key)
         return None if raw is None else unseal(table, key, raw)
 
     async def scan(
         self, table: str, prefix: bytes, *, after: bytes = b"", limit: int | None = None
     ) -> list[tuple[bytes, list[Any]]]:
-        """Keys and fields in order; `after` excludes that key and what is before it."""
+        """Return keys and fields in order. `after` excludes this key and all keys before it."""
         rows = await self.store.scan(
             table, prefix=prefix, start=after + b"\0" if after else b"", limit=limit
         )
@@ -175,38 +180,69 @@ class Ledger:
         return Pages(self.store, table, size=size, prefix=given, start=start, stop=stop)
 
     async def submission(self, number: int) -> Submission | None:
-        """What was submitted under `number`."""
+        """Return the submission with this admission number."""
         key = self.number(number)
         raw = await self.store.get("runs", key)
         return None if raw is None else self.read_submission(key, raw)
 
     def read_submission(self, key: bytes, raw: bytes) -> Submission:
-        """The submission in a record of `runs`."""
+        """Return the submission in a record of `runs`."""
         return self.submission_of(key, unseal("runs", key, raw))
 
     def submission_of(self, key: bytes, fields: list[Any]) -> Submission:
-        """The submission that the fields of a record of `runs` are."""
+        """Return the submission in the fields of a record of `runs`."""
         try:
             return Submission.read(self.split_number(key)[0], fields)
         except (TypeError, ValueError, IndexError) as error:
             raise wrong_content("runs", key) from error
 
-    async def standing(self, number: int) -> Standing | None:
-        """How the run stands, or None if it was never touched."""
+    async def status(self, number: int) -> StatusRecord | None:
+        """Return the stored status of a run, or None if the run has none yet."""
         key = self.number(number)
         raw = await self.store.get("status", key)
-        return None if raw is None else self.read_standing(key, raw)
+        return None if raw is None else self.read_status(key, raw)
 
-    def read_standing(self, key: bytes, raw: bytes) -> Standing:
-        """How the run stands that a record of `status` is about."""
+    async def current_status(self, number: int) -> StatusRecord | None:
+        """Return the status of a run in the open that has the store, or had it last.
+
+        An evicted run whose workflow this open does not have is quarantined. Its status record says
+        that it waits, because the run is not loaded before it has something to do."""
+        status = await self.status(number)
+        if status is None or status.evicted_wait is None or status.state.terminal:
+            return status
+        missing = await self.unregistered()
+        submission = await self.submission(number) if missing else None
+        if submission is None or (submission.workflow, submission.version) not in missing:
+            return status
+        return status.unregistered(submission)
+
+    async def unregistered(self) -> frozenset[tuple[str, int]]:
+        """Return the workflows and versions with unfinished runs that are not registered in the
+        open that has the store, or had it last."""
+        try:
+            fields = await self.get("counter", self.name(_UNREGISTERED))
+        except StoreCorrupt:
+            return frozenset()
+        return frozenset((name, version) for name, version in fields or ())
+
+    async def keep_unregistered(self, missing: Collection[tuple[str, int]]) -> None:
+        """Stage the workflows and versions with unfinished runs that are not registered."""
+        key, group = self.name(_UNREGISTERED), self.store.open_group()
+        if missing:
+            group.put("counter", key, sealed("counter", key, *sorted(missing)))
+        elif await self.store.get("counter", key) is not None:
+            group.delete("counter", key)
+
+    def read_status(self, key: bytes, raw: bytes) -> StatusRecord:
+        """Return the status in a record of `status`."""
         fields = unseal("status", key, raw)
         try:
-            return Standing.read(fields)
+            return StatusRecord.read(fields)
         except (TypeError, ValueError) as error:
             raise wrong_content("status", key) from error
 
     async def find(self, run_id: str) -> int | None:
-        """The number of a run id; None also for what can be no id."""
+        """Return the number of a run id. None if no run has this id, or the id is not valid."""
         if not isinstance(run_id, str):
             raise InvalidRunId(f"run_id must be a string, got {brief(run_id)}")
         if len(run_id) > MAX_RUN_ID or not run_id.isascii():
@@ -229,23 +265,23 @@ class Ledger:
             return number
         if submission is None:
             return None
-        # What stands in for a damaged run may have lost the id that it was given.
+        # The submission that replaces a damaged one may have lost its id.
         lost = submission.origin == SALVAGED and submission.run_id == lost_id(number)
         return number if lost or submission.run_id == run_id else None
 
     async def head(self, key: str) -> int | None:
-        """The number of the run whose turn it is: the first of its key that does not let others go
-        ahead while it sleeps."""
+        """Return the number of the head run of a key: the first run that does not yield its key
+        while it is evicted."""
         places = self.pages("queue", prefix=self.key_prefix(key), size=100)
         while rows := await places.next():
             for record, raw in rows:
                 there = at_place(record, raw, self.split_place(record)[1])
-                if there.sleep is not Sleep.YIELDS:
+                if there.evicted is not Evicted.YIELDS:
                     return there.number
         return None
 
     async def _search(self, run_id: str) -> int | None:
-        """The number of a run id that leads nowhere any more: a look at all runs."""
+        """Return the number of a run id whose record in `ids` is damaged, by reading all runs."""
         async for rows in self.pages("runs", size=1000):
             for key, raw in rows:
                 with suppress(StoreCorrupt):
@@ -254,9 +290,8 @@ class Ledger:
         return None
 
 
-class Sleep(IntEnum):
-    """Whether a run has left memory to wait, and if so whether it lets others of its key go ahead;
-    the numbers are stored."""
+class Evicted(IntEnum):
+    """Whether a run is evicted, and whether it holds or yields its key. The numbers are stored."""
 
     NO = 0
     HOLDS = 1
@@ -271,7 +306,7 @@ class Placed(NamedTuple):
 
     number: int
     priority: Priority = Priority.NORMAL
-    sleep: Sleep = Sleep.NO
+    evicted: Evicted = Evicted.NO
     damaged: bool = False
 
 
@@ -284,28 +319,28 @@ def at_place(key: bytes, raw: bytes, place: int) -> Placed:
         return Placed(place, damaged=True)
     if not rest:
         return Placed(number)
-    priority, *sleep = rest
-    return Placed(number, Priority(priority), Sleep(sleep[0]) if sleep else Sleep.NO)
+    priority, *evicted = rest
+    return Placed(number, Priority(priority), Evicted(evicted[0]) if evicted else Evicted.NO)
 
 
 def number_at(key: bytes, raw: bytes, place: int) -> int:
-    """The number of the run that a record of `queue` gives this place to."""
+    """Return the number of the run that a record of `queue` gives this place to."""
     return at_place(key, raw, place).number
 
 
-def placed(submission: Submission, sleep: Sleep = Sleep.NO) -> tuple[int, ...]:
-    """What a record of `queue` says: the number, and what else is not usual."""
-    if sleep is not Sleep.NO:
-        return submission.number, int(submission.priority), int(sleep)
+def placed(submission: Submission, evicted: Evicted = Evicted.NO) -> tuple[int, ...]:
+    """Return the fields of a record of `queue`: the number, then what differs from the default."""
+    if evicted is not Evicted.NO:
+        return submission.number, int(submission.priority), int(evicted)
     if submission.priority is _NORMAL:
         return (submission.number,)
     return submission.number, int(submission.priority)
 
 
 def wrong_content(table: str, key: bytes) -> StoreCorrupt:
-    """The error for a record whose checksum matches and whose fields are of something else."""
+    """Return the error for a record whose checksum matches but whose fields do not."""
     return StoreCorrupt(
-        f"the record {key!r} in table {table!r} is damaged: its checksum matches but it holds "
+        f"the record {key!r} in table {table!r} is damaged: its checksum matches but it contains "
         "something else; restore the store from a backup",
         table=table,
         key=key,
@@ -323,5 +358,5 @@ def misplaced(submission: Submission, record: bytes) -> StoreCorrupt:
 
 
 def sealed(table: str, key: bytes, *fields: Any) -> bytes:
-    """`fields` as a record."""
+    """Return `fields` as a record with a checksum."""
     return seal(table, key, fields)

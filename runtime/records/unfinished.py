@@ -1,4 +1,4 @@
-"""Unfinished runs: how many there are, by workflow, version and fingerprint, kept in the store.
+"""Unfinished runs: count them in the store, by workflow, version and fingerprint.
 
 | table      | fields of a record                              | value                            |
 |------------|-------------------------------------------------|----------------------------------|
@@ -11,8 +11,8 @@
    They are counted together when a group is about to be committed, and the group gets one record
    per count that has changed. So a short run costs two entries of a list, and the counts are exact
    after a crash.
-3. The fingerprint of a run is in its status. It is None before the run has started, and where the
-   code has no source.
+3. The fingerprint of a run is in its status. It is None before the run has started, and if the
+   source of the code cannot be read.
 4. A store without counts is counted once, when it is opened. The same happens after a run was
    lost to a damaged record, because its share of the counts is not known.
 """
@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.records.damage import DAMAGE
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger, number_at, sealed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
 UNCOUNTED = b""
-"""Stands for the fingerprint of a run that is in no count."""
+"""The fingerprint of a run that is in no count."""
 PAGE = 1000
 _MARK = "unfinished"
 """The record of `counter` that says that the store has counts."""
@@ -56,7 +56,7 @@ class Tally:
         """Counts to decrease by 1."""
         self._counts: Counter[Any] = Counter()
         self._changed: set[Any] = set()
-        """The counts that the next group gets."""
+        """The counts to write into the next group."""
         self._keys: dict[Any, bytes] = {}
 
     def add(self, fields: tuple[Any, ...], by: int) -> None:
@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def counts(self) -> Mapping[Any, int]:
-        """The counts with all changes."""
+        """Return the counts with all changes."""
         if self.entered or self.left:
             self._changed.update(self.entered, self.left)
             self._counts.update(self.entered)
@@ -75,7 +75,7 @@ class Tally:
         return self._counts
 
     def stage(self, group: "Group") -> bool:
-        """Put what has changed into a group. Says whether the counts make sense."""
+        """Stage the counts that have changed. Return False if a count became negative."""
         counts = self.counts
         if not self._changed:
             return True
@@ -98,7 +98,7 @@ class Tally:
             self._counts[tuple(fields)] = count
 
     async def replace(self, counts: Mapping[Any, int]) -> None:
-        """Have other counts."""
+        """Replace all counts."""
         for key, _ in await self._ledger.store.scan(self._table, prefix=self._ledger.prefix):
             self._ledger.store.open_group().delete(self._table, key)
         self._counts = Counter(counts)
@@ -122,27 +122,34 @@ class UnfinishedRuns:
         self._ledger = ledger
         self._runs = Tally(ledger, "unfinished")
         self._unpatched = Tally(ledger, "unpatched")
+        self.entering = self._runs.entered
+        """Workflow, version and fingerprint of runs that count from now on. On the path of every
+        run, a method would be one more call."""
+        self.leaving = self._runs.left
+        """The same of runs that no longer count."""
         self._mark = ledger.name(_MARK)
 
     @property
     def by_code(self) -> dict[Code, int]:
-        """How many runs have not ended, by workflow, version and fingerprint."""
+        """Return the number of unfinished runs, by workflow, version and fingerprint."""
         return {code: runs for code, runs in self._runs.counts.items() if runs}
 
     @property
     def by_version(self) -> dict[Version, int]:
-        """How many runs have not ended, by workflow and version."""
+        """Return the number of unfinished runs, by workflow and version."""
         return by_version(self.by_code)
 
     @property
     def unpatched(self) -> dict[Patch, int]:
-        """How many of them got `False` from `ctx.patched`, by workflow and name."""
+        """Return the number of unfinished runs that got `False` from `ctx.patched`, by workflow
+        and name."""
         return {patch: runs for patch, runs in self._unpatched.counts.items() if runs}
 
     def of_other_code(
         self, fingerprint_of: Callable[[str, int], bytes | None]
     ) -> dict[Version, int]:
-        """Return how many runs were started by other code than that of their version today."""
+        """Return the number of unfinished runs that were started by other code than the code that
+        is registered now, by workflow and version."""
         others: Counter[Version] = Counter()
         for (name, version, fingerprint), runs in self._runs.counts.items():
             today = fingerprint_of(name, version)
@@ -150,31 +157,13 @@ class UnfinishedRuns:
                 others[name, version] += runs
         return dict(others)
 
-    def admitted(self, submission: "Submission") -> None:
-        """A run was submitted."""
-        # What `add` does: this is on the path of every run.
-        self._runs.entered.append((submission.workflow, submission.version, None))
+    def enter(self, submission: "Submission", status: "StatusRecord") -> None:
+        """Count a run again that did not count, with the fingerprint of its status."""
+        self._change(submission, status.fingerprint, status.patches, 1)
 
-    def enter(self, submission: "Submission", standing: "Standing") -> None:
-        """A run counts that did not, and is as its status says."""
-        self._change(submission, standing.fingerprint, standing.patches, 1)
-
-    def leave(self, submission: "Submission", standing: "Standing") -> None:
-        """A run that nobody drives no longer counts."""
-        self._change(submission, standing.fingerprint, standing.patches, -1)
-
-    def ended(
-        self,
-        submission: "Submission",
-        fingerprint: bytes | None,
-        patches: Mapping[str, bool] | None,
-    ) -> None:
-        """A run no longer counts; `fingerprint` is the one that it was counted with."""
-        if fingerprint is not UNCOUNTED:
-            # What `add` does: this is on the path of every run.
-            self._runs.left.append((submission.workflow, submission.version, fingerprint))
-            if patches:
-                self.patched(submission, patches, -1)
+    def leave(self, submission: "Submission", status: "StatusRecord") -> None:
+        """Stop counting a run that is not driven."""
+        self._change(submission, status.fingerprint, status.patches, -1)
 
     def started(
         self, submission: "Submission", counted: bytes | None, fingerprint: bytes | None
@@ -189,7 +178,8 @@ class UnfinishedRuns:
         return fingerprint
 
     def patched(self, submission: "Submission", patches: Mapping[str, bool], by: int) -> None:
-        """A run got these answers from `ctx.patched`, or has forgotten them if `by` is -1."""
+        """Count the answers that a run got from `ctx.patched`. With -1 for `by`, stop counting
+        them."""
         for name, answer in patches.items():
             if not answer:
                 self._unpatched.add((submission.workflow, name), by)
@@ -205,18 +195,32 @@ class UnfinishedRuns:
         if patches:
             self.patched(submission, patches, by)
 
+    def marks(self) -> tuple[int, int, int, int]:
+        """Return how many changes are waiting to be counted, for `undo`."""
+        runs, unpatched = self._runs, self._unpatched
+        return len(runs.entered), len(runs.left), len(unpatched.entered), len(unpatched.left)
+
+    def undo(self, *marks: int) -> None:
+        """Take back the changes since `marks`, because the records that belong to them were
+        dropped."""
+        runs, unpatched = self._runs, self._unpatched
+        lists = runs.entered, runs.left, unpatched.entered, unpatched.left
+        for changes, mark in zip(lists, marks, strict=True):
+            del changes[mark:]
+
     def doubt(self) -> None:
-        """A run has left of which nobody knows how it was counted: count at the next open."""
+        """Count all runs again at the next open, because a run was lost and its share of the counts
+        is not known."""
         self._ledger.store.open_group().delete("counter", self._mark)
 
     def stage(self, group: "Group") -> None:
-        """Add what has changed to a group that is about to be committed."""
+        """Stage the counts that have changed in a group that is about to be committed."""
         sound = self._runs.stage(group)
         if not self._unpatched.stage(group) or not sound:
             group.delete("counter", self._mark)
 
     async def recover(self) -> None:
-        """Read the counts, or count if the store has none."""
+        """Read the counts, or count all runs if the store has no counts."""
         try:
             if await self._ledger.get("counter", self._mark) is not None:
                 await self._runs.load()
@@ -236,38 +240,38 @@ class UnfinishedRuns:
 
 
 async def count(ledger: Ledger) -> tuple[dict[Code, int], dict[Patch, int]]:
-    """Count by looking at all runs that have a place or a delay, in pages."""
+    """Count all runs that have a place or a delay, page by page."""
     runs: Counter[Code] = Counter()
     unpatched: Counter[Patch] = Counter()
     for table in ("queue", "delayed"):
         async for rows in ledger.pages(table, size=PAGE):
-            for submission, standing in await _read(ledger, _numbers(ledger, table, rows)):
+            for submission, status in await _read(ledger, _numbers(ledger, table, rows)):
                 name, version = submission.workflow, submission.version
-                runs[name, version, standing.fingerprint] += 1
-                for patch, answer in (standing.patches or {}).items():
+                runs[name, version, status.fingerprint] += 1
+                for patch, answer in (status.patches or {}).items():
                     if not answer:
                         unpatched[name, patch] += 1
     return dict(runs), dict(unpatched)
 
 
-async def _read(ledger: Ledger, numbers: list[int]) -> "list[tuple[Submission, Standing]]":
+async def _read(ledger: Ledger, numbers: list[int]) -> "list[tuple[Submission, StatusRecord]]":
     store, keys = ledger.store, [ledger.number(number) for number in numbers]
     submissions = await store.get_many("runs", keys)
-    standings = await store.get_many("status", keys)
+    statuses = await store.get_many("status", keys)
     found = []
     for key, raw in submissions.items():
-        stored = standings.get(key)
+        stored = statuses.get(key)
         try:
             submission = ledger.read_submission(key, raw)
-            standing = Standing() if stored is None else ledger.read_standing(key, stored)
+            status = StatusRecord() if stored is None else ledger.read_status(key, stored)
         except DAMAGE:
-            continue  # it leaves its queue when its turn comes
-        found.append((submission, standing))
+            continue  # the run leaves its queue when it is loaded
+        found.append((submission, status))
     return found
 
 
 def _numbers(ledger: Ledger, table: str, rows: list[tuple[bytes, bytes]]) -> list[int]:
-    """The runs that records of `queue` or `delayed` are about."""
+    """Return the numbers of the runs in records of `queue` or `delayed`."""
     if table == "delayed":
         return [ledger.split_timed(key)[1] for key, _ in rows]
     found = []
@@ -280,7 +284,7 @@ def _numbers(ledger: Ledger, table: str, rows: list[tuple[bytes, bytes]]) -> lis
 
 
 def by_version(counts: Mapping[Code, int]) -> dict[Version, int]:
-    """The same counts without fingerprints."""
+    """Return the same counts without fingerprints."""
     added: Counter[Version] = Counter()
     for (workflow, version, _), count in counts.items():
         added[workflow, version] += count
@@ -288,7 +292,8 @@ def by_version(counts: Mapping[Code, int]) -> dict[Version, int]:
 
 
 async def stored_counts(ledger: Ledger) -> UnfinishedRuns | None:
-    """The counts as of the last commit, for a process that only reads; None if there are none."""
+    """Return the counts of the last commit, for a process that only reads. None if the store has no
+    counts."""
     counts = UnfinishedRuns(ledger)
     with ledger.store.view(), suppress(*DAMAGE):
         if await ledger.get("counter", ledger.name(_MARK)) is not None:

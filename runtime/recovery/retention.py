@@ -1,4 +1,4 @@
-"""Retention: ended runs are kept for a while, so that a repeat of a submit finds them."""
+"""Retention: remove ended runs after a while. Until then a repeat of a submit finds them."""
 
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from keyrun.runtime.host.due_loop import NOW, DueLoop
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -27,15 +27,17 @@ def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -
 
 @attrs.frozen(kw_only=True)
 class Retention:
-    """How long ended runs are kept: `age` seconds, and the latest `count` of them. Dead letters
-    stay until they are redriven or forgotten."""
+    """Set how long ended runs are kept. Keyrun removes a run as soon as one of the limits is
+    exceeded. Dead letters stay until they are redriven or forgotten."""
 
     age: float = attrs.field(default=7 * 86_400.0, validator=_positive)
+    """Seconds after the end of a run. Default: 7 days."""
     count: float = attrs.field(default=1_000_000, validator=_positive)
+    """The number of ended runs that are kept. The latest ones stay."""
 
 
 class Sweeper:
-    """Removes ended runs when their time is over."""
+    """Removes ended runs that exceed the retention."""
 
     redrive: "Redrive"
     """Removes the records of runs. The wiring sets it."""
@@ -56,39 +58,38 @@ class Sweeper:
         self._ended = 0
         self._loop = DueLoop(self._sweep_due)
         self._idle = False
-        """Whether nothing can become due before another run has ended."""
+        """Whether no run can become due before another run has ended."""
         self._changing: set[bytes] = set()
-        """Of the oldest ends, those that are due and whose run is being redriven or
-        forgotten."""
+        """The oldest ends that are due and whose run is being redriven or forgotten."""
 
     def run_ended(self) -> None:
-        """One more run has ended."""
+        """Count one more ended run."""
         self._ended += 1
         if self._idle or self._ended > self._retention.count:
             self._loop.wake()
 
-    async def counts(self, number: int, standing: Standing) -> bool:
-        """Whether a run counts as an ended run that is kept. A dead letter whose time is over does
-        not."""
-        if standing.ended_at is None:
+    async def counts(self, number: int, status: StatusRecord) -> bool:
+        """Return whether a run counts as an ended run that is kept. A dead letter that has exceeded
+        the retention does not count."""
+        if status.ended_at is None:
             return False
-        key = self._partition.ledger.timed(standing.ended_at, number)
+        key = self._partition.ledger.timed(status.ended_at, number)
         return await self._partition.store.get("ended", key) is not None
 
     def removed(self) -> None:
-        """A run that counted was forgotten or redriven."""
+        """Count one ended run fewer, because it was forgotten or redriven."""
         self._ended -= 1
 
     async def run(self) -> None:
-        """Sweep for ever."""
+        """Remove runs until cancelled."""
         await self._outbox.converted()
         ended = await self._count()
-        # Not in one line: more may have ended meanwhile.
+        # In a second statement, because more runs may have ended during the first.
         self._ended += ended
         await self._loop.run()
 
     async def _sweep_due(self) -> float:
-        """Remove the runs whose time is over. Return when the next one's may be."""
+        """Remove the runs that exceed the retention. Return when the next run may exceed it."""
         ledger = self._partition.ledger
         rows = await self._partition.store.scan("ended", prefix=ledger.prefix, limit=PAGE)
         oldest = [key for key, _ in rows]
@@ -113,11 +114,11 @@ class Sweeper:
             if self._runs.changing(number) is not None:
                 self._changing.add(key)
                 continue
-            submission, standing = await self._read(number)
+            submission, status = await self._read(number)
             kept = await partition.store.get("dead", partition.ledger.number(number)) is not None
             if submission is not None and not kept:
-                await self.redrive.erase(number, submission, standing or Standing())
-            # A dead letter leaves the index, too, or it would be looked at again and again.
+                await self.redrive.erase(number, submission, status or StatusRecord())
+            # A dead letter leaves the index, too, so that it is not read again and again.
             partition.store.open_group().delete("ended", key)
             self._ended -= 1
             swept += 1
@@ -125,10 +126,10 @@ class Sweeper:
             await partition.store.durable()
         return swept
 
-    async def _read(self, number: int) -> tuple[Submission | None, Standing | None]:
+    async def _read(self, number: int) -> tuple[Submission | None, StatusRecord | None]:
         ledger = self._partition.ledger
         try:
-            return await ledger.submission(number), await ledger.standing(number)
+            return await ledger.submission(number), await ledger.status(number)
         except StoreCorrupt as error:
             return await self._damaged.remains(number, error)
 

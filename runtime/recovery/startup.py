@@ -1,10 +1,11 @@
-"""Start-up: what happens when a store is opened that has unfinished runs.
+"""Start-up: resume the unfinished runs of a store that is opened.
 
-1. Steps that were begun and have no outcome were interrupted by a crash. This is written into the
-   journals of their runs, and the start markers are removed, in one commit per page. After a crash
-   in the middle, the next open finds only what is left.
-2. The index of places is read page by page, and the queue of each key is woken. No run is loaded
-   before its turn comes. Of keys that an evicted run holds, only the names are in memory.
+1. A crash interrupted the steps that have a start marker and no outcome. An entry about it is
+   written into the journals of their runs, and the start markers are removed, in one commit per
+   page. After a crash in the middle, the next open finds only the markers that are left.
+2. The index of places is read page by page, and the queue of each key is woken. A run is loaded
+   when it is at the head of its key. Of keys that an evicted run holds, only the names are in
+   memory.
 """
 
 import gc
@@ -16,7 +17,7 @@ import trio
 
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.journal_entry import Interrupted
-from keyrun.runtime.records.tables import Sleep, at_place
+from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.runtime.run.loading import read_together
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A block in which Python's garbage collector rests: of all that is made when runs are loaded
-    nothing is garbage, and to find that out over and over takes longer than to load them. Nothing
-    else runs meanwhile, as long as the store answers without waiting."""
+    """Disable Python's garbage collector in a block. Loading runs makes many objects and no
+    garbage, and the collector would take longer than the loading. No other task runs meanwhile, if
+    the reads of the store do not suspend."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -44,7 +45,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> None:
-    """Write down which steps a crash cut off."""
+    """Write an entry into the journal for each step that a crash cut off."""
     ledger, store = partition.ledger, partition.store
     reported = bool(await store.scan("reports", prefix=ledger.prefix, limit=1))
     while True:
@@ -65,7 +66,7 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
             try:
                 ident, attempt, begun, alone = unseal("begun", key, raw)
             except StoreCorrupt:
-                # What matters stands in the key.
+                # The key of the record has the number of the run and the name of the step.
                 ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
             entry = ledger.entry(number, following[number])
             following[number] += 1
@@ -80,8 +81,8 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
 async def _wake(
     partition: "PartitionState", queues: "KeyQueues", found: "list[KeyQueue]", together: int
 ) -> None:
-    """Wake lines that were found. The first runs of those that are let in are read together, which
-    takes a fraction of the time in which their actors would read them one by one."""
+    """Wake key queues. The head runs of those that the concurrency gate admits are read together,
+    which is much faster than if their actors read them one by one."""
     for at in range(0, len(found), together):
         part = found[at : at + together]
         firsts = [queue for queue in part if queue.unloaded][: queues.gate.room]
@@ -93,7 +94,7 @@ async def _wake(
             queue.wake()
             first = stored.get(queue)
             if first is not None and asleep and queue.awake:
-                # What is wrong with one of them is for its actor to find.
+                # The actor of the key reads the run again and handles the error.
                 with suppress(Exception):
                     queue.take_stored(first)
 
@@ -117,17 +118,17 @@ async def wake_keys(
                     logger.error("a place in a queue is damaged, and its run is unknown: %s", error)
                     any_damaged = True
                     continue
-                number, priority, sleep, damaged = at_place(key, raw, place)
+                number, priority, evicted, damaged = at_place(key, raw, place)
                 any_damaged = any_damaged or damaged
                 if place >= partition.opened_at:
                     # A run that got its place since was counted and woken by its own admission.
                     if damaged:
                         partition.store.open_group().delete("queue", key)
                     continue
-                if not queues.backlog.counts(key):
+                if not queues.backlog.count_place(key):
                     continue
-                if sleep is not Sleep.NO:
-                    if sleep is Sleep.HOLDS:
+                if evicted is not Evicted.NO:
+                    if evicted is Evicted.HOLDS:
                         queues.found_evicted(ordering_key, number)
                     continue
                 if queues.is_held_by_evicted(ordering_key):
@@ -137,7 +138,7 @@ async def wake_keys(
                     continue
                 if queue is not None and queue.key != ordering_key:
                     queue.listed()
-                # Not the same object as before if all that was found was driven meanwhile.
+                # This is another object than before if its runs have been driven meanwhile.
                 queue = queues.of(ordering_key)
                 queues.backlog.enter(queue)
                 queue.found(place, number, priority)
@@ -151,6 +152,6 @@ async def wake_keys(
             if any_damaged:
                 await damaged_runs.set_aside_unplaced()
             return
-        # Who was woken gets on meanwhile, and its worker serves the next.
+        # Let the woken keys run, so that their workers are free for the next page.
         for _ in range(tuning.startup_passes):
             await trio.lowlevel.checkpoint()

@@ -17,8 +17,8 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log_key
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import store_failure
-from keyrun.runtime.records.submission import Quarantine, Standing
-from keyrun.runtime.run.location import Location
+from keyrun.runtime.records.submission import Quarantine, StatusRecord
+from keyrun.runtime.run.run import Location
 from keyrun.runtime.run.settlement import settle
 from keyrun.runtime.texts import named
 from keyrun.runtime.values import QuarantineCause, State
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class QuarantinedKey:
-    """A key that waits for an operator: why, and the run whose turn it was at the last crash, if
-    there was one. That run is quarantined with the key; the runs behind it wait for the key."""
+    """A key that waits for an operator: the reason, and the run that was at its head at the last
+    crash, if there was one. That run is quarantined with the key. The runs behind it wait."""
 
     reason: str
     number: int | None
 
     @property
-    def standing(self) -> Standing:
-        """How the run stands."""
+    def status(self) -> StatusRecord:
+        """Return the status of that run."""
         cause = Quarantine(QuarantineCause.KEY)
-        return Standing(state=State.QUARANTINED, reason=self.reason, quarantine=cause)
+        return StatusRecord(state=State.QUARANTINED, reason=self.reason, quarantine=cause)
 
 
 class KeySupervisor:
-    """Restarts keys whose actor crashed, and knows the keys that are quarantined for it."""
+    """Restarts keys whose actor crashed, and knows the keys that are quarantined because of it."""
 
     actors: "ActorSystem[str, KeyQueue, None]"
     """The actors of the keys. The wiring sets them."""
@@ -67,11 +67,11 @@ class KeySupervisor:
         self._supervision = supervision
         self.quarantined: dict[str, QuarantinedKey] = {}
         self._last: tuple[str, int | None] = ("", None)
-        """The key that crashed last, and the run whose turn it is there. The supervision decides
-        about a crash before the next one is noted here."""
+        """The key that crashed last, and its head run. The supervision decides about a crash before
+        the next crash is recorded here."""
 
     async def crashed(self, queue: "KeyQueue", error: BaseException) -> bool:
-        """Serving a line raised `error`. Says whether it is to be served again."""
+        """Handle an internal error of a key's actor. Return whether the actor is restarted."""
         partition = self._partition
         if self.actors.scope().cancel_called:
             self.actors.renew_scope()
@@ -81,7 +81,7 @@ class KeySupervisor:
             return False
         try:
             self._log_crash(queue, error)
-            # What the run was driven in may be cancelled.
+            # The scope in which the run was driven may be cancelled.
             with trio.CancelScope(shield=True):
                 await self._restore(queue)
                 self._last = queue.key, await partition.ledger.head(queue.key)
@@ -89,7 +89,7 @@ class KeySupervisor:
             if store_failure(other) is not None:
                 partition.services.fail(other)
             else:
-                said = f"the key {queue.key!r} could not be put in order"
+                said = f"the key {queue.key!r} could not be restored from the store"
                 log_key(queue.key, "key_crashed", said, error=other)
         return partition.failure is None and not partition.draining
 
@@ -98,66 +98,66 @@ class KeySupervisor:
         if queue.head is not None:
             run_id, _, workflow = queue.head.submission.about
             at = f", at {workflow} run {run_id}"
-        said = f"serving the key {queue.key!r} failed{at}, and the others go on: {named(error)}"
+        said = f"Keyrun failed at the key {queue.key!r}{at}; other keys continue: {named(error)}"
         log_key(queue.key, "key_crashed", said, run_id=run_id, workflow=workflow, error=error)
 
     def quarantine(self, key: str, error: BaseException) -> None:
-        """The actor of a key has crashed too often."""
+        """Quarantine a key whose actor has crashed too often."""
         most, window = self._supervision.max_restarts, self._supervision.window
         reason = (
-            f"the key {key!r} is quarantined: serving it failed again after {most} restarts within "
-            f"{window:g} s, at last with {named(error)}; release_key({key!r}) tries again"
+            f"the key {key!r} is quarantined: Keyrun failed again after {most} restarts within "
+            f"{window:g} s, the last time with {named(error)}; release_key({key!r}) tries again"
         )
         crashed, number = self._last
         held = QuarantinedKey(reason, number if crashed == key else None)
         self.quarantined[key] = held
         if held.number is not None:
-            self._runs.report_end(held.number, held.standing)
-        self._tell(EventKind.KEY_QUARANTINED, key, reason)
+            self._runs.report_end(held.number, held.status)
+        self._emit(EventKind.KEY_QUARANTINED, key, reason)
         log_key(key, "key_quarantined", reason, error=error)
 
-    def _tell(self, kind: EventKind, key: str, reason: str | None = None) -> None:
+    def _emit(self, kind: EventKind, key: str, reason: str | None = None) -> None:
         partition = self._partition
         if partition.feed is not None:
             emitter.key_changed(partition.feed, None, kind, key, reason)
 
     def quarantined_run(self, key: str) -> tuple[bool, int | None]:
-        """Return whether a key is quarantined, and the run whose turn it was."""
+        """Return whether a key is quarantined, and the run at its head when it crashed."""
         held = self.quarantined.get(key)
         return held is not None, None if held is None else held.number
 
     def release(self, key: str) -> bool:
-        """Serve a key again. Says whether it was quarantined."""
+        """Release a key. Return whether it was quarantined."""
         if self.quarantined.pop(key, None) is None:
             return False
-        self._tell(EventKind.KEY_RELEASED, key)
+        self._emit(EventKind.KEY_RELEASED, key)
         log_key(key, "key_released", f"the key {key!r} is released", level=INFO)
         return self.actors.release(key)
 
     async def _restore(self, queue: "KeyQueue") -> None:
-        """Forget what is in memory of a line: it is read again when the line is served."""
+        """Drop the queue of a key from memory, so that it is read again from the store."""
         partition, run = queue.partition, queue.head
         queue.forget_runs()
         if run is None:
             await partition.store.durable()
             return
-        # Nobody drives it from here on, so that it can be cancelled like any other at rest.
+        # From here on no actor drives the run, so it can be cancelled like other runs at rest.
         self._runs.move(run, Location.QUEUED)
         for _ in range(len(run.current)):
-            # A step that was left without its slot being given back.
+            # The crash left a step that has not given back its slot.
             partition.slots.give()
         run.current.clear()
         while True:
             await partition.store.durable()
-            standing = await _stored(run)
-            # Nothing may be in the group: the crash can have been right before.
+            status = await _stored(run)
+            # The group may be empty, if the crash was right before a record was staged.
             if run.staged is None or run.staged.durable or not run.staged.tables:
                 break
         if self._runs.find(run.number) is not run:
             return
-        if standing is not None and standing.state.terminal:
-            # Its end was staged before the crash, and those who wait were not told.
-            run.standing = standing
+        if status is not None and status.state.terminal:
+            # The end was staged before the crash, and its callbacks were not called.
+            run.status = status
             partition.services.run_ended(run)
             return
         self._runs.remove(run)
@@ -165,16 +165,16 @@ class KeySupervisor:
             run.pending = True
             self._queues.backlog.enter(queue)
         compensates = run.journal.undoing is not None or run.journal.undoable
-        if standing is not None and standing.cancel_requested and not compensates:
-            # The caller of `cancel` waits for the end, and nothing is left to be stopped.
-            run.standing = standing
+        if status is not None and status.cancel_requested and not compensates:
+            # The caller of `cancel` waits for the end, and nothing has to be stopped.
+            run.status = status
             settle(run, State.CANCELLED)
             self._runs.move(run, Location.QUEUED)
 
 
-async def _stored(run: "Run") -> Standing | None:
+async def _stored(run: "Run") -> StatusRecord | None:
     try:
-        return await run.partition.ledger.standing(run.number)
+        return await run.partition.ledger.status(run.number)
     except StoreCorrupt:
-        # Its turn comes again, and then it is set aside.
+        # The run is set aside when it is loaded again.
         return None

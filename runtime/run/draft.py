@@ -8,9 +8,9 @@ from keyrun.storage.payload import PayloadCodec
 
 
 class Draft(MutableMapping[str, Any]):
-    """A durable mapping, as one attempt sees and changes it. Keys are strings; values are whatever
-    a payload may hold. `stored` is what it was made of, so that what an attempt does to it stays
-    with that attempt."""
+    """A durable mapping, as one attempt sees and changes it. Keys are strings, and values are
+    anything that a payload may contain. `stored` has the mapping before the attempt, so the changes
+    of the attempt can be dropped."""
 
     __slots__ = ("_codec", "_on_change", "stored", "values_")
 
@@ -21,7 +21,7 @@ class Draft(MutableMapping[str, Any]):
         on_change: Callable[[], None] | None = None,
         known: dict[str, Any] | None = None,
     ) -> None:
-        """`known` is what is in `stored`, where somebody knows it, and stays as it is."""
+        """`known` is the decoded form of `stored`, if it is known. It is not changed."""
         self.stored = stored
         self.values_: dict[str, Any]
         if known is not None:
@@ -32,7 +32,8 @@ class Draft(MutableMapping[str, Any]):
         self._on_change = on_change
 
     def encoded(self) -> bytes:
-        """As it is now; the same as `stored` if nothing was changed, inside its values neither."""
+        """Return the encoded mapping. It equals `stored` if neither the mapping nor a value in it
+        was changed."""
         values = self.values_
         if not (values or self.stored):
             return b""
@@ -43,14 +44,14 @@ class Draft(MutableMapping[str, Any]):
         return self.values_[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As that of a dict, which is much faster than that of a mapping."""
+        """Return a value as `dict.get` does, which is much faster than `Mapping.get`."""
         return self.values_.get(name, default)
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"names in a durable mapping are strings, got {name!r}")
+            raise TypeError(f"names in a durable mapping must be strings, got {name!r}")
         if type(value) is not int or value not in INT_RANGE:
-            self._codec.encode(value)  # what cannot be stored is refused where it is put in
+            self._codec.encode(value)  # raises if the value cannot be stored
         self.values_[name] = value
         if self._on_change is not None:
             self._on_change()

@@ -23,21 +23,27 @@ from typing import Literal
 from keyrun.runtime.records.journal_entry import CallKind, CallRecord, Ending, Left
 
 END = " (its end)"
-"""What the label of the end of a block, or of a `gather` that failed, ends with."""
+"""The suffix of the label for the end of a block, or of a `gather` that failed."""
+REMEDY = (
+    "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
+    "new version"
+)
+"""What to do about code that contradicts a journal."""
 INSIDE = "/"
-"""What the label of a `gather`, or of a child that is a part of its parent, ends with."""
+"""The suffix of the label of a `gather`, or of a child that is a part of its parent."""
 
 _BRANCH = re.compile(r"(g\d+)\.(\d+)")
 _CHILD = re.compile(r"child(\d*)")
 _TURN = re.compile(r"turn-\d+")
 _NOWHERE = Left(0, "", 0)
+_GATHER, _SCOPE = CallKind.GATHER, CallKind.SCOPE
 
 Kind = Literal["function", "machine", "graph"]
-"""What the code of a workflow is."""
+"""The kind of a workflow."""
 
 
 class Awaited:
-    """An expected call that may be optional. Most are not, and are kept as their labels."""
+    """An expected call that may be optional. A call that is not optional is kept as its label."""
 
     __slots__ = ("label", "required")
 
@@ -47,7 +53,8 @@ class Awaited:
 
 
 class Expected:
-    """What is left to be asked for, by scope. `left` counts what is not optional."""
+    """The calls that the code has not asked for, by scope. `left` counts those that are not
+    optional."""
 
     __slots__ = ("_inside", "_nodes", "_scopes", "_widths", "left")
 
@@ -56,10 +63,15 @@ class Expected:
         self._nodes: dict[str, Awaited] | None = {} if graph else None
         """The nodes of a graph, instead of the calls of the outermost scope."""
         self._inside: dict[str, Awaited] = {}
-        """What has scopes inside: a `gather`, or a child."""
+        """The calls that have scopes inside: a `gather`, or a child."""
         self._widths: dict[str, int] = {}
-        """How many branches of each `gather` have calls."""
+        """The number of branches of each `gather` that have calls."""
         self.left = 0
+
+    def add_plain(self, idents: Iterable[str]) -> None:
+        """Expect calls of the outermost scope of a function."""
+        calls = self._scopes[""] = deque(idents)
+        self.left += len(calls)
 
     def add(self, ident: str, label: str, *, required: bool) -> None:
         """Expect one more call, in the scope of `ident`."""
@@ -76,7 +88,7 @@ class Expected:
             self._scopes.setdefault(prefix, deque()).append(call)
 
     def _add_inside(self, prefix: str, part: str, *, required: bool) -> None:
-        """Expect what has a scope inside, where its first call is."""
+        """Expect a call that has a scope inside, in the place of the first call in that scope."""
         name = prefix + part
         if branch := _BRANCH.fullmatch(part):
             name = prefix + branch[1]
@@ -94,8 +106,8 @@ class Expected:
             self.left += 1
 
     def ask(self, prefix: str, label: str) -> str | None:
-        """The code asks for a call: "" if that is expected, None if the journal does not have it,
-        or else what is expected in its place."""
+        """Record that the code asks for a call. Return "" if the call is expected, None if the
+        journal does not have it, and otherwise the call that is expected in its place."""
         if self._nodes is not None and not prefix:
             node = self._nodes.pop(label, None)
             self.left -= node is not None and node.required
@@ -117,18 +129,18 @@ class Expected:
         return None
 
     def has(self, prefix: str, label: str) -> bool:
-        """Whether a call is expected in a scope, if not next."""
+        """Return whether a call is expected in a scope, now or later."""
         if self._nodes is not None and not prefix:
             return label in self._nodes
         return any(_label(call) == label for call in self._scopes.get(prefix, ()))
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes of a graph that are expected."""
+        """Return the nodes of a graph that are expected."""
         return list(self._nodes or ())
 
     def next_around(self, prefix: str) -> str | None:
-        """The oldest call that must be asked for in a scope, or in one that it is inside of."""
+        """Return the oldest call that is not optional in a scope, or in a scope around it."""
         while True:
             found = self._first(prefix)
             if found is not None or not prefix:
@@ -136,11 +148,17 @@ class Expected:
             prefix = prefix[: prefix.rfind("/", 0, -1) + 1]
 
     def next(self, prefix: str = "") -> str | None:
-        """A call that must be asked for, in the scopes that begin with `prefix`."""
+        """Return a call that is not optional, in the scopes that begin with `prefix`."""
         if self._nodes is not None and not prefix and (found := self._first("")):
             return found
         scopes = [each for each in self._scopes if each.startswith(prefix)]
         return next((found for each in scopes if (found := self._first(each))), None)
+
+    def all_next(self) -> list[str]:
+        """Return the oldest call of each scope that is not optional."""
+        firsts = [self._first("")] if self._nodes is not None else []
+        firsts += [self._first(scope) for scope in self._scopes]
+        return [found for found in firsts if found is not None]
 
     def _first(self, prefix: str) -> str | None:
         calls: Iterable[str | Awaited] = self._scopes.get(prefix, ())
@@ -149,7 +167,8 @@ class Expected:
         return next((prefix + _label(call) for call in calls if _is_required(call)), None)
 
     def beyond(self, gather: str, parts: int) -> str | None:
-        """A call in a branch of a `gather` that has only `parts` branches today."""
+        """Return a call in a branch that a `gather` does not have any more, because it has only
+        `parts` branches now."""
         for index in range(parts, self._widths.get(gather, 0)):
             if (found := self.next(f"{gather}.{index}/")) is not None:
                 return found
@@ -164,6 +183,15 @@ class Expected:
             self._nodes.clear()
 
 
+def are_apart(ident: str, other: str) -> bool:
+    """Return whether two calls are in different branches of one `gather`."""
+    for one, two in zip(ident.split("/")[:-1], other.split("/")[:-1], strict=False):
+        if one != two:
+            mine, theirs = _BRANCH.fullmatch(one), _BRANCH.fullmatch(two)
+            return mine is not None and theirs is not None and mine[1] == theirs[1]
+    return False
+
+
 def _label(call: str | Awaited) -> str:
     return call if isinstance(call, str) else call.label
 
@@ -173,7 +201,7 @@ def _is_required(call: str | Awaited) -> bool:
 
 
 def label_inside(part: str) -> str:
-    """The label of what has a scope of this name inside."""
+    """Return the label of a call that has a scope of this name inside."""
     if branch := _BRANCH.fullmatch(part):
         return f"{branch[1]}(){INSIDE}"
     if child := _CHILD.fullmatch(part):
@@ -181,19 +209,30 @@ def label_inside(part: str) -> str:
     return part + INSIDE
 
 
+def _is_plain(ident: str, memory: CallRecord) -> bool:
+    """Return whether a call is in the outermost scope, is not a block, and lost no race."""
+    call = memory.call
+    return "/" not in ident and call is not _GATHER and call is not _SCOPE and not memory.lost
+
+
 def expected_of(
     memories: Mapping[str, CallRecord], order: Iterable[str], kind: Kind, *, turning: bool
 ) -> Expected | None:
-    """What a pass is expected to ask for, given the memories in the order in which they began and
-    the outcomes in theirs. None if that is nothing. `turning` says that a machine left them."""
+    """Return the calls that a pass has to ask for, or None if there are none. `memories` are in the
+    order in which the calls began, and `order` has the outcomes in their order. `turning` says that
+    the journal is that of a machine."""
     graph, machine = kind == "graph", kind == "machine"
     expected = Expected(graph=graph)
+    if kind == "function" and not turning and all(map(_is_plain, memories, memories.values())):
+        # Most journals have only such calls.
+        expected.add_plain(memories)
+        return expected if memories else None
     if turning and not machine:
         expected.add("turn", "turn", required=True)
     losers: list[tuple[str, str]] = []
-    """Branches that a failed one cut off, and which that was."""
+    """The prefix of the branches that a failed branch cut off, and the prefix of that branch."""
     ends: dict[str | None, list[str]] = {}
-    """The blocks that were left, or only expired, when a call was the last to have begun."""
+    """The blocks that were left, or expired, by the call that had begun last."""
     for ident in order:
         memory = memories[ident]
         if memory.call is CallKind.GATHER:
@@ -206,19 +245,14 @@ def expected_of(
         if len(blocks) > 1:
             blocks.sort(key=lambda block: memories[block].left or _NOWHERE)
     inside: dict[str, str] = {}
-    """Blocks that are left after this, inner ones last: the prefix of what is in them."""
+    """The blocks that are left later, inner ones last, with the prefix of the calls in them."""
     expired: dict[str, str] = {}
-    """Blocks that expire after this."""
-    plain = not (losers or ends or graph or machine)
+    """The blocks that expire later."""
     for ident, memory in memories.items():
-        if plain and memory.outcome is not None and "/" not in ident:
-            # What most entries of most journals are.
-            expected.add(ident, ident, required=True)
-            continue
         if ident == "graph()" or ident.startswith("undo()/"):
             continue
         if machine and _TURN.fullmatch(ident):
-            continue  # a machine takes the turn that is next
+            continue  # a machine resumes with its next turn
         cut = memory.outcome is None and (
             memory.lost
             or any(map(ident.startswith, expired.values()))

@@ -1,8 +1,8 @@
-"""The inbox of a run: what it was sent and has not taken, and who in it waits for what.
+"""The inbox of a run: the signals that it has not taken, and the waits of its branches.
 
-Signals are taken in the order in which they came, by those who wait in the order in which they
-began to, which the journal knows. So when a run is driven again, a signal is kept for the branch
-that waited first, even where another one gets there sooner.
+Signals are taken in the order in which they arrived, by the waits in the order in which they began.
+The journal has that order. So when a run is driven again, a signal is kept for the branch that
+waited first, even if another branch reaches its wait earlier.
 """
 
 from bisect import insort
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Signal(NamedTuple):
-    """One thing that a run was sent; `sequence` is its place among all that were sent."""
+    """A signal to a run. `sequence` is its position among all signals to the run."""
 
     sequence: int
     channel: str
@@ -26,7 +26,7 @@ class Signal(NamedTuple):
 
 
 class Inbox:
-    """What a run was sent, and its waits by their identity."""
+    """The signals to a run, and its waits by their identity."""
 
     __slots__ = ("signals", "waits")
 
@@ -35,29 +35,29 @@ class Inbox:
         self.waits: dict[str, Wait] = {}
 
     def put(self, signal: Signal, journal: "Journal") -> bool:
-        """Take a signal in. Says whether somebody who waits gets it."""
+        """Add a signal. Return whether a wait takes it."""
         insort(self.signals, signal, key=attrgetter("sequence"))
         self.match(journal)
         return signal not in self.signals
 
     def has(self, channel: str) -> bool:
-        """Whether there is something on a channel that was not taken."""
+        """Return whether a channel has a signal that the code has not received."""
         return self.offers(channel) or any(
             wait.channel == channel and wait.signal is not None for wait in self.waits.values()
         )
 
     def offers(self, channel: str) -> bool:
-        """Whether there is something on a channel that nobody has yet."""
+        """Return whether a channel has a signal that no wait has taken."""
         return any(signal.channel == channel for signal in self.signals)
 
     def last(self) -> int:
-        """The place of the last that is there."""
+        """Return the sequence number of the last signal."""
         taken = [wait.signal for wait in self.waits.values() if wait.signal is not None]
         return max((signal.sequence for signal in [*self.signals, *taken]), default=0)
 
     def is_awaited(self, signal: Signal, journal: "Journal") -> bool:
-        """Return whether a branch waits for a signal according to the journal, which knows waits
-        that the run has not come to again yet. Earlier signals are taken first."""
+        """Return whether a branch waits for a signal according to the journal. The journal also has
+        waits that a replay has not reached yet. Earlier signals are taken first."""
         if not journal.waited:
             return False
         earlier = [one for one in self.signals if one.channel == signal.channel]
@@ -68,19 +68,19 @@ class Inbox:
         return earlier.index(signal) + 1 + taken <= waits_on(journal, signal.channel)
 
     def enter(self, ident: str, wait: "Wait", journal: "Journal") -> None:
-        """Somebody waits; it may be there already."""
+        """Add a wait, which may take a signal at once."""
         self.waits[ident] = wait
         if self.signals:
             self.match(journal)
 
     def leave(self, ident: str, journal: "Journal") -> None:
-        """Somebody does not wait any more: what they did not take is there for others."""
+        """Remove a wait. A signal that it took and did not use is put back."""
         wait = self.waits.pop(ident, None)
         if wait is not None and wait.signal is not None:
             self.put(wait.signal, journal)
 
     def match(self, journal: "Journal") -> None:
-        """Give what is there to those who wait for it."""
+        """Give the signals to the waits on their channels."""
         for signal in list(self.signals):
             wait = self._first(signal.channel, journal)
             if wait is not None:
@@ -89,7 +89,8 @@ class Inbox:
                 wait.event.set()
 
     def _first(self, channel: str, journal: "Journal") -> "Wait | None":
-        """Who began to wait first and has nothing yet; None if that one was not yet asked again."""
+        """Return the wait on a channel that began first and has no signal. None if that wait has
+        not been reached again in this pass."""
         waits = [w for w in self.waits.values() if w.channel == channel and w.signal is None]
         if not waits:
             return None
@@ -104,7 +105,7 @@ class Inbox:
 
 
 def waits_on(journal: "Journal", channel: str) -> int:
-    """Return how many branches of a run wait on a channel."""
+    """Return the number of branches of a run that wait on a channel."""
     return sum(_awaits(memory, channel) for memory in journal.memories.values())
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from keyrun.runtime.records.journal_entry import JournalEntry, decode, started_at
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import misplaced
+from keyrun.runtime.run.empty import writable
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import State
 from keyrun.storage.record import unseal
@@ -18,11 +19,11 @@ Rows = Sequence[tuple[bytes, bytes]]
 
 
 class Stored(NamedTuple):
-    """The records of a run, undecoded, and the state of its key if that was read, too."""
+    """The undecoded records of a run, and the state of its key if that was read, too."""
 
     number: int
     submission: bytes | None
-    standing: bytes | None
+    status: bytes | None
     journal: Rows
     memos: Rows
     state: bytes | None = None
@@ -33,12 +34,12 @@ async def load(
 ) -> Run | None:
     """Load a run that is about to be driven. Return None if the run has left the queue.
 
-    The store has to be right about the run: see `RunTable.settled`."""
+    No change of the run may be staged: see `RunTable.settled`."""
     key, store = partition.ledger.number(number), partition.store
     stored = Stored(
         number=number,
         submission=await store.get("runs", key),
-        standing=await store.get("status", key),
+        status=await store.get("status", key),
         journal=await store.scan("journal", prefix=key),
         memos=await store.scan("memo", prefix=key) if partition.has_memos else (),
     )
@@ -60,13 +61,13 @@ async def read_together(
     keys = [ledger.number(number) for _, number in heads]
     prefixes = [ledger.key_prefix(key) for key, _ in heads]
     submissions = await store.get_many("runs", keys)
-    standings = await store.get_many("status", keys)
+    statuses = await store.get_many("status", keys)
     journals = await store.scan_each("journal", keys)
     nothing: list[Rows] = [()] * len(keys)
     memos = await store.scan_each("memo", keys) if partition.has_memos else nothing
     states = await store.get_many("state", prefixes) if partition.has_key_state else {}
     return [
-        Stored(number, submissions.get(key), standings.get(key), *rows, states.get(prefix))
+        Stored(number, submissions.get(key), statuses.get(key), *rows, states.get(prefix))
         for (_, number), key, prefix, rows in zip(
             heads, keys, prefixes, zip(journals, memos, strict=True), strict=True
         )
@@ -90,15 +91,15 @@ def assemble(
         # The key of the record in `queue` was damaged. Only the submission has a checksum that
         # holds, and says which key the run belongs to.
         raise misplaced(submission, queue.place(place))
-    standing = None
-    if stored.standing is not None:
-        standing = ledger.read_standing(key, stored.standing)
-        if standing.state.terminal:
+    status = None
+    if stored.status is not None:
+        status = ledger.read_status(key, stored.status)
+        if status.state.terminal:
             return None
     workflow = partition.registry.find(submission.workflow, submission.version)
-    run = Run(partition, queue, submission, standing or Standing(), workflow)
-    run.standing.place = place
-    run.seen = run.standing.state is State.RUNNING
+    run = Run(partition, queue, submission, status or StatusRecord(), workflow)
+    run.status.place = place
+    run.shown_running = run.status.state is State.RUNNING
     take_in(run, stored.journal, stored.memos)
     return run
 
@@ -124,12 +125,13 @@ def take_in(run: Run, journal: Rows, memos: Rows) -> None:
     if run.workflow is not None:
         run.journal.expect(run.workflow.kind)
     # The status is not stored with every step, nor when the run starts.
-    standing = run.standing
-    standing.steps_done = run.journal.steps_done()
-    if standing.started_at is None and journal and run.submission.limits.run_timeout is None:
-        standing.started_at = started_at(entries)
-        if standing.started_at is not None and standing.state is State.PENDING:
-            standing.state = State.RUNNING
+    status = run.status
+    status.steps_done = run.journal.steps_done()
+    if status.started_at is None and journal and run.submission.limits.run_timeout is None:
+        status.started_at = started_at(entries)
+        if status.started_at is not None and status.state is State.PENDING:
+            status.state = State.RUNNING
     for key, raw in memos:
         step, payload = unseal("memo", key, raw)
+        run.memos = writable(run.memos)
         run.memos[step] = payload

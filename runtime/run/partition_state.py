@@ -15,6 +15,7 @@ from keyrun.runtime.records.counter import stored_clock, stored_counter
 from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.runtime.records.unfinished import UnfinishedRuns
 from keyrun.storage import Store, StoreClosed
+from keyrun.storage.group import Together
 
 if TYPE_CHECKING:
     from keyrun.actors.pool import Suspension, WorkerSlot
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.host.host import Host
     from keyrun.runtime.limits import Limits
     from keyrun.runtime.run.services import RunServices
+    from keyrun.storage.group import Group
     from keyrun.storage.payload import PayloadCodec
 
 RESERVED = 1000
@@ -36,8 +38,8 @@ class PartitionState:
     """The services that a run calls. The wiring sets them."""
     suspension: "Suspension"
     """Calls back when the current actor first suspends."""
-    seat: "Callable[[], WorkerSlot]"
-    """Returns the wait slot of the current actor, with its cancel scope."""
+    wait_slot: "Callable[[], WorkerSlot]"
+    """Returns the wait slot of the current actor, which has its cancel scope."""
     renew_scope: Callable[[], None]
     """Gives the next actor another cancel scope, because this one was cancelled."""
     actor_scope: "Callable[[], trio.CancelScope]"
@@ -98,10 +100,23 @@ class PartitionState:
         number = self.next_number
         self.next_number = number + 1
         if self.next_number >= self._reserved:
-            self._reserved = self.next_number + RESERVED
-            key = self.ledger.name("next")
-            self.store.open_group().put("counter", key, sealed("counter", key, self._reserved))
+            reserved = self.next_number + RESERVED
+            key, group = self.ledger.name("next"), self.store.open_group()
+            group.put("counter", key, sealed("counter", key, reserved))
+            group.when_dropped(self._reserve_again)
+            self._reserved = reserved
         return number
+
+    def _reserve_again(self) -> None:
+        """Stage the counter again with the next number, because it was not staged."""
+        self._reserved = 0
+
+    def together(self) -> "StagedTogether":
+        """Return a block that stages all of its records, or none if it raises: `with
+        partition.together() as group`. Nothing may be awaited in the block. Records that belong
+        together are staged so, because an internal error can end the pass between any two of
+        them."""
+        return StagedTogether(self.commits.open_group(), self.unfinished)
 
     async def read_counter(self) -> None:
         """Read the admission number and the time at which the last owner of the store stopped."""
@@ -123,6 +138,22 @@ class PartitionState:
             self.keep_time()
 
     def check_open(self) -> None:
-        """Raise `StoreClosed` if the block of the runtime was left."""
+        """Raise `StoreClosed` if the runtime was closed."""
         if self.closed:
             raise StoreClosed("the runtime was closed; open it again to continue")
+
+
+class StagedTogether(Together):
+    """A block whose records are staged as a whole, with the changes of the counts of unfinished
+    runs."""
+
+    __slots__ = ("_unfinished",)
+
+    def __init__(self, group: "Group", unfinished: UnfinishedRuns) -> None:
+        super().__init__(group)
+        self._unfinished = unfinished
+
+    def __enter__(self) -> "Group":
+        group = super().__enter__()
+        group.when_dropped(self._unfinished.undo, *self._unfinished.marks())
+        return group

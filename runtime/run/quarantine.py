@@ -7,7 +7,8 @@
 3. If the run still does not fit for the same cause and has done nothing new, its history gets no
    further entry.
 
-A run with a damaged record is quarantined by `salvage`, and a key whose actor crashes by `crashes`.
+`keyrun.runtime.operations.damaged_runs` quarantines a run with a damaged record, and
+`keyrun.runtime.recovery.supervision` a key whose actor crashes.
 """
 
 from logging import INFO, WARNING
@@ -18,7 +19,7 @@ import attrs
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.records.submission import Quarantine
+from keyrun.runtime.records.submission import Quarantine, not_registered
 from keyrun.runtime.texts import clean, named
 from keyrun.runtime.values import QuarantineCause, State
 
@@ -29,39 +30,35 @@ if TYPE_CHECKING:
 
 def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
     """Stage that a run waits for an operator. It holds its key, because the code can be fixed."""
-    standing, workflow = run.standing, run.workflow
+    status, workflow = run.status, run.workflow
     reason = clean(reason)
-    standing.state = State.QUARANTINED
-    standing.reason = reason
-    standing.waiting_on = None
+    status.state = State.QUARANTINED
+    status.reason = reason
+    status.waiting_on = None
     contradicts = cause is QuarantineCause.CONTRADICTION and workflow is not None
-    standing.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
-    if run.tried_again != (cause, run.journal.next):
-        run.note("", "quarantined", reason)
-    run.store_standing()
+    status.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
+    with run.partition.together():
+        if run.tried_again != (cause, run.journal.next):
+            run.note("", "quarantined", reason)
+        run.store_status()
     _hold(run)
     feed = run.partition.feed
     if feed is not None:
         kind = EventKind.RUN_QUARANTINED
-        emitter.run_changed(feed, run.staged, kind, run.submission, standing, reason)
+        emitter.run_changed(feed, run.staged, kind, run.submission, status, reason)
     # One warning for all runs of a workflow that is not registered is logged at the open.
     level = INFO if cause is QuarantineCause.UNREGISTERED else WARNING
     log(run, "run_quarantined", reason, level=level)
 
 
 def quarantine_unregistered(run: "Run") -> None:
-    """Quarantine a run whose workflow the runtime does not have, unless it is for that already."""
-    known = run.standing.quarantine
+    """Quarantine a run whose workflow is not registered, unless it is already quarantined for that
+    reason."""
+    known = run.status.quarantine
     if known is not None and known.cause is QuarantineCause.UNREGISTERED:
         _hold(run)
         return
-    about = run.submission
-    quarantine(
-        run,
-        QuarantineCause.UNREGISTERED,
-        f"the workflow {about.workflow!r} version {about.version} is not registered; give it to "
-        "open_runtime(workflows=[...])",
-    )
+    quarantine(run, QuarantineCause.UNREGISTERED, not_registered(run.submission))
 
 
 def quarantine_input(run: "Run", error: BaseException) -> None:
@@ -76,26 +73,26 @@ def quarantine_input(run: "Run", error: BaseException) -> None:
 
 def try_again(run: "Run") -> None:
     """Let a quarantined run that was just loaded resume, if its code may fit now."""
-    standing = run.standing
-    known = standing.quarantine
+    status = run.status
+    known = status.quarantine
     assert known is not None
-    if stays(known, run.workflow):
+    if is_kept(known, run.workflow):
         _hold(run)
         return
     run.tried_again = known.cause, run.journal.next
-    standing.lift_quarantine()
-    run.store_standing()
+    status.lift_quarantine()
+    run.store_status()
 
 
-def stays(known: Quarantine, workflow: "Workflow[Any, Any] | None") -> bool:
-    """Whether a quarantined run is not tried again in this open, without an operator."""
+def is_kept(known: Quarantine, workflow: "Workflow[Any, Any] | None") -> bool:
+    """Return whether a quarantined run is not tried again in this open without an operator."""
     match known.cause:
         case QuarantineCause.UNREGISTERED:
             return workflow is None
         case QuarantineCause.INPUT | QuarantineCause.OUTCOME:
             return False
         case QuarantineCause.CONTRADICTION:
-            # Where one of them has no fingerprint, the code may be the same or not.
+            # If one of them has no fingerprint, it is unknown whether the code has changed.
             same = None if workflow is None else workflow.fingerprint
             return same is not None and same == known.fingerprint
         case _:
@@ -114,7 +111,7 @@ def _hold(run: "Run") -> None:
 
 
 def _notify(run: "Run") -> None:
-    """The quarantine is durable."""
-    if run.standing.state is State.QUARANTINED:
+    """Report a quarantine that is durable."""
+    if run.status.state is State.QUARANTINED:
         # A copy: a redrive changes the status of the run before the callers have read it.
-        run.partition.services.run_quarantined(run.number, attrs.evolve(run.standing))
+        run.partition.services.run_quarantined(run.number, attrs.evolve(run.status))

@@ -1,8 +1,8 @@
-"""Reports: what a step, or a workflow, says of how far it is.
+"""Reports: the progress that a step or a workflow reports.
 
 A report replaces the one before it and is stored with the next commit, within 50 ms, for readers in
-other processes. That of a step is gone with the attempt; that of a workflow stays with the run.
-Nothing depends on them: they are no part of the journal.
+other processes. The report of a step is removed with the attempt. The report of a workflow stays
+with the run. Reports are not part of the journal, and no code depends on them.
 """
 
 from contextlib import suppress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(percent: float, message: str) -> None:
-    """Raise unless a report can say this."""
+    """Raise if the arguments of a report are not valid."""
     if isinstance(percent, bool) or not isinstance(percent, int | float):
         raise TypeError(f"percent must be a number between 0 and 100, got {percent!r}")
     if not 0 <= percent <= 100:
@@ -32,7 +32,7 @@ def check(percent: float, message: str) -> None:
 
 
 def of_step(run: "Run", current: RunningStep, percent: float, message: str) -> None:
-    """An attempt says how far it is, from whatever thread it runs in."""
+    """Take the report of an attempt, from any thread."""
     current.progress = Report(percent, message, current.progress)
     if trio.lowlevel.in_trio_run():
         _take(run, current)
@@ -42,7 +42,7 @@ def of_step(run: "Run", current: RunningStep, percent: float, message: str) -> N
 
 
 def _take_if_possible(run: "Run", current: RunningStep) -> None:
-    # Nobody is there to be told that the store has failed; all else will be.
+    # The failure of the store is reported elsewhere, and there is no caller to raise it to.
     with suppress(StoreError):
         _take(run, current)
 
@@ -52,7 +52,7 @@ def _take(run: "Run", current: RunningStep) -> None:
     if report is None or current.over:
         return
     report.at = run.partition.wall()
-    # While an attempt has waited for nothing, nobody could see its report anyway.
+    # No reader can see the report of an attempt that has not suspended.
     if current.until is not None:
         store(run, current)
         if run.partition.feed is not None:
@@ -60,7 +60,7 @@ def _take(run: "Run", current: RunningStep) -> None:
 
 
 def store(run: "Run", current: RunningStep) -> None:
-    """Stage what an attempt said last."""
+    """Stage the last report of an attempt."""
     report = current.progress
     assert report is not None
     key = run.partition.ledger.step(run.number, current.step)
@@ -68,17 +68,17 @@ def store(run: "Run", current: RunningStep) -> None:
 
 
 def _stage(run: "Run", key: bytes, step: str, attempt: int, report: Report) -> None:
-    # Straight into the group: no step has to wait for the commit of a report.
+    # Not with `run.put`, because no step has to wait for the commit of a report.
     fields = step, attempt, report.percent, report.message, report.at
     run.partition.commits.open_group().tables["reports"][key] = seal("reports", key, fields)
 
 
 def of_run(run: "Run", percent: float, message: str) -> None:
-    """A workflow says how far it is. What it says again on its way through the journal is old."""
+    """Take the report of a workflow. A report that a replay repeats is ignored."""
     report = Report(percent, message, run.reported)
     if run.is_dry_run or run.journal.replaying:
         return
-    if run.reported is not None and run.reported.said == report.said:
+    if run.reported is not None and run.reported.content == report.content:
         return
     report.at = run.partition.wall()
     run.reported = report

@@ -1,5 +1,6 @@
 """A run in memory: its submission, its status, its journal, and the task that drives it."""
 
+from enum import Enum
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -7,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from keyrun.runtime.errors import NonDeterminism
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import InternalError, as_internal, is_internal
+from keyrun.runtime.pass_end import Halt, Unwind
 from keyrun.runtime.records.journal_entry import JournalEntry, Note
-from keyrun.runtime.records.submission import Standing, Submission, Summary
+from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
 from keyrun.runtime.records.tables import SEQUENCE
+from keyrun.runtime.run.empty import NOTHING, writable
 from keyrun.runtime.run.inbox import Inbox
 from keyrun.runtime.run.journal import Journal
-from keyrun.runtime.run.location import Location
-from keyrun.runtime.run.wait import Wait, waiting_on
-from keyrun.runtime.unwinding import Halt, Unwind
+from keyrun.runtime.run.wait import Eviction, Wait, waiting_on
 from keyrun.runtime.values import QuarantineCause, RunStatus, State
 from keyrun.storage.record import seal
 
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
     from keyrun.runtime.definitions.workflow import Workflow
     from keyrun.runtime.events.feed import Feed
-    from keyrun.runtime.policies.checkpoint import Cadence
-    from keyrun.runtime.run.eviction import Eviction
+    from keyrun.runtime.policies.checkpoint import Checkpointer
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.running_step import Report, RunningStep
     from keyrun.runtime.run.services import GraphOfRun, KeyQueueOfRun, OutputAllowance
@@ -35,7 +36,24 @@ if TYPE_CHECKING:
 
 
 NOT_DRIVEN = trio.CancelScope()
-"""Stands in for the scope of a run that nobody drives."""
+"""The scope of a run that is not driven."""
+
+
+class Location(Enum):
+    """Where an unfinished run is. Only the run table changes it."""
+
+    QUEUED = "queued"
+    """The run waits in the queue of its key."""
+    LIVE = "live"
+    """The run is at the head of its key and in memory."""
+    EVICTING = "evicting"
+    """The coroutine of the run is being cancelled so that the run can leave memory."""
+    EVICTED = "evicted"
+    """The run left memory to wait for a timer, a signal, a child or a resume."""
+    WAKING = "waking"
+    """The run was evicted. The commit that puts it back into its queue is under way."""
+    DELAYED = "delayed"
+    """The run gets its place in the order when its delay is over."""
 
 
 class RunGuard:
@@ -65,8 +83,8 @@ class Run:
         "_resumed",
         "allowance",
         "begun_steps",
-        "cadence",
         "careful",
+        "checkpointer",
         "compensators",
         "counted",
         "current",
@@ -77,98 +95,102 @@ class Run:
         "inbox",
         "journal",
         "location",
+        "logged",
         "memos",
         "number",
-        "parked",
         "partition",
         "pending",
         "queue",
         "record",
         "reported",
         "scope",
-        "seat",
-        "seen",
-        "spent",
+        "scope_cancelled",
+        "scope_timed",
+        "shown_running",
         "staged",
-        "standing",
+        "status",
         "submission",
-        "timed",
         "tried_again",
         "undoing",
         "unwinding",
+        "wait_slot",
+        "waiting_branches",
         "waits",
         "workflow",
     )
     is_dry_run = False
-    """Whether it is only driven to find out what the code asks for."""
+    """Whether the run is driven only to find out which calls the code makes."""
 
     def __init__(
         self,
         partition: "PartitionState",
         queue: "KeyQueueOfRun",
         submission: Submission,
-        standing: Standing,
+        status: StatusRecord,
         workflow: "Workflow[Any, Any] | None",
     ) -> None:
         self.partition = partition
         self.queue = queue
         self.submission = submission
-        self.standing = standing
+        self.status = status
         self.workflow: Any = workflow
         self.number = submission.number
         self.record = partition.ledger.number(submission.number)
-        """The key of its records; those of its journal begin with it."""
+        """The key of its records, which is also the prefix of the keys of its journal."""
         self.journal = Journal()
-        self.memos: dict[str, bytes] = {}
+        self.memos: dict[str, bytes] = NOTHING
         self.scope: trio.CancelScope = NOT_DRIVEN
-        self.seat: WaitSlot | None = None
-        """How the task waits that drives its main line."""
+        self.wait_slot: WaitSlot | None = None
+        """The wait slot of the task that drives the main branch."""
         self.staged: Group | None = None
-        """The last group that holds something of this run, or of the one before it: no further
-        effect until it is durable."""
+        """The last group that has a record of this run, or of the run before it. The next effect
+        waits until it is durable."""
         self.current: dict[str, RunningStep] = {}
+        self.logged: dict[str, int] = NOTHING
+        """The lines of `ctx.log` that the passes of the present journal have reached, by branch."""
         self.allowance: OutputAllowance | None = None
-        """How much its steps may give, if that is limited."""
+        """How many bytes its steps may return, if that is limited."""
         self.graph: GraphOfRun | None = None
-        """The graph in the present pass, if it is a run of one."""
+        """The graph in the present pass, if the workflow is a graph."""
         self.begun_steps = 0
         self.deadline = float("inf")
         self.decision: Any = None
         self.unwinding: Unwind | None = None
-        self.parked = 0
+        self.waiting_branches = 0
         self.pending = True
-        """Whether it counts as waiting to be started."""
-        self.seen = False
-        self.timed = False
-        """Whether the scope that it is driven in had a deadline."""
-        self.spent = False
-        """Whether the scope that it was driven in was cancelled."""
+        """Whether the run counts as waiting to be started."""
+        self.shown_running = False
+        """Whether the stored status says that the run is running."""
+        self.scope_timed = False
+        """Whether the scope of the pass had a deadline."""
+        self.scope_cancelled = False
+        """Whether the scope of the pass was cancelled."""
         self.careful = False
-        """Whether steps wait for their start marker, since the process was killed last time."""
-        self.cadence: Cadence | None = None
-        """How often it waits until what it has done is durable, if not before every step."""
+        """Whether steps wait for their start marker, because the last process was killed."""
+        self.checkpointer: Checkpointer | None = None
+        """Decides which steps wait for the commit, if the workflow has a checkpoint policy."""
         self.undoing = False
-        """Whether its compensations run, which nothing but a drain cuts off."""
+        """Whether its compensations run. Only a drain cuts them off."""
         self.compensators: dict[str, StepFunction[..., Any]] | None = None
-        """The steps that are to be undone if the run fails, as far as this process has seen."""
+        """The steps with a compensation that this process has called or replayed."""
         self.reported: Report | None = None
         self.waits: dict[Wait, None] | tuple[()] = ()
-        """What its branches wait for, if they do."""
+        """The waits of its branches."""
         self.inbox: Inbox | None = None
-        self.counted: bytes | None = standing.fingerprint
-        """The fingerprint that it is counted with; see `keyrun.runtime.records.unfinished`."""
+        self.counted: bytes | None = status.fingerprint
+        """The fingerprint that the run is counted with: see `keyrun.runtime.records.unfinished`."""
         self.tried_again: tuple[QuarantineCause, int] | None = None
-        """The cause for which it was quarantined before this open tried it again, and the next
-        entry of its journal by then."""
+        """The cause of its quarantine before this open tried it again, and the next sequence number
+        of its journal at that time."""
         self._resumed: trio.Event | None = None
         self.location = Location.QUEUED
-        """Where it is; only the run table changes it."""
+        """Where the run is. Only the run table changes it."""
         self.eviction: Eviction | None = None
-        """How it leaves memory, while it does."""
+        """What the run waits for, while it is being evicted."""
 
     @property
     def resumed(self) -> trio.Event:
-        """Set when it is time to look again whether the run may go on."""
+        """Return an event that is set when the run has to check again whether it may continue."""
         if self._resumed is None:
             self._resumed = trio.Event()
         return self._resumed
@@ -180,12 +202,12 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """The id it was submitted with."""
+        """Return the id of the run."""
         return self.submission.run_id
 
     @property
     def key(self) -> str:
-        """The ordering key."""
+        """Return the ordering key."""
         return self.submission.key
 
     def put(self, table: str, key: bytes, *fields: Any) -> None:
@@ -207,7 +229,7 @@ class Run:
         self.write(Note(ident, self.partition.wall(), what, details))
 
     def enter(self, fields: tuple[Any, ...]) -> None:
-        """Stage a journal entry that was encoded."""
+        """Stage an encoded journal entry."""
         journal = self.journal
         sequence = journal.next
         journal.next = sequence + 1
@@ -216,25 +238,26 @@ class Run:
         group = self.staged = commits.open_group() if commits.attentive else commits.group
         group.tables["journal"][key] = seal("journal", key, fields)
 
-    def store_standing(self, summary: Summary | None = None) -> None:
-        """Stage how the run stands."""
-        standing = self.standing
-        if standing.fingerprint != self.counted:
+    def store_status(self, summary: Summary | None = None) -> None:
+        """Stage the status of the run."""
+        status = self.status
+        if status.fingerprint != self.counted:
             self.counted = self.partition.unfinished.started(
-                self.submission, self.counted, standing.fingerprint
+                self.submission, self.counted, status.fingerprint
             )
-        standing.journal_next = self.journal.next
-        standing.summary = summary
-        self.put("status", self.record, *standing.fields())
+        status.journal_next = self.journal.next
+        status.summary = summary
+        self.put("status", self.record, *status.fields())
 
     def store_memo(self, step: str, encoded: bytes) -> None:
         """Stage the memo of a step."""
         self.partition.has_memos = True
+        self.memos = writable(self.memos)
         self.memos[step] = encoded
         self.put("memo", self.partition.ledger.step(self.number, step), step, encoded)
 
     def compensated_by(self, ident: str, step: "StepFunction[..., Any]") -> None:
-        """Remember how a step is to be undone."""
+        """Remember the step whose compensation undoes the call `ident`."""
         if self.compensators is None:
             self.compensators = {}
         self.compensators[ident] = step
@@ -256,23 +279,26 @@ class Run:
         group = self.staged
         if group is not None:
             await group.wait()
-            # Another branch, or somebody outside, may have staged more meanwhile.
+            # Another branch or an operation may have staged more meanwhile.
             if self.staged is group:
                 self.staged = None
 
     async def wait(self, wait: Wait) -> None:
-        """Wait with nothing running, and say so in the status."""
+        """Wait in one branch, and store in the status what the run waits for."""
         if wait.over:
             return
         if not self.waits:
             self.waits = {}
         assert isinstance(self.waits, dict)
-        standing, partition = self.standing, self.partition
-        self.parked += 1
+        status, partition = self.status, self.partition
+        self.waiting_branches += 1
         self.waits[wait] = None
-        standing.waiting_on = waiting_on(list(self.waits))
-        standing.state = State.WAITING
-        self.store_standing()
+        if self.journal.tasks > 1:
+            self.journal.outside = self.waits
+            self.journal.check_stuck()
+        status.waiting_on = waiting_on(list(self.waits))
+        status.state = State.WAITING
+        self.store_status()
         partition.keep_time()
         if partition.feed is not None:
             delay = None if wait.until == inf else wait.until - trio.current_time()
@@ -280,67 +306,78 @@ class Run:
         self.begin()
         self.leave_if_asked()
         try:
-            # When to go on is on the disk before the wait begins.
+            # The due time is durable before the wait begins.
             await self.gate()
             partition.services.eviction.consider(self)
             with trio.move_on_at(wait.until):
                 await wait.event.wait()
         finally:
-            self.parked -= 1
+            self.waiting_branches -= 1
             del self.waits[wait]
-            self.seen = False
-            if self.unwinding is not Unwind.EVICT and standing.state is State.WAITING:
-                standing.waiting_on = waiting_on(list(self.waits))
-                if not self.parked:
-                    standing.state = State.RUNNING
+            self.shown_running = False
+            if self.unwinding is not Unwind.EVICT and status.state is State.WAITING:
+                status.waiting_on = waiting_on(list(self.waits))
+                if not self.waiting_branches:
+                    status.state = State.RUNNING
         if self.unwinding is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
         if partition.feed is not None:
-            emitter.run_goes_on(partition.feed, EventKind.RUN_RESUMED, self)
+            emitter.run_resumed(partition.feed, EventKind.RUN_RESUMED, self)
 
     @property
     def open_inbox(self) -> Inbox:
-        """What it was sent and has not taken."""
+        """Return the inbox. It is made if there is none."""
         if self.inbox is None:
             self.inbox = Inbox()
         return self.inbox
 
     @property
     def idle(self) -> bool:
-        """Whether all of its branches wait, and none for what has come already."""
+        """Return whether all branches wait, and no wait has ended."""
         return (
             not self.current
             and self.unwinding is None
-            and self.parked + self.journal.at_rest() >= self.journal.tasks
+            and self.waiting_branches + self.journal.resting_branches() >= self.journal.tasks
             and not any(wait.over for wait in self.waits)
         )
 
     def rewind(self) -> None:
-        """Have it driven again from its journal."""
+        """Prepare another pass from the journal."""
         self.journal.rewind()
         self.begun_steps = 0
         self.decision = self.unwinding = None
 
     def unwind(self, why: Unwind) -> None:
-        """Cancel the coroutine of the workflow; the first reason counts."""
+        """Cancel the coroutine of the workflow. The first reason counts."""
         if self.unwinding is None:
             self.unwinding = why
             self.scope.cancel()
-            # A shield of the workflow's own must not keep the run in a wait.
+            # A shield in the workflow must not keep the run in a wait.
             for wait in self.waits:
                 wait.event.set()
             self.resume()
 
     def guard(self, error: BaseException) -> None:
-        """Look at an exception that leaves Keyrun's own code for user code. An internal error ends
-        the pass, and the driver raises it: whatever user code makes of it says nothing."""
+        """Check an exception that leaves Keyrun's own code for user code. An internal error ends
+        the pass, and the driver raises it, even if user code catches it."""
         if is_internal(error):
             raise self.crash(error)
 
+    def halt(self, decision: Any) -> Halt:
+        """Set how the pass ends, and return the exception that ends it: `raise run.halt(...)`. The
+        first decision counts."""
+        if self.decision is None:
+            self.decision = decision
+        return Halt()
+
+    def contradicted(self, message: str, step: str | None = None) -> Halt:
+        """Return the exception that ends the pass, because the code contradicts the journal."""
+        return self.halt(NonDeterminism(message, run_id=self.run_id, key=self.key, step=step))
+
     def crash(self, error: BaseException) -> InternalError:
-        """End the pass because of an internal error, as a drain would: nothing that is cut off by
-        it counts as cancelled. Return what to raise."""
+        """End the pass because of an internal error, as a drain would: the calls that it cuts off
+        do not count as cancelled. Return the exception to raise."""
         self.decision = internal = as_internal(error)
         self.unwind(Unwind.LEAVE)
         return internal
@@ -356,80 +393,81 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Whether nothing ends the pass from outside."""
+        """Return whether the pass continues: it is not cancelled, and the partition has not
+        failed."""
         ended = self.unwinding is not None or self.scope.cancel_called
         return not ended and self.partition.failure is None
 
     @property
     def shielded(self) -> bool:
-        """Whether all that the run is doing are steps that may only be told of a cancel."""
+        """Return whether the run only executes shielded steps."""
         steps = self.current.values()
-        return bool(steps) and not self.parked and all(step.shielded for step in steps)
+        return bool(steps) and not self.waiting_branches and all(step.shielded for step in steps)
 
     def leave_if_asked(self) -> None:
-        """Unwind if the run was cancelled, or if all drains and none of its steps runs any more, or
-        if nothing can go on."""
-        if self.standing.cancel_requested and not self.undoing:
+        """Cancel the coroutine if the run was cancelled, if the partition drains and no step of the
+        run is running, or if the partition has failed."""
+        if self.status.cancel_requested and not self.undoing:
             self.unwind(Unwind.CANCEL)
         elif self.partition.failure is not None or (self.partition.draining and not self.current):
             self.unwind(Unwind.LEAVE)
 
     async def hold(self) -> None:
-        """Wait until it is time to look again whether the run may go on."""
+        """Wait until the run has to check again whether it may continue."""
         self.leave_if_asked()
         if self.unwinding is not None:
-            # A shield of the workflow's own must not keep it here.
+            # A shield in the workflow must not keep the run here.
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
         resumed = self.resumed
         if self.queue.entering:
             self.queue.entered()
-        self.parked += 1
+        self.waiting_branches += 1
         self.partition.services.eviction.consider(self)
         try:
             await resumed.wait()
         finally:
-            self.parked -= 1
+            self.waiting_branches -= 1
 
     def begin(self) -> None:
-        """It no longer waits to be started."""
+        """Record that the run has started, so that it no longer counts as pending."""
         if self.pending:
             self.pending = False
             self.queue.started()
 
     @property
     def held(self) -> bool:
-        """Whether somebody paused the run, its key, or everything."""
-        return self.standing.paused or self.queue.paused or self.partition.paused
+        """Return whether the run, its key or the partition is paused."""
+        return self.status.paused or self.queue.paused or self.partition.paused
 
     @property
     def stopped(self) -> bool:
-        """Whether no further step may start for now."""
+        """Return whether no further step may start now."""
         return (
-            self.standing.paused
-            or (self.standing.cancel_requested and not self.undoing)
+            self.status.paused
+            or (self.status.cancel_requested and not self.undoing)
             or self.queue.paused
             or self.partition.stopped
         )
 
     def resume(self) -> None:
-        """Look again whether the run is held."""
+        """Let the run check again whether it may continue."""
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None
         self.queue.wake()
 
-    def status(self) -> RunStatus:
-        """How it stands, also where that is not stored yet."""
-        status = self.partition.services.status_of(self.submission, self.standing)
-        if self.standing.state.terminal or self.standing.cancel_requested:
+    def public_status(self) -> RunStatus:
+        """Return the public status of the run, including what is not stored yet."""
+        status = self.partition.services.status_of(self.submission, self.status)
+        if self.status.state.terminal or self.status.cancel_requested:
             return status
         if self.current:
             current = next(iter(self.current.values()))
             return attrs.evolve(
                 status, state=State.RUNNING, step=current.step, attempt=current.attempt
             )
-        if self.held and self.standing.state is not State.QUARANTINED:
+        if self.held and self.status.state is not State.QUARANTINED:
             return attrs.evolve(status, state=State.PAUSED)
         due = min((wait.due for wait in self.waits), default=inf)
         return status if due == inf else attrs.evolve(status, waiting_until=due)

@@ -1,4 +1,4 @@
-"""The running step, as a run sees it: one attempt of a step that has begun."""
+"""The running step, as a run knows it: one attempt of a step that has begun."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 class Report:
     """The progress that a step or a workflow has reported last."""
 
-    __slots__ = ("at", "message", "percent", "told")
+    __slots__ = ("at", "message", "percent", "staged")
 
     def __init__(self, percent: float, message: str, before: "Report | None") -> None:
         self.percent = float(percent)
         self.message = message
         self.at = 0.0
         """When the runtime received it."""
-        self.told: Place | None = None if before is None else before.told
+        self.staged: Place | None = None if before is None else before.staged
 
     @property
-    def said(self) -> tuple[float, str]:
+    def content(self) -> tuple[float, str]:
         """Return percent and message."""
         return self.percent, self.message
 

@@ -1,17 +1,17 @@
 """Scopes: blocks of a workflow with a time limit that holds across crashes.
 
 The journal has the limit from the moment in which the block is first entered. One entry says how
-the block ended: that it finished, or, as soon as a call in it is cut off, that it expired. When the
-run is replayed, a block that finished has no limit. A block that expired gives back the outcomes
-that it had and is then cut off where the journal says so, whatever the clock says. A second entry
-says where the code left a block that had expired, because it may tidy up in the block before that.
+the block ended: that it finished, or, as soon as a call in it is cut off, that it expired. In a
+replay, a block that finished has no limit. A block that expired returns the outcomes that it had
+and is then cut off where the journal says so, whatever the clock says. A second entry says where
+the code left a block that had expired, because the code may make calls in the block before that.
 
-1. Entered for the first time, its time counts from then.
-2. Entered again with no end in the journal (a crash, a drain, a timeout of a step on the main line
-   drove the workflow again): what is left of its time counts, from when all that the journal has
-   was given back. So an outcome that the block had is never taken from it.
-3. What ends the pass (cancel, the deadline of the run, drain) and what ends the branch (a sibling
-   that failed) is no end of the block: nothing is written down then.
+1. When the block is entered for the first time, its time starts.
+2. When the block is entered again and the journal has no end of it (after a crash, a drain, or a
+   timeout of a step in the main branch), the rest of its time starts when the replay is complete.
+   So the block never loses an outcome that it had.
+3. The end of the pass (cancel, the deadline of the run, drain) and the end of the branch (a sibling
+   failed) are not an end of the block. Nothing is written then.
 """
 
 from collections.abc import Coroutine
@@ -21,10 +21,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from keyrun.runtime.errors import NonDeterminism, ScopeTimeout
-from keyrun.runtime.records.journal_entry import CallDone, Timer, TimerSet
-from keyrun.runtime.run.contradiction import halt
-from keyrun.runtime.run.journal import SCOPE_LEFT, CallKind, CallRecord, Ending, Entry, Left
+from keyrun.runtime.errors import ScopeTimeout
+from keyrun.runtime.records.journal_entry import (
+    SCOPE_LEFT,
+    CallDone,
+    CallKind,
+    CallRecord,
+    Ending,
+    EntryKind,
+    Left,
+    Timer,
+    TimerSet,
+)
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
@@ -32,11 +40,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 GRACE = 0.05
-"""Seconds in which a workflow that is driven again gets to where it was."""
+"""Seconds that a replay has to come to the point where the workflow was."""
 
 
 class Scope:
-    """One block with a time limit. `expired` says whether it was cut off."""
+    """One block with a time limit."""
 
     __slots__ = ("_branch", "_exact", "_ident", "_limit", "_seconds", "_was_bound", "memory")
 
@@ -53,28 +61,30 @@ class Scope:
 
     @property
     def expired(self) -> bool:
-        """Whether the block was cut off. One that got to its end was not, however late."""
+        """Return whether the block was cancelled because its time was over. A block that reached
+        its end has not expired, however late."""
         return self.fired
 
     @property
     def prefix(self) -> str:
-        """That of the branch which is in the block."""
+        """Return the prefix of the branch that is in the block."""
         return self._branch.prefix
 
     @property
     def ending(self) -> Ending | None:
-        """How the block ended, as far as the journal knows."""
+        """Return how the block ended according to the journal, or None if it has not ended."""
         payload = self.memory.payload
         return None if payload is None else Ending(payload[0])
 
     @property
     def expires(self) -> bool:
-        """Whether the journal says that it expired."""
+        """Return whether the journal says that the block expired."""
         return bool(self.ending)
 
     @property
     def due(self) -> float:
-        """When its time is up, in seconds since the epoch; never if it has finished before."""
+        """Return when the block expires, in seconds since the epoch, or infinity if it has
+        ended."""
         return self._timer.due if self.memory.outcome is None else inf
 
     @property
@@ -84,16 +94,16 @@ class Scope:
         return timer
 
     def is_in(self, other: "Scope") -> bool:
-        """Whether this one is inside `other`, or the other way round in the same branch."""
+        """Return whether this block is inside `other`, or in the same branch."""
         return self is not other and self.prefix.startswith(other.prefix)
 
-    def lines(self) -> "list[Branch]":
-        """The branches in which something goes on in the block."""
-        return self._branch.lines()
+    def active_branches(self) -> "list[Branch]":
+        """Return the branches that run in the block."""
+        return self._branch.active_branches()
 
     def start_clock(self, *, exactly: bool) -> None:
-        """Let what is left of its time count. A wall clock that was set back does not make it
-        longer. If not `exactly`, the workflow gets to where it was before it is cut off."""
+        """Start the rest of the time of the block. A wall clock that was set back does not make it
+        longer. If not `exactly`, the replay gets at least `GRACE` seconds."""
         if self.memory.outcome is None and not self._exact:
             self._exact = exactly
             due, length = self._timer
@@ -102,24 +112,25 @@ class Scope:
 
     @property
     def overdue(self) -> bool:
-        """Whether its time is up and the journal does not know yet how it ends."""
+        """Return whether the time of the block is over and the journal has no end of it."""
         return self.memory.outcome is None and self._limit.cancel_called
 
     @property
     def fired(self) -> bool:
-        """Whether what is in the block is cut off, in this pass."""
+        """Return whether the block is cut off in this pass."""
         return self.expires and self._limit.cancel_called
 
-    def fire(self) -> None:
-        """Cut it off, since the journal says so."""
+    def cancel(self) -> None:
+        """Cut the block off, because the journal says so."""
         self._limit.cancel()
 
     def expire_soon(self) -> None:
-        """Cut it off even if something in it waits for what is not durable, and never rests."""
+        """Cut the block off soon, even if code in it waits for something that is not a durable
+        call."""
         self._limit.deadline = min(self._limit.deadline, trio.current_time() + GRACE)
 
     def end_as(self, ending: Ending) -> None:
-        """Write down that it ended so."""
+        """Write the end of the block into the journal."""
         run = self._branch.run
         due, length = self._timer
         payload = self.memory.payload = [int(ending), length]
@@ -127,7 +138,7 @@ class Scope:
             payload.append(True)  # an entry follows when the block is left
         at, begun = run.partition.wall(), due - length
         run.write(CallDone(self._ident, at, CallKind.SCOPE, None, 1, begun, payload))
-        run.journal.settled(self._ident, self.memory, Entry.DONE)
+        run.journal.settled(self._ident, self.memory, EntryKind.DONE)
         if ending is not Ending.FINISHED:
             run.journal.expect_no_more(self.prefix)
 
@@ -138,7 +149,9 @@ class Scope:
             if not entered:
                 self._enter()
         if entered:
-            raise RuntimeError(f"a scope is entered once; ask for another: ctx.{self.name}(...)")
+            raise RuntimeError(
+                f"a block can be entered only once; make another one: ctx.{self.name}(...)"
+            )
         return self
 
     def _enter(self) -> None:
@@ -155,12 +168,12 @@ class Scope:
             if not (branch.bound and branch.cut_off_next):
                 run.write(TimerSet(ident, run.partition.wall(), limit, CallKind.SCOPE))
         self._was_bound, branch.bound = branch.bound, True
-        journal.scopes[ident] = self
+        journal.enter_scope(ident, self)
         if journal.caught_up():
             self.start_clock(exactly=True)
         else:
             journal.advance()
-        # Last: if any of this raised, the block would not be left.
+        # Last, because the block would not be left if the lines above raised.
         self._limit.__enter__()
 
     def _leave(
@@ -171,7 +184,7 @@ class Scope:
     ) -> bool:
         branch, journal = self._branch, self._branch.run.journal
         try:
-            # Raises what is left of the group of errors that user code raised in the block.
+            # This may raise a part of the exception group that user code raised in the block.
             return self._limit.__exit__(kind, error, trace)
         finally:
             with branch.run.guarded():
@@ -182,7 +195,7 @@ class Scope:
                     journal.advance()
 
     def _end(self, error: BaseException | None) -> None:
-        """The block has been left, for whatever reason."""
+        """Write the end of the block, or compare it with the journal."""
         memory, branch = self.memory, self._branch
         if memory.outcome is None:
             if branch.cut_off_next:
@@ -190,7 +203,7 @@ class Scope:
             if self._limit.cancelled_caught:
                 self.end_as(Ending.IN_PASSING)
             elif error is None:
-                # The journal has no end of it, so that all that is left here was inside.
+                # The journal has no end of the block, so all remaining calls of it are inside.
                 branch.check_ended()
                 self.end_as(Ending.FINISHED)
                 return
@@ -198,13 +211,14 @@ class Scope:
             if self.fired:
                 self._note_left()
             elif error is None or isinstance(error, Exception):
-                raise self._contradiction(f"says that {self._ident!r} expired, and it did not")
+                said = f"the journal says that {self._ident!r} expired, but it did not"
+                raise branch.run.contradicted(said, self._ident)
         elif memory.outcome is not None and error is None:
             branch.ask_end(self._ident)
             branch.run.journal.deliver(memory)
 
     def _note_left(self) -> None:
-        """Write down that the code leaves the block after it has expired, or compare that with the
+        """Write that the code leaves the block after it has expired, or compare that with the
         journal. An earlier Keyrun wrote no such entry, so its journals do not say which calls are
         behind the block."""
         branch, memory = self._branch, self.memory
@@ -216,16 +230,9 @@ class Scope:
             memory.left = Left(journal.next, self._ident, journal.outcomes())
             run.note(self._ident, SCOPE_LEFT)
 
-    def _contradiction(self, said: str) -> BaseException:
-        run = self._branch.run
-        error = NonDeterminism(
-            f"the journal {said}", run_id=run.run_id, key=run.key, step=self._ident
-        )
-        return halt(run, error)
-
 
 class MoveOnAfter(Scope):
-    """See `Context.move_on_after`."""
+    """Limit the time of a block. `ctx.move_on_after` returns this."""
 
     __slots__ = ()
     name = "move_on_after"
@@ -240,7 +247,7 @@ class MoveOnAfter(Scope):
 
 
 class FailAfter(Scope):
-    """See `Context.fail_after`."""
+    """Limit the time of a block. `ctx.fail_after` returns this."""
 
     __slots__ = ()
     name = "fail_after"
@@ -255,7 +262,7 @@ class FailAfter(Scope):
         with run.guarded():
             if self.fired and (caught or error is None):
                 raise ScopeTimeout(
-                    f"the block {self._ident!r} took longer than its {self._timer.length:g} s",
+                    f"the block {self._ident!r} exceeded its limit of {self._timer.length:g} s",
                     run_id=run.run_id,
                     key=run.key,
                     step=self._ident,
@@ -263,9 +270,9 @@ class FailAfter(Scope):
 
 
 async def watched(branch: "Branch", call: Coroutine[Any, Any, R]) -> R:
-    """Await a durable call, guarded, and look out for the time limits of the blocks around it: that
-    a time limit cut the call off is written down before anything else can happen. While the run is
-    paused, its code does not learn of it."""
+    """Await a durable call, guarded, and watch the time limits of the blocks around it. If a time
+    limit cuts the call off, write that before anything else can happen. While the run is paused,
+    the cancellation does not reach its code."""
     run = branch.run
     with run.guarded():
         try:

@@ -11,7 +11,7 @@ import attrs
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Workflow
     from keyrun.runtime.records.journal_entry import CallRecord
-    from keyrun.runtime.records.submission import Standing, Submission, Summary
+    from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
     from keyrun.runtime.run.draft import Draft
     from keyrun.runtime.run.inbox import Signal
     from keyrun.runtime.run.run import Run
@@ -38,7 +38,7 @@ class KeyQueueOfRun(Protocol):
 
     @property
     def awake(self) -> bool:
-        """Return whether the key's actor looks at the queue."""
+        """Return whether the key's actor is active."""
 
     def place(self, place: int) -> bytes:
         """Return the record key of a place in this queue."""
@@ -62,7 +62,7 @@ class KeyQueueOfRun(Protocol):
         """Keep only the name of the key while the run that holds it is evicted."""
 
     def forget_submission(self, number: int) -> None:
-        """Read a run from the store when its turn comes, because the run was changed."""
+        """Read a run from the store when it is driven, because it was changed."""
 
     def borrow_state(self, borrower: "RunningStep") -> "Draft":
         """Lend the state of the key to one step."""
@@ -91,15 +91,16 @@ class EvictionOfRun(Protocol):
     """Lets waiting runs leave memory."""
 
     def consider(self, run: "Run") -> None:
-        """Look whether a run may be evicted, because one of its branches began to wait or ended."""
+        """Check whether a run may be evicted, because one of its branches began to wait or
+        ended."""
 
     def overtake(self, run: "Run") -> None:
         """Evict a waiting run that yields its key, because another run has come behind it."""
 
-    def stay(self, run: "Run") -> None:
+    def keep_in_memory(self, run: "Run") -> None:
         """Keep a run in memory that was about to leave, because it ends."""
 
-    def left(self, run: "Run") -> bool | None:
+    def leave_memory(self, run: "Run") -> bool | None:
         """Stage that a run is evicted, after its coroutine was cancelled."""
 
 
@@ -136,20 +137,23 @@ class ChildrenOfRun(Protocol):
     ) -> None:
         """Start a child in one commit with the parent's journal entry."""
 
-    async def look_again(self, run: "Run", child_id: str, key: str) -> None:
+    async def check_cycle(self, run: "Run", child_id: str, key: str) -> None:
         """Fail a child that would close a cycle of waiting runs."""
 
-    def heard(self, run: "Run", child_id: str) -> None:
+    def end_received(self, run: "Run", child_id: str) -> None:
         """Stage that a parent has received the end of a child."""
 
     def orphan(self, run: "Run", child_id: str) -> None:
         """Cancel a child that its parent no longer waits for."""
 
-    def left_alone(self, run: "Run") -> None:
+    def cancel_children(self, run: "Run") -> None:
         """Cancel the children of a run that ends before them."""
 
-    def ended(self, about: "Submission", standing: "Standing", group: "Group") -> None:
-        """Stage the message that notifies a parent of the end of a child."""
+    def ended(
+        self, about: "Submission", status: "StatusRecord", group: "Group"
+    ) -> "Callable[[], object] | None":
+        """Stage the message that notifies a parent of the end of a child. Return a function that
+        delivers the message to a parent in memory, to be called when all of the end is staged."""
 
 
 class OutboxOfRun(Protocol):
@@ -191,12 +195,12 @@ class RunServices:
     delays: DelaysOfRun
     instances: InstancesOfRun | None
     """None if no workflow limits its instances."""
-    status_of: "Callable[[Submission, Standing], RunStatus]"
+    status_of: "Callable[[Submission, StatusRecord], RunStatus]"
     summarize: "Callable[[Run], Summary | None]"
-    """Returns what a reader has to know of a journal that it does not read."""
+    """Returns the summary of the journal of a run."""
     fail: Callable[[Exception], None]
     """Stops the partition, because its store failed or Keyrun has a bug."""
     run_ended: "Callable[[Run], None]"
     """Called when the end of a run is durable."""
-    run_quarantined: "Callable[[int, Standing], None]"
+    run_quarantined: "Callable[[int, StatusRecord], None]"
     """Called with the number and the status of a run when its quarantine is durable."""

@@ -1,13 +1,19 @@
-"""Settlement: how a run ends, in one commit, and what becomes true when that commit is durable."""
+"""Settlement: end a run in one commit, and report its end when that commit is durable."""
 
+from collections.abc import Callable
 from logging import ERROR
+from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.records.tables import sealed
+from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.storage.record import seal, seal_empty
+
+if TYPE_CHECKING:
+    from keyrun.storage.group import Group
 
 
 def settle(
@@ -19,69 +25,118 @@ def settle(
     failure: Failure | None = None,
     dead: bool = False,
 ) -> None:
-    """Stage the end of a run: its terminal record, its place freed, the hook's turn."""
-    partition, standing, ledger = run.partition, run.standing, run.partition.ledger
-    standing.state = state
-    standing.result = result
-    standing.reason = reason
-    standing.ended_at = partition.wall()
-    standing.waiting_on = standing.quarantine = None
+    """Stage the end of a run: its terminal status, the removal of its place, and its outcome for
+    the hook."""
+    partition, status = run.partition, run.status
+    services = partition.services
+    status.state = state
+    status.result = result
+    status.reason = reason
+    status.ended_at = partition.wall()
+    status.waiting_on = status.quarantine = None
     if failure is not None:
-        standing.failure = failure
+        status.failure = failure
         if reason is None and state is State.FAILED:
-            standing.reason = failure.reason
-        standing.step = failure.step
+            status.reason = failure.reason
+        status.step = failure.step
     journal, workflow = run.journal, run.workflow
-    standing.journal_next, standing.summary = journal.next, None
+    status.journal_next, status.summary = journal.next, None
     if (
         journal.last_failure is not None
-        or standing.generation > 1
+        or status.generation > 1
         or workflow is None
         or workflow.kind == "graph"
     ):
-        # For other runs there is nothing to summarize.
-        standing.summary = partition.services.summarize(run)
-        if standing.summary is None:
-            standing.journal_next = None
+        # Other runs have nothing to summarize.
+        status.summary = services.summarize(run)
+        if status.summary is None:
+            status.journal_next = None
     group = run.staged = partition.commits.open_group()
-    tables, record = group.tables, run.record
-    fields = standing.fields()
-    tables["status"][record] = seal("status", record, fields)
-    if standing.place is not None:
-        tables["queue"][run.queue.place(standing.place)] = None
-    elif run.submission.delay:
-        partition.services.delays.remove(group, run.submission)
-    wait = standing.evicted_wait
+    fields = status.fields()
+    tell_parent: Callable[[], object] | None = None
+    if (
+        failure is not None
+        or run.inbox is not None
+        or status.place is None
+        or status.evicted_wait is not None
+        or status.patches is not None
+        or partition.feed is not None
+        or services.outbox.collecting
+        or services.children.used
+        or services.instances is not None
+    ):
+        with partition.together():
+            tell_parent = _stage_more(run, group, fields, failure, dead=dead)
+            _stage_end(run, group, fields)
+    else:
+        _stage_end(run, group, fields)
+    if tell_parent is not None:
+        tell_parent()
+    group.hasten()
+    if run.pending:
+        run.begin()
+
+
+def _stage_end(run: Run, group: "Group", fields: tuple[Any, ...]) -> None:
+    """Stage the records that every end of a run has. Nothing is called between the first and the
+    last record, so that they are staged as a whole."""
+    partition, status, record = run.partition, run.status, run.record
+    submission, tables = run.submission, group.tables
+    assert status.ended_at is not None
+    ended = partition.ledger.timed(status.ended_at, run.number)
+    stored, mark = seal("status", record, fields), seal_empty("ended", ended)
+    statuses, ends = tables["status"], tables["ended"]
+    places, place = None, b""
+    if status.place is not None:
+        places, place = tables["queue"], run.queue.place(status.place)
+    counted = submission.workflow, submission.version, run.counted
+    leaving, told = partition.unfinished.leaving, partition.services.run_ended
+    statuses[record] = stored
+    ends[ended] = mark
+    if places is not None:
+        places[place] = None
+    if run.counted is not UNCOUNTED:
+        leaving.append(counted)
+    group.callbacks += (told, (run,))
+
+
+def _stage_more(
+    run: Run, group: "Group", fields: tuple[Any, ...], failure: Failure | None, *, dead: bool
+) -> "Callable[[], object] | None":
+    """Stage the records that only some ends have. Return a function that notifies the parent of the
+    run, if the parent is in memory."""
+    partition, status = run.partition, run.status
+    services, ledger = partition.services, partition.ledger
+    if dead:
+        group.put("dead", run.record, sealed("dead", run.record, status.ended_at))
+    if status.place is None and run.submission.delay:
+        services.delays.remove(group, run.submission)
+    wait = status.evicted_wait
     if wait is not None and wait.due is not None:
         group.delete("timers", ledger.timed(wait.due, run.number))
     if run.inbox is not None:
         for signal in run.inbox.signals:
             group.delete("signals", ledger.sequenced(run.number, signal.sequence))
             if signal.signal_id is not None:
-                # A repeat is told that the run has ended: it was not taken.
+                # The signal was not taken, so a repeat of it raises `RunEnded`.
                 group.delete("sent", ledger.step(run.number, signal.signal_id))
-    if partition.services.children.used:
-        if run.submission.parent is not None and standing.generation == 1:
-            # Of what a redrive makes of it nobody is told: they have gone on.
-            partition.services.children.ended(run.submission, standing, group)
-        partition.services.children.left_alone(run)
-    ended = ledger.timed(standing.ended_at, run.number)
-    tables["ended"][ended] = seal_empty("ended", ended)
-    if dead:
-        tables["dead"][record] = sealed("dead", record, standing.ended_at)
-    if partition.services.outbox.collecting:
-        partition.services.outbox.put(group, run.submission, fields)
+    tell_parent: Callable[[], object] | None = None
+    if services.children.used:
+        if run.submission.parent is not None and status.generation == 1:
+            # The parent waits only for the end of the first generation.
+            tell_parent = services.children.ended(run.submission, status, group)
+        services.children.cancel_children(run)
+    if services.outbox.collecting:
+        services.outbox.put(group, run.submission, fields)
     if failure is not None:
-        group.when_durable(_log_failure, run, state, failure, dead)
+        group.when_durable(_log_failure, run, status.state, failure, dead)
     if partition.feed is not None:
         emitter.run_ended(partition.feed, run)
-    if partition.services.instances is not None:
-        partition.services.instances.left(group, run)
-    partition.unfinished.ended(run.submission, run.counted, standing.patches)
-    group.when_durable(partition.services.run_ended, run)
-    group.hasten()
-    if run.pending:
-        run.begin()
+    if services.instances is not None:
+        services.instances.left(group, run)
+    if status.patches and run.counted is not UNCOUNTED:
+        partition.unfinished.patched(run.submission, status.patches, -1)
+    return tell_parent
 
 
 _NOT_LOGGED = {
@@ -94,8 +149,8 @@ _NOT_LOGGED = {
 
 
 def _log_failure(run: Run, state: State, failure: Failure, dead: bool) -> None:
-    """Log the end of a run that failed. A dead letter needs a person, so its line has all that is
-    known, whatever other lines say."""
+    """Log the end of a run that failed. A dead letter needs an operator, so its line has everything
+    that is known, even if other lines have it, too."""
     event = f"run_{state}"
     if dead:
         message = f"the run failed and is a dead letter: {failure.reason}"
@@ -110,7 +165,7 @@ def _log_failure(run: Run, state: State, failure: Failure, dead: bool) -> None:
 
 
 def _traceback(failure: Failure | None) -> str | None:
-    """The traceback of a failure, or of the one that led to it."""
+    """Return the traceback of a failure, or of its cause."""
     while failure is not None:
         if failure.traceback:
             return failure.traceback

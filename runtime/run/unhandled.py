@@ -1,18 +1,19 @@
-"""Failures that nobody handled: those that a redrive tries again.
+"""Unhandled failures: find the failed calls that a redrive makes again.
 
-A workflow that handled a failure went on after it, so what it did then is in the journal. The last
-failure, and what failed beside it, is not followed by anything.
+If a workflow handled a failure, the journal has the calls that it made afterwards. The last
+failure, and the failures beside it, are not followed by any call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice, takewhile
 
-from keyrun.runtime.records.journal_entry import CallKind, CallRecord, Ending, Entry
+from keyrun.runtime.records.journal_entry import CallKind, CallRecord, Ending, EntryKind
+from keyrun.runtime.run.expected import are_apart
 from keyrun.runtime.values import State
 
 
 def unhandled(memories: Mapping[str, CallRecord], order: Sequence[str]) -> set[str]:
-    """What is to be tried again, of the outcomes in their order."""
+    """Return the calls that a redrive makes again. `order` has the outcomes in their order."""
     graph = memories.get("graph()")
     if graph is not None:
         return _in_graph(memories, order, graph)
@@ -27,7 +28,7 @@ def _in_graph(
     again = {"graph()"}
     for node in graph.payload:
         if node.endswith("/"):
-            # It failed by the port that it left by: all its calls are made again.
+            # The node failed because of its port, so all its calls are made again.
             again.update(ident for ident in order if ident.startswith(node))
             continue
         inside = [ident for ident in order if ident.startswith(f"{node}/")]
@@ -38,8 +39,8 @@ def _in_graph(
 
 
 def _ends(memories: Mapping[str, CallRecord], order: Sequence[str], at: int) -> bool:
-    """Whether the outcome at this place is a failure that nothing follows, except in branches
-    beside it."""
+    """Return whether the outcome at this place is a failure that no call follows, except in
+    branches beside it."""
     ident = order[at]
     memory = memories[ident]
     if memory.call is CallKind.GATHER:
@@ -50,14 +51,14 @@ def _ends(memories: Mapping[str, CallRecord], order: Sequence[str], at: int) -> 
     elif memory.call is CallKind.CHILD:
         if memory.payload[1][0] == State.SUCCEEDED:
             return False
-    elif memory.outcome is Entry.DONE:
+    elif memory.outcome is EntryKind.DONE:
         return False
     return _is_last(memories, ident, order[at + 1 :])
 
 
 def blocks_left_last(memories: Mapping[str, CallRecord], order: Sequence[str]) -> list[str]:
-    """Return the expired blocks that the code left without asking for anything behind them. An
-    error may have made it leave them."""
+    """Return the expired blocks that the code left without a call behind them. An error may have
+    made it leave them."""
     begun, graph = list(memories), "graph()" in memories
     found: list[str] = []
     for ident in order:
@@ -74,13 +75,5 @@ def blocks_left_last(memories: Mapping[str, CallRecord], order: Sequence[str]) -
 
 
 def _is_last(memories: Mapping[str, CallRecord], ident: str, later: Iterable[str]) -> bool:
-    """Whether nothing that came later follows a call, except in branches beside it."""
-    return all(memories[each].call is CallKind.GATHER or _beside(ident, each) for each in later)
-
-
-def _beside(ident: str, other: str) -> bool:
-    """Whether two calls are in different branches of the same `gather`."""
-    for one, two in zip(ident.split("/")[:-1], other.split("/")[:-1], strict=False):
-        if one != two:
-            return one.partition(".")[0] == two.partition(".")[0]
-    return False
+    """Return whether no later call follows a call, except in branches beside it."""
+    return all(memories[each].call is CallKind.GATHER or are_apart(ident, each) for each in later)

@@ -1,13 +1,16 @@
-"""A wait: one branch of a run that goes on when its time has come, or when it is sent something.
+"""A wait: a branch of a run that resumes at a time, or when it receives a signal.
 
-A run all of whose branches wait needs nothing but its journal, so it can leave memory: see
-`parking`.
+A run whose branches all wait needs only its journal, so it can be evicted: see
+`keyrun.runtime.waiting.eviction`.
 """
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
+
+from keyrun.runtime.records.submission import EvictedWait
+from keyrun.runtime.records.tables import Evicted
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.inbox import Signal
@@ -18,15 +21,18 @@ _NAMED = 3
 
 
 class Wait:
-    """What one branch waits for. `label` is how the status puts it; `due` is a time of the wall
-    clock, `until` the same on Trio's; `channel` is what it may be sent something on, and `rank`
-    who comes first of several that wait on one."""
+    """What one branch waits for.
 
-    __slots__ = ("channel", "due", "event", "label", "rank", "signal", "until")
+    `label` is the text in the status, and `ident` the call that waits. `due` is a time of the wall
+    clock, and `until` the same time on Trio's clock. `channel` is the channel of the signal that it
+    waits for. Of several waits on one channel, the one with the lowest `rank` is first."""
+
+    __slots__ = ("channel", "due", "event", "ident", "label", "rank", "signal", "until")
 
     def __init__(
         self,
         label: str,
+        ident: str,
         *,
         timer: tuple[float, float] | None = None,
         now: float = 0.0,
@@ -34,6 +40,7 @@ class Wait:
         rank: int = 0,
     ) -> None:
         self.label = label
+        self.ident = ident
         self.channel = channel
         self.rank = rank
         self.signal: Signal | None = None
@@ -41,19 +48,33 @@ class Wait:
         self.due = self.until = inf
         if timer is not None:
             due, length = timer
-            # A clock that was set back does not make it longer.
+            # A clock that was set back does not make the wait longer.
             self.due = min(due, now + length)
             self.until = trio.current_time() + self.due - now
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for any more."""
-        # What is less than the clock can tell is no time.
+        """Return whether the wait has ended."""
+        # Smaller differences are below the resolution of the clock.
         return self.event.is_set() or self.until <= trio.current_time() + 1e-6
 
 
+class Eviction(NamedTuple):
+    """What a run waits for when it is evicted."""
+
+    evicted_wait: EvictedWait
+    until: float
+    """When the first timer of the run is due, on Trio's clock."""
+    waiting_on: str | None
+    evicted: Evicted
+    sent: int
+    """The sequence number of the last signal that had arrived."""
+    held: bool
+    """Whether the run is paused and waits only for a resume."""
+
+
 def waiting_on(waits: "list[Wait]") -> str | None:
-    """What a run waits on, in a few words."""
+    """Return the text of what a run waits for."""
     labels = list(dict.fromkeys(wait.label for wait in waits))
     more = len(labels) - _NAMED
     if more > 0:

@@ -8,6 +8,7 @@
 
 import re
 import struct
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
@@ -15,7 +16,10 @@ import attrs
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.schedules.timetable import Every, Timetable, read_timetable, write_timetable
+from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import UNSET, Priority, State
+from keyrun.storage import StoreError
+from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.records.tables import Ledger
@@ -178,30 +182,40 @@ class StoredSchedule:
 
 @attrs.frozen(kw_only=True)
 class ScheduleStatus:
-    """The status of a schedule. Times are seconds since the epoch. Times of firings are those of
-    the timetable.
-
-    `fired` counts firings that started a run, and `skipped` counts firings at which the run before
-    had not ended. `missed` counts times that passed without a firing of their own: Keyrun merged
-    them into a later firing, or dropped them because of `misfire="skip"`. `problem` says why the
-    schedule does not fire and requires an operator.
-    """
+    """Describe the status of a schedule. Times are seconds since the epoch. Times of firings are
+    those of the timetable."""
 
     schedule_id: str
+    """The id of the schedule."""
     workflow: str
+    """The name of the workflow."""
     key: str
+    """The ordering key of the runs."""
     when: Timetable
+    """The timetable: `Once`, `Every` or `Cron`."""
     misfire: Misfire
+    """`fire_once` or `skip`."""
     overlap: bool
+    """Whether a firing starts a run while the run before has not ended."""
     paused: bool
+    """Whether the schedule is paused."""
     next_at: float | None
+    """The next firing. None if the schedule is paused or finished."""
     last_at: float | None
+    """The latest firing that started a run."""
     last_run_id: str | None
+    """The id of the run of that firing."""
     last_state: State | None
+    """The state of that run."""
     fired: int
+    """The number of firings that started a run."""
     skipped: int
+    """The number of firings that were skipped because the run before had not ended."""
     missed: int
+    """The number of times that passed without a firing of their own: Keyrun merged them into a
+    later firing, or dropped them because of `misfire="skip"`."""
     problem: str | None
+    """Why the schedule does not fire and needs an operator."""
 
     @property
     def kind(self) -> str:
@@ -234,6 +248,39 @@ class ScheduleStatus:
             missed=schedule.missed,
             problem=schedule.problem,
         )
+
+
+StateOf = Callable[[int], Awaitable[State | None]]
+"""Returns the state of the run with an admission number."""
+
+
+async def schedule_status(schedule: StoredSchedule, state_of: StateOf) -> ScheduleStatus:
+    """Return the status of a schedule, with the state of the run that it started last."""
+    number = schedule.last_number
+    return ScheduleStatus.of(schedule, None if number is None else await state_of(number))
+
+
+async def list_schedules(
+    ledger: "Ledger", limit: int, after: str | None, state_of: StateOf
+) -> tuple[list[ScheduleStatus], int]:
+    """Return schedules in the order of their ids, and the number of damaged ones among them, which
+    are left out."""
+    found, damaged = list[ScheduleStatus](), 0
+    if after is not None:
+        check_text(after, "after")
+    start = b"" if after is None else ledger.name(after) + b"\0"
+    pages = ledger.pages("schedules", start=start, size=limit)
+    while pages.more and len(found) < limit:
+        pages.size = limit - len(found)
+        with ledger.store.view():
+            for key, raw in await pages.next():
+                try:
+                    fields = unseal("schedules", key, raw)
+                    schedule = StoredSchedule.read(key[len(ledger.prefix) :].decode(), fields)
+                    found.append(await schedule_status(schedule, state_of))
+                except (StoreError, InvalidSchedule):
+                    damaged += 1
+    return found, damaged
 
 
 def due_key(ledger: "Ledger", due: float, schedule_id: str) -> bytes:

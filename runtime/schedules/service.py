@@ -174,21 +174,30 @@ class Schedules:
         self.begin()
         ledger, schedule_id = self._partition.ledger, old.schedule_id
         record = ledger.name(schedule_id)
-        group = self._partition.store.open_group()
-        if (key := self._key(old)) is not None:
-            group.delete("firings", key)
-        if new is None:
-            group.delete("schedules", record)
-        else:
-            group.put("schedules", record, sealed("schedules", record, *new.fields()))
-            if (key := self._key(new)) is not None:
-                group.put("firings", key, sealed("firings", key, new.counted))
-        # The next process has to know which clock the due times refer to.
-        self._partition.keep_time()
-        self._changes += 1
-        self._staged[schedule_id] = new
-        group.when_durable(self._durable, schedule_id, new)
+        with self._partition.together() as group:
+            if (key := self._key(old)) is not None:
+                group.delete("firings", key)
+            if new is None:
+                group.delete("schedules", record)
+            else:
+                group.put("schedules", record, sealed("schedules", record, *new.fields()))
+                if (key := self._key(new)) is not None:
+                    group.put("firings", key, sealed("firings", key, new.counted))
+            # The next process has to know which clock the due times refer to.
+            self._partition.keep_time()
+            self._changes += 1
+            known = schedule_id in self._staged, self._staged.get(schedule_id)
+            group.when_dropped(self._unstage, schedule_id, *known)
+            self._staged[schedule_id] = new
+            group.when_durable(self._durable, schedule_id, new)
         return group
+
+    def _unstage(self, schedule_id: str, staged: bool, before: StoredSchedule | None) -> None:
+        """A change was not staged after all; `staged` says whether `before` is."""
+        if staged:
+            self._staged[schedule_id] = before
+        else:
+            self._staged.pop(schedule_id, None)
 
     def _durable(self, schedule_id: str, schedule: StoredSchedule | None) -> None:
         if schedule_id in self._staged and self._staged[schedule_id] is schedule:
@@ -285,10 +294,11 @@ class Schedules:
             moved, submission = await self._decide(schedule, schedule.next, now)
             if changes == self._changes:
                 break
-        if submission is not None:
-            self._admission.admit(submission)
-            moved = attrs.evolve(moved, last_number=submission.number)
-        self._stage(schedule, moved)
+        with self._partition.together():
+            if submission is not None:
+                self._admission.admit(submission)
+                moved = attrs.evolve(moved, last_number=submission.number)
+            self._stage(schedule, moved)
 
     async def _decide(
         self, schedule: StoredSchedule, at: float, now: float

@@ -39,9 +39,10 @@ def _moment_or_none(at: float | datetime | None) -> float | None:
 
 @attrs.frozen
 class Once:
-    """Fires once, at a `datetime` with a time zone, or at a number of seconds since the epoch."""
+    """Fire once."""
 
     at: float = attrs.field(converter=_moment)
+    """A `datetime` with a time zone, or seconds since the epoch."""
 
     def following(self, time: float, created: float) -> float | None:
         """Return the first firing after `time`, or None if there is none."""
@@ -58,11 +59,13 @@ class Once:
 
 @attrs.frozen
 class Every:
-    """Fires every `seconds` seconds. `start` is the first firing. Without `start`, the schedule
-    first fires `seconds` seconds after it was made."""
+    """Fire at regular intervals."""
 
     seconds: float = attrs.field()
+    """The seconds between two firings."""
     start: float | None = attrs.field(default=None, kw_only=True, converter=_moment_or_none)
+    """The first firing: a `datetime` with a time zone, or seconds since the epoch. Default:
+    `seconds` seconds after the schedule was created."""
 
     @seconds.validator
     def _check(self, attribute: object, value: Any) -> None:
@@ -92,7 +95,7 @@ class Every:
 
 @attrs.frozen
 class Cron:
-    """Fires at the times of a cron expression, in an IANA time zone.
+    """Fire at the times of a cron expression.
 
     When clocks are set forward, a firing in the hour that does not exist happens right after it.
     When clocks are set back, an expression that names its hour fires once in the repeated hour, and
@@ -100,7 +103,10 @@ class Cron:
     """
 
     expression: str = attrs.field()
+    """Five fields: minute, hour, day of month, month and day of week, for example
+    `30 3 * * MON-FRI`."""
     timezone: str = attrs.field(default="UTC")
+    """The name of an IANA time zone, for example `Europe/Berlin`."""
 
     @expression.validator
     def _check_expression(self, attribute: object, value: Any) -> None:

@@ -11,7 +11,8 @@ import trio
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.events import emitter
 from keyrun.runtime.internal_errors import is_internal
-from keyrun.runtime.run.journal import CallRecord
+from keyrun.runtime.pass_end import Halt, Unwind
+from keyrun.runtime.records.journal_entry import CallRecord
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.wait import BACKOFF, Wait
 from keyrun.runtime.steps.current_step import CurrentStep
@@ -25,7 +26,6 @@ from keyrun.runtime.steps.invocation import (
     finish,
 )
 from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
-from keyrun.runtime.unwinding import Halt, Unwind
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def announce(run: Run, current: CurrentStep) -> bool:
         current.mark()
         group = run.staged
         assert group is not None
-        await (group.wait() if run.seat is None else group.wait_in(run.seat))
+        await (group.wait() if run.wait_slot is None else group.wait_in(run.wait_slot))
     except BaseException:
         current.unmark()
         raise
@@ -75,7 +75,8 @@ async def attempts(
         return await run.dry_run_step(step, ident)
     while True:
         if memory.next_attempt is not None:
-            await run.wait(Wait(BACKOFF, timer=memory.next_attempt, now=run.partition.steady()))
+            now = run.partition.steady()
+            await run.wait(Wait(BACKOFF, ident, timer=memory.next_attempt, now=now))
             memory.next_attempt = None
         attempt = _try(branch, step, ident, memory, args, kwargs, started)
         if step.guarded:
@@ -140,10 +141,7 @@ async def _try(
         if started is not None:
             current, done = started.current, started.done
         else:
-            timeout = step.timeout_in(run.submission.limits)
-            current = CurrentStep(
-                run, ident, memory.attempts + 1, partition.wall(), suspect, timeout
-            )
+            current = CurrentStep(run, step, ident, memory.attempts + 1, suspect)
             done = None
         try:
             if step.careful or suspect or run.careful:
@@ -176,7 +174,7 @@ async def _try(
             # was begun.
             if current.marked and not (cut and step.set.at_most_once):
                 current.unmark()
-            if run.parked:
+            if run.waiting_branches:
                 run.leave_if_asked()
     finally:
         if suspect:
@@ -256,7 +254,7 @@ def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:
         return False
     if trio.current_time() >= run.deadline:
         run.unwinding = Unwind.DEADLINE
-        run.standing.step, run.standing.attempt = current.step, current.attempt
+        run.status.step, run.status.attempt = current.step, current.attempt
     elif not branch.apart and run.scope.cancel_called:
         run.unwinding = Unwind.AGAIN
     else:

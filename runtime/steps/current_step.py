@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -13,14 +13,16 @@ from keyrun.runtime.run.continue_as import identity
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.deadline import start_clock
+from keyrun.runtime.values import UNSET
 
 if TYPE_CHECKING:
+    from keyrun.runtime.definitions.step import StepFunction
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.run.running_step import Report
 
 
 class CurrentStep:
-    """One attempt of a step, as it sees itself."""
+    """Describe the attempt of a step to the step itself. `current_step()` returns this."""
 
     __slots__ = (
         "_memo",
@@ -43,18 +45,20 @@ class CurrentStep:
     def __init__(
         self,
         run: "Run",
-        step: str,
-        attempt: int,
-        begun: float,
-        suspect: bool,
-        timeout: float,
+        step: "StepFunction[..., Any]",
+        ident: str,
+        attempt: int = 1,
+        suspect: bool = False,
     ) -> None:
         self._run = run
-        self.step = step
+        self.step = ident
+        """The name of the step in the journal."""
         self.attempt = attempt
-        self.begun = begun
+        """The number of this attempt, from 1."""
+        self.begun = run.partition.wall()
         self.suspect = suspect
-        self.timeout = timeout
+        timeout = step.timeout
+        self.timeout = run.submission.limits.attempt_timeout if timeout is None else timeout
         self.until: float | None = None
         """The end of the timeout, on Trio's clock. None until the attempt starts in earnest: an
         attempt that was started inline has a slot from then on."""
@@ -96,7 +100,7 @@ class CurrentStep:
         if run.partition.feed is not None:
             emitter.step_started(run.partition.feed, run, self)
         if scope is run.scope:
-            run.timed = True
+            run.scope_timed = True
         scope.deadline = start_clock(run, self)
 
     def mark(self) -> None:
@@ -104,10 +108,10 @@ class CurrentStep:
         if not self.marked:
             self.marked = True
             run = self._run
-            if not run.seen:
+            if not run.shown_running:
                 # Whoever reads the store shall see that it runs; a run that never waits need not.
-                run.seen = True
-                run.store_standing()
+                run.shown_running = True
+                run.store_status()
             key = run.partition.ledger.step(run.number, self.step)
             run.put("begun", key, self.step, self.attempt, self.begun, self.suspect)
             if self.progress is not None:
@@ -121,7 +125,7 @@ class CurrentStep:
         run.delete("begun", key)
         if self.progress is not None:
             run.delete("reports", key)
-        if run.cadence is not None:
+        if run.checkpointer is not None:
             # Whether the next step waits was decided with the outcome.
             run.staged = awaited
 
@@ -131,29 +135,30 @@ class CurrentStep:
 
     @property
     def run_id(self) -> str:
-        """The run that this is a step of."""
+        """Return the id of the run."""
         return self._run.run_id
 
     @property
     def key(self) -> str:
-        """The ordering key."""
+        """Return the ordering key of the run."""
         return self._run.key
 
     @property
     def headers(self) -> dict[str, str]:
-        """What was given to `submit`."""
+        """Return the headers that `rt.submit` received."""
         return dict(self._run.submission.headers)
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts of this step, and for no other step: give it to services that
-        can tell a repeated request by it."""
+        """Return an id that is the same for all attempts of this step, and different for every
+        other step. Pass it to services that recognise repeated requests."""
         return sha256(identity(self._run, self.step)).hexdigest()[:32]
 
     @property
     def deadline(self) -> float | None:
-        """When this attempt will be cut off, in seconds since the epoch; None if never."""
-        end = min(self.begun + self.timeout, self._run.standing.deadline or inf)
+        """Return when this attempt will be cancelled, in seconds since the epoch. None if it has
+        no time limit."""
+        end = min(self.begun + self.timeout, self._run.status.deadline or inf)
         if not self.shielded:
             for scope in self._run.journal.around(self.step):
                 end = min(end, scope.due)
@@ -161,14 +166,31 @@ class CurrentStep:
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for the run to be cancelled."""
-        return self._run.standing.cancel_requested
+        """Return whether a cancellation of the run was requested."""
+        return self._run.status.cancel_requested
+
+    @property
+    def resources(self) -> Any:
+        """What the `lifespan` of the runtime yielded, for example a connection pool."""
+        value = self._run.partition.host.lifespan_value
+        if value is UNSET:
+            raise RuntimeError(
+                "the runtime has no lifespan; pass open_runtime(lifespan=...) a context manager "
+                "that yields what steps need"
+            )
+        return value
+
+    @property
+    def runtime(self) -> Any:
+        """The runtime, in the form that fits the step: the Trio `Runtime` in an async step, that of
+        `keyrun.asyncio` in a step with `asyncio=True`, and that of `keyrun.sync` in a sync step."""
+        return self._run.partition.host.face()
 
     @property
     def memo(self) -> Draft:
-        """A small mapping that survives attempts and crashes: a cursor for long work. Each change
-        is on the disk within 50 ms, those of a sync step when it returns or raises. It is gone
-        when the step has succeeded."""
+        """Return a small mapping that survives failed attempts and crashes. Use it as a cursor for
+        long work. Keyrun stores a change within 50 ms; in a sync step, when the function returns or
+        raises. The memo is removed when the step has succeeded."""
         if self._memo is None:
             self._check()
             with GUARD:
@@ -199,8 +221,8 @@ class CurrentStep:
 
     @property
     def state(self) -> Draft:
-        """The durable mapping of the ordering key. Changes are stored with the outcome of the
-        step, in one commit, and dropped if the attempt fails."""
+        """Return the durable mapping of the ordering key. Keyrun stores changes in one commit with
+        the outcome of the step, and drops them if the attempt fails or is cancelled."""
         if self._state is None:
             self._check()
             with GUARD:
@@ -215,15 +237,17 @@ class CurrentStep:
                 self.sealed_state = encoded
 
     def report(self, percent: float, message: str = "") -> None:
-        """Say how far this attempt is, for those who watch, from whatever thread. The last word
-        counts: it is with the next commit, within 50 ms, and gone when the attempt is over."""
+        """Report the progress of this attempt to `rt.progress` and `rt.watch`, from any thread.
+
+        `percent` is a number from 0 to 100. The latest report is stored within 50 ms, and removed
+        when the attempt is over."""
         reports.check(percent, message)
         with GUARD:
             reports.of_step(self._run, self, percent, message)
 
 
 def current_step() -> CurrentStep:
-    """The step that this code is part of."""
+    """Return the step that is running. Raises `RuntimeError` outside of a step."""
     current = running.get()
     if not isinstance(current, CurrentStep):
         raise RuntimeError("current_step() is only for code that runs inside a step")

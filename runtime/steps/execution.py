@@ -15,8 +15,10 @@ from zlib import crc32
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import NonDeterminism
-from keyrun.runtime.run.contradiction import REMEDY, contradiction, halt
-from keyrun.runtime.run.journal import CallKind, CallRecord, Entry
+from keyrun.runtime.pass_end import Halt
+from keyrun.runtime.records.journal_entry import CallKind, CallRecord, EntryKind
+from keyrun.runtime.run.branch import contradiction_text
+from keyrun.runtime.run.expected import REMEDY
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.attempts import announce, attempts
 from keyrun.runtime.steps.current_step import CurrentStep
@@ -24,7 +26,6 @@ from keyrun.runtime.steps.inline_start import check_iterations, start_inline
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import unreadable_outcome
-from keyrun.runtime.unwinding import Halt
 from keyrun.runtime.values import QuarantineCause
 from keyrun.storage.payload import UNFIT
 
@@ -41,13 +42,14 @@ async def perform(
     here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
     gone on with as any other attempt.
     """
-    run, partition = branch.run, branch.run.partition
+    run = branch.run
+    partition = run.partition
     try:
         branch.check()
         if run.pending and not branch.apart:
             # From here on the run waits for a slot, which the gate of the key counts.
             partition.suspension.callback = None
-        ident = branch.name(step.set.name)
+        ident = branch.step = branch.name(step.set.name)
         mark = _fingerprint(run, args, kwargs) if args or kwargs else 0
         run.begun_steps += 1
         journal = run.journal
@@ -69,14 +71,14 @@ async def perform(
         inline = step.starts_inline and not branch.apart and (memory is None or memory.unsuspected)
         if run.careful and run.is_dry_run:
             inline = False
-        if inline and run.staged is not None and not run.staged.durable:
-            await (run.staged.wait() if run.seat is None else run.staged.wait_in(run.seat))
+        staged = run.staged
+        if inline and staged is not None and not staged.durable:
+            await (staged.wait() if run.wait_slot is None else staged.wait_in(run.wait_slot))
         # In this order, because a dry run has no slots.
         if not inline or not partition.slots.free or run.stopped:
             memory = journal.remember(ident, mark)
             return await attempts(branch, step, ident, memory, args, kwargs)
-        timeout = step.timeout_in(run.submission.limits)
-        current = CurrentStep(run, ident, 1, partition.wall(), False, timeout)
+        current = CurrentStep(run, step, ident)
         if run.careful and not await announce(run, current):
             memory = journal.remember(ident, mark)
             return await attempts(branch, step, ident, memory, args, kwargs)
@@ -93,7 +95,7 @@ async def perform(
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """A number that tells other arguments, or None if they cannot be told."""
     try:
-        return crc32(run.partition.codec.canonical([list(args), kwargs]))
+        return crc32(run.partition.codec.canonical_call(args, kwargs))
     except UNFIT:
         return None
 
@@ -108,7 +110,7 @@ def _check_against(run: Run, ident: str, memory: CallRecord, mark: int | None) -
         said = (
             f"the step {ident!r} is asked for with other arguments than the journal has; {REMEDY}"
         )
-    raise halt(run, contradiction(run, said, ident))
+    raise run.contradicted(said, ident)
 
 
 async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: CallRecord) -> Any:
@@ -121,7 +123,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: C
         await given_back(run, ident, memory)
     else:
         journal.deliver(memory)
-    if memory.outcome is Entry.DONE:
+    if memory.outcome is EntryKind.DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)
         return read_outcome(run, ident, memory.payload, step.declared)
@@ -138,11 +140,7 @@ async def given_back(run: Run, ident: str, memory: CallRecord) -> None:
     if missing is not None:
         if not run.going:
             raise Halt
-        said = (
-            f"the journal has an outcome of {missing!r} next, and the workflow asks for {ident!r} "
-            f"instead; {REMEDY}"
-        )
-        raise halt(run, contradiction(run, said, ident))
+        raise run.contradicted(contradiction_text(run.journal, missing, ident), ident)
     run.journal.deliver(memory)
 
 
@@ -158,4 +156,4 @@ def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> A
             step=ident,
             cause=QuarantineCause.OUTCOME,
         )
-        raise halt(run, unreadable) from error
+        raise run.halt(unreadable) from error

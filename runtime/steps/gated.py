@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import CircuitOpen, StepFailed
 from keyrun.runtime.events import emitter
-from keyrun.runtime.host.step_gates import Pass
-from keyrun.runtime.run.journal import CallRecord
+from keyrun.runtime.host.step_gates import GatePass
+from keyrun.runtime.records.journal_entry import CallRecord
 from keyrun.runtime.steps.outcome import gave_up
 from keyrun.runtime.texts import type_of
 from keyrun.runtime.values import Failure, FailureKind
@@ -22,7 +22,7 @@ async def guarded(
     ident: str,
     memory: CallRecord,
     attempt: Coroutine[Any, Any, Any],
-    passed: Pass | None,
+    passed: GatePass | None,
     again: object,
 ) -> Any:
     """One attempt, when nothing is in its way any more; `again` if it was held meanwhile. With
@@ -42,7 +42,9 @@ async def guarded(
             passed.end(memory, before)
 
 
-async def _enter(run: "Run", step: StepFunction[..., Any], ident: str, memory: CallRecord) -> Pass:
+async def _enter(
+    run: "Run", step: StepFunction[..., Any], ident: str, memory: CallRecord
+) -> GatePass:
     await run.gate()
     while run.stopped:
         await run.hold()

@@ -13,15 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.internal_errors import from_user
-from keyrun.runtime.run.contradiction import halt
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.invocation import Raised, Returned, Started
-from keyrun.runtime.steps.outcome import note_undoable, stage_value
+from keyrun.runtime.steps.outcome import stage_value
 from keyrun.runtime.values import Failure, FailureKind
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
-    from keyrun.runtime.host.step_gates import Pass
+    from keyrun.runtime.host.step_gates import GatePass
     from keyrun.runtime.run.run import Run
 
 
@@ -30,7 +29,7 @@ def check_iterations(run: "Run", count: int, what: str, step: str | None = None)
     most = run.submission.limits.max_iterations
     if most is not None and count > most:
         reason = f"{what} {count}, and max_iterations is {most}"
-        raise halt(run, Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
+        raise run.halt(Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
 
 
 async def start_inline(
@@ -41,7 +40,7 @@ async def start_inline(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     begin_wait: Callable[[], None],
-    passed: "Pass | None" = None,
+    passed: "GatePass | None" = None,
 ) -> Any:
     """Start the first attempt of a step inline. Return the value, which is staged, if the function
     returned without suspending, and a `Started` in every other case. `mark` is the fingerprint of
@@ -64,8 +63,6 @@ async def start_inline(
             journal.fresh[ident] = stage_value(run, step, mark, current, value)
             if mark != 0:
                 journal.marks[ident] = mark
-            if step.set.compensate is not None:
-                note_undoable(run, step, ident)
             if current.marked:
                 current.unmark()
             if passed is not None:

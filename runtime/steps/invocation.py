@@ -18,7 +18,7 @@ from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 
 if TYPE_CHECKING:
-    from keyrun.runtime.host.step_gates import Pass
+    from keyrun.runtime.host.step_gates import GatePass
     from keyrun.runtime.run.branch import Branch
     from keyrun.runtime.run.run import Run
 
@@ -41,7 +41,7 @@ class Started(NamedTuple):
 
     current: CurrentStep
     done: Raised | Returned
-    passed: "Pass | None" = None
+    passed: "GatePass | None" = None
 
 
 class Exited(KeyrunError, RuntimeError):

@@ -10,15 +10,16 @@ from keyrun.runtime.policies.retry import DEFAULT_RETRY, Retry
 from keyrun.runtime.records.journal_entry import (
     UNDOABLE,
     AttemptFailed,
+    CallRecord,
+    EntryKind,
     StepGaveUp,
     Timer,
     encode_step,
 )
-from keyrun.runtime.run.journal import CallRecord, Entry
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.runtime.steps.invocation import Overrun
-from keyrun.runtime.texts import named, traceback_of, type_of
+from keyrun.runtime.texts import named, needs_asyncio, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import UNFIT
 
@@ -30,9 +31,7 @@ def succeeded(
     memory.payload = stage_value(run, step, memory.fingerprint, current, value)
     memory.attempts = current.attempt
     memory.interruptions = memory.interruptions_alone = 0
-    run.journal.settled(current.step, memory, Entry.DONE)
-    if step.set.compensate is not None:
-        note_undoable(run, step, current.step)
+    run.journal.settled(current.step, memory, EntryKind.DONE)
 
 
 def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
@@ -41,7 +40,7 @@ def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
     run.journal.note_undoable(ident)
     awaited = run.staged
     run.note(ident, UNDOABLE)
-    if run.cadence is not None:
+    if run.checkpointer is not None:
         run.staged = awaited
 
 
@@ -57,7 +56,8 @@ def note_attempted(run: Run, step: StepFunction[..., Any], ident: str) -> None:
 def stage_value(
     run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
 ) -> bytes:
-    """Stage what a step returned, with what it made of the key's state: one commit."""
+    """Stage what a step returned, with what it made of the key's state and that it has a
+    compensation: one commit."""
     partition, ident = run.partition, current.step
     held = run.queue.holder is current
     if held:
@@ -66,20 +66,27 @@ def stage_value(
     if run.allowance is not None:
         run.allowance.take(len(payload), ident)
     now = partition.wall()
-    run.enter(encode_step(ident, now, mark, current.attempt, current.begun, payload))
+    entry = encode_step(ident, now, mark, current.attempt, current.begun, payload)
+    if held or step.set.compensate is not None or (run.memos and ident in run.memos):
+        with partition.together():
+            run.enter(entry)
+            if held:
+                run.queue.keep_state(run, current)
+                run.queue.holder = None
+            if run.memos and ident in run.memos:
+                del run.memos[ident]
+                run.delete("memo", partition.ledger.step(run.number, ident))
+            if step.set.compensate is not None:
+                note_undoable(run, step, ident)
+    else:
+        run.enter(entry)
     current.over = True
-    if held:
-        run.queue.keep_state(run, current)
-        run.queue.holder = None
-    if run.memos and ident in run.memos:
-        del run.memos[ident]
-        run.delete("memo", partition.ledger.step(run.number, ident))
-    run.standing.steps_done += 1
+    run.status.steps_done += 1
     if partition.feed is not None:
         emitter.step_completed(partition.feed, run, current, now)
-    if run.cadence is not None:
+    if run.checkpointer is not None:
         # After it was told: that waits for the commit, whoever else does not.
-        run.cadence.step_done(run)
+        run.checkpointer.step_done(run)
     return payload
 
 
@@ -102,9 +109,10 @@ def failed(
     failure, again = _judge(run, step, current, error, policy)
     feed, timed_out = run.partition.feed, issubclass(type(error), Overrun)
     if not again:
-        final = gave_up(run, ident, memory, failure, current.begun)
-        if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
-            note_undoable(run, step, ident)
+        with run.partition.together():
+            final = gave_up(run, ident, memory, failure, current.begun)
+            if step.set.compensate is not None and run.workflow.compensate_on == "attempted":
+                note_undoable(run, step, ident)
         if feed is not None:
             emitter.step_failed(feed, run, failure, current, timed_out=timed_out)
         return final
@@ -134,7 +142,7 @@ def gave_up(
     memory.failure = run.journal.last_failure = failure
     at = run.partition.wall()
     run.write(StepGaveUp(ident, at, memory.fingerprint, memory.attempts, begun, failure))
-    run.journal.settled(ident, memory, Entry.GAVE_UP)
+    run.journal.settled(ident, memory, EntryKind.GAVE_UP)
     log(run, "step_failed", failure.reason, failure)
     return step_failed(run, failure)
 
@@ -185,6 +193,8 @@ def _judge(
     elapsed = current.elapsed()
     kind = FailureKind.STEP_FAILED
     what = named(error)
+    if needs_asyncio(error):
+        what += "; the step uses asyncio: declare it with @step(asyncio=True)"
     if issubclass(type(error), Overrun):
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"

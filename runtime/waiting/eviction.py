@@ -1,14 +1,17 @@
-"""Parking: runs that wait leave memory, and come back when there is something to do.
+"""Eviction: remove waiting runs from memory, and wake them when they have something to do.
 
-1. A run all of whose branches wait, for `patience` seconds or since too many others do, is unwound
-   as in a drain. Its place in line says that it sleeps, its status what it waits for, and if that
-   is a time, the index of timers when: one commit, for which nobody waits.
-2. It is woken by its time, by what it is sent on a channel that it waits on, or by whoever resumes
-   it. Its place says that it is awake; when that is durable its line drives it from its journal.
-3. A crash in between finds it asleep, with a timer that may be over, or awake: both end well.
+1. A run is evicted if all its branches have waited for `evict_after` seconds, or if too many runs
+   wait in memory. Its coroutine is cancelled as in a drain. One commit, which nothing waits for,
+   stages that its place is evicted, what the run waits for in its status, and a timer if it waits
+   for a time.
+2. A timer, a signal on a channel that it waits on, the end of a child, or a resume wakes the run.
+   The record of its place is staged as not evicted. When that is durable, the actor of its key
+   drives the run from its journal.
+3. After a crash in between, the run is either evicted, with a timer that may be over, or awake.
+   Both are consistent.
 
-While it sleeps it still has its place. Unless its workflow yields, nobody of its key goes ahead,
-and of the key there is nothing in memory but its name.
+An evicted run keeps its place. Unless its workflow yields, no other run of its key starts, and only
+the name of the key is in memory.
 """
 
 from collections.abc import Callable
@@ -18,13 +21,11 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from keyrun.runtime.host.due_loop import DueLoop
+from keyrun.runtime.pass_end import Unwind
 from keyrun.runtime.records.submission import EvictedWait
-from keyrun.runtime.records.tables import Sleep, at_place, placed, sealed
-from keyrun.runtime.run.eviction import Eviction
-from keyrun.runtime.run.location import Location
-from keyrun.runtime.run.run import Run
-from keyrun.runtime.run.wait import BACKOFF
-from keyrun.runtime.unwinding import Unwind
+from keyrun.runtime.records.tables import Evicted, at_place, placed, sealed
+from keyrun.runtime.run.run import Location, Run
+from keyrun.runtime.run.wait import BACKOFF, Eviction
 from keyrun.runtime.values import State
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class EvictedQueues(Protocol):
 
 
 class Evictor:
-    """Knows the runs that wait in memory, and sends them away."""
+    """Knows the runs that wait in memory, and evicts them."""
 
     def __init__(
         self,
@@ -65,11 +66,12 @@ class Evictor:
         self._max_in_memory = max_in_memory
         self._set_timer = evicted
         self._since: dict[Run, float] = {}
-        """Runs that wait, those that do so for the longest time first."""
+        """The runs that wait, and since when, the longest wait first."""
         self._loop = DueLoop(self._evict_due)
 
     def consider(self, run: Run) -> None:
-        """A branch of a run has begun to wait, or has ended while others wait."""
+        """Check whether a run may be evicted, because one of its branches began to wait or
+        ended."""
         if not run.idle:
             return
         self._since.pop(run, None)
@@ -80,16 +82,16 @@ class Evictor:
             self._loop.wake()
 
     def overtake(self, run: Run) -> None:
-        """Another run came behind one that waits: it may go ahead if the workflow says so."""
+        """Evict a waiting run that yields its key, because another run has come behind it."""
         if self._yields(run):
             self.evict(run)
 
     async def run(self) -> None:
-        """Send runs away that wait for long enough."""
+        """Evict runs that have waited long enough, until cancelled."""
         await self._loop.run()
 
     async def _evict_due(self) -> float:
-        """Evict the runs that have waited for long enough. Return when the next one has."""
+        """Evict the runs that have waited long enough. Return when the next run is due."""
         while self._since:
             run, since = next(iter(self._since.items()))
             crowded = len(self._since) > self._max_in_memory
@@ -101,26 +103,27 @@ class Evictor:
         return inf
 
     def evict(self, run: Run) -> None:
-        """Have a run leave memory, if all of it still waits."""
-        partition, standing = self._partition, run.standing
+        """Cancel the coroutine of a run so that it leaves memory, if all its branches still
+        wait."""
+        partition, status = self._partition, run.status
         if self._runs.find(run.number) is not run or not run.idle or partition.draining:
             return
-        if run.queue.paused or partition.paused or standing.place is None or run.undoing:
+        if run.queue.paused or partition.paused or status.place is None or run.undoing:
             return
         held = not run.waits
-        if held and not standing.paused:
-            # What held it is over, and it will hear of that at once.
+        if held and not status.paused:
+            # The pause has ended, and the run is about to resume.
             return
         dues = [wait.due for wait in run.waits]
         dues += [scope.due for scope in run.journal.scopes.values()]
-        dues.append(inf if standing.deadline is None else standing.deadline)
+        dues.append(inf if status.deadline is None else status.deadline)
         due = min(dues)
         channels = {wait.channel for wait in run.waits if wait.channel is not None}
         run.eviction = Eviction(
             evicted_wait=EvictedWait(None if due == inf else due, tuple(sorted(channels))),
             until=self._until(run),
-            waiting_on=standing.waiting_on,
-            sleep=Sleep.YIELDS if self._yields(run) else Sleep.HOLDS,
+            waiting_on=status.waiting_on,
+            evicted=Evicted.YIELDS if self._yields(run) else Evicted.HOLDS,
             sent=0 if run.inbox is None else run.inbox.last(),
             held=held,
         )
@@ -134,59 +137,58 @@ class Evictor:
         return min([run.deadline, *ends])
 
     def _yields(self, run: Run) -> bool:
-        if run.workflow.while_waiting == "hold" or run.standing.paused:
+        if run.workflow.while_waiting == "hold" or run.status.paused:
             return False
         return bool(run.waits) and all(wait.label != BACKOFF for wait in run.waits)
 
-    def stay(self, run: Run) -> None:
-        """A run that was about to leave ends instead."""
+    def keep_in_memory(self, run: Run) -> None:
+        """Keep a run in memory that was about to leave, because it ends."""
         if run.eviction is not None:
             run.eviction = None
             self._runs.move(run, Location.LIVE)
 
-    def left(self, run: Run) -> bool | None:
-        """The workflow of a run was unwound: stage that it sleeps. Says whether its line goes on
-        with the next; None if there is something to do after all."""
-        partition, standing = self._partition, run.standing
+    def leave_memory(self, run: Run) -> bool | None:
+        """Stage that a run is evicted, after its coroutine was cancelled. Return whether its key
+        continues with the next run, or None if the run has something to do after all."""
+        partition, status = self._partition, run.status
         leave, run.eviction = run.eviction, None
         assert leave is not None
         sent = () if run.inbox is None else run.inbox.signals
-        resumed = leave.held and not standing.paused
+        resumed = leave.held and not status.paused
         news = (one.channel for one in sent if one.sequence > leave.sent)
         if resumed or any(channel in leave.evicted_wait.channels for channel in news):
             self._runs.move(run, Location.LIVE)
             run.rewind()
             return None
-        place, due = standing.place, leave.evicted_wait.due
+        place, due = status.place, leave.evicted_wait.due
         assert place is not None
-        standing.state = State.WAITING
-        standing.waiting_on = leave.waiting_on
-        standing.evicted_wait = leave.evicted_wait
-        run.store_standing(partition.services.summarize(run))
-        partition.keep_time()
-        run.put("queue", run.queue.place(place), *placed(run.submission, leave.sleep))
-        if due is not None:
-            length = max(0.0, leave.until - trio.current_time())
-            timer = partition.ledger.timed(due, run.number)
-            run.put("timers", timer, run.key, place, due, length)
-        group = run.staged
-        assert group is not None
-        run.submission.at_hand = False
-        run.begin()
-        self._runs.move(run, Location.EVICTED)
-        group.when_durable(self._asleep, run, group, leave)
-        if leave.sleep is Sleep.YIELDS:
+        status.state = State.WAITING
+        status.waiting_on = leave.waiting_on
+        status.evicted_wait = leave.evicted_wait
+        with partition.together() as group:
+            run.store_status(partition.services.summarize(run))
+            partition.keep_time()
+            run.put("queue", run.queue.place(place), *placed(run.submission, leave.evicted))
+            if due is not None:
+                length = max(0.0, leave.until - trio.current_time())
+                timer = partition.ledger.timed(due, run.number)
+                run.put("timers", timer, run.key, place, due, length)
+            run.submission.at_hand = False
+            run.begin()
+            self._runs.move(run, Location.EVICTED)
+            group.when_durable(self._evicted, run, group, leave)
+        if leave.evicted is Evicted.YIELDS:
             return True
         run.queue.evict_head(run)
         return False
 
-    def _asleep(self, run: Run, group: "Group", leave: Eviction) -> None:
+    def _evicted(self, run: Run, group: "Group", leave: Eviction) -> None:
         if run.staged is group:
             self._runs.remove(run)
         if leave.until < inf:
-            due, place = leave.evicted_wait.due or 0.0, run.standing.place or 0
+            due, place = leave.evicted_wait.due or 0.0, run.status.place or 0
             self._set_timer(leave.until, due, run.number, run.key, place)
-        if leave.sleep is Sleep.HOLDS:
+        if leave.evicted is Evicted.HOLDS:
             queue = self._queues.get(run.key)
             if queue is not None and not queue.awake:
                 queue.release_memory()
@@ -194,7 +196,8 @@ class Evictor:
     async def wake(
         self, number: int, key: str, place: int | None, due: float | None
     ) -> "Group | None":
-        """Stage that a run is awake; None if it was not asleep. Nothing is awaited after that."""
+        """Stage that an evicted run is awake. Return None if it was not evicted. Nothing is awaited
+        after the staging."""
         partition = self._partition
         if place is None or self._runs.is_waking(number) or self._runs.live(number):
             return None
@@ -203,48 +206,48 @@ class Evictor:
         if raw is None:
             staged = self._staged(number)
             while staged is not None:
-                # Its place is there or gone when that is durable; meanwhile somebody may end it.
+                # When this is durable, the place exists or is gone. The run may end meanwhile.
                 await partition.store.durable(staged)
                 staged = self._staged(number)
             raw = await partition.store.get("queue", record)
         if raw is None or self._runs.is_waking(number) or self._runs.live(number):
             return None
         there = at_place(record, raw, place)
-        if there.number != number or there.sleep is Sleep.NO:
+        if there.number != number or there.evicted is Evicted.NO:
             return None
-        self._runs.begin_waking(number)
-        group = partition.store.open_group()
-        group.put("queue", record, sealed("queue", record, number, int(there.priority)))
-        if due is not None:
-            group.delete("timers", partition.ledger.timed(due, number))
-        group.when_durable(self._awake, number, key, place)
+        with partition.together() as group:
+            group.put("queue", record, sealed("queue", record, number, int(there.priority)))
+            if due is not None:
+                group.delete("timers", partition.ledger.timed(due, number))
+            group.when_durable(self._woken, number, key, place)
+            self._runs.begin_waking(number)
         return group
 
     def _staged(self, number: int) -> "Group | None":
-        """What was changed of a run at rest and is not durable yet."""
+        """Return the group with a change of a run at rest that is not durable yet."""
         resting = self._runs.at_rest(number)
         staged = None if resting is None else resting.staged
         return None if staged is None or staged.durable else staged
 
     def _leaving_now(self, number: int, record: bytes) -> bytes | None:
-        """The place of a run that leaves memory in the group that is open: what wakes it goes into
-        the same commit."""
+        """Return the record of the place of a run whose eviction is staged in the open group. Then
+        the wake-up is in the same commit."""
         resting, group = self._runs.at_rest(number), self._partition.commits.group
         if resting is None or resting.staged is not group:
             return None
         return group.tables.get("queue", {}).get(record)
 
-    def _awake(self, number: int, key: str, place: int) -> None:
+    def _woken(self, number: int, key: str, place: int) -> None:
         if self._runs.end_waking(number):
             self._queues.wake_up(key, place, number)
 
-    async def sleeps(self, number: int, key: str, place: int | None) -> bool:
-        """Whether a run that is not driven sleeps, so that it does not count as one that waits to
-        be started."""
+    async def is_evicted(self, number: int, key: str, place: int | None) -> bool:
+        """Return whether a run that is not driven is evicted, so that it does not count as waiting
+        to be started."""
         if self._runs.is_waking(number):
             return True
         if place is None:
             return False
         record = self._partition.ledger.place(key, place)
         raw = await self._partition.store.get("queue", record)
-        return raw is not None and at_place(record, raw, place).sleep is not Sleep.NO
+        return raw is not None and at_place(record, raw, place).evicted is not Evicted.NO

@@ -1,4 +1,5 @@
-"""Receiving: how a workflow waits for a signal, or at a gate for somebody's decision."""
+"""Receive: let a workflow wait for a signal, for the decision at an approval gate, or for a
+child."""
 
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -7,9 +8,15 @@ import attrs
 import trio
 
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
-from keyrun.runtime.records.journal_entry import CallDone, Timer, WaitBegan
-from keyrun.runtime.run.contradiction import contradiction, halt
-from keyrun.runtime.run.journal import GATE, CallKind, CallRecord, Entry
+from keyrun.runtime.records.journal_entry import (
+    GATE,
+    CallDone,
+    CallKind,
+    CallRecord,
+    EntryKind,
+    Timer,
+    WaitBegan,
+)
 from keyrun.runtime.run.wait import Wait
 from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back, read_outcome
@@ -24,16 +31,20 @@ MAX_NAME = 200
 
 @attrs.frozen(kw_only=True)
 class Approval:
-    """That somebody let a run pass at a gate."""
+    """Describe the approval that `ctx.approval` returns."""
 
     gate: str
+    """The name of the gate."""
     by: str
+    """Who approved."""
     comment: str
+    """The comment, or an empty string."""
     at: float
+    """When the approval was given, in seconds since the epoch."""
 
 
 def check_channel(name: object, what: str = "name") -> str:
-    """`name` if a signal may be called so."""
+    """Return `name` if it is a valid name of a signal. Raise ValueError otherwise."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"{what} must be a non-empty string, got {name!r}")
     size = len(check_text(name, what).encode())
@@ -45,7 +56,7 @@ def check_channel(name: object, what: str = "name") -> str:
 
 
 def check_gate(gate: object) -> str:
-    """`gate` if an approval gate may be called so in a workflow."""
+    """Return `gate` if it is a valid name of an approval gate. Raise ValueError otherwise."""
     checked = check_channel(gate, "gate")
     if any(mark in checked for mark in "#/()"):
         raise ValueError(f"gate must not contain '#', '/', '(' or ')', got {gate!r}")
@@ -53,7 +64,7 @@ def check_gate(gate: object) -> str:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """`timeout` if one can wait for so long."""
+    """Return `timeout` as a float, or None. Raise ValueError if it is not valid."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
@@ -62,20 +73,21 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 async def wait_signal(branch: "Branch", name: str, timeout: float | None) -> Any:
-    """The payload of the next signal of this name, or `SignalTimeout`."""
+    """Return the payload of the next signal of this name. Raise `SignalTimeout` if none arrives in
+    time."""
     label = f"signal {name}"
     ident = branch.name("wait_signal()")
     payload = await receive(branch, ident, CallKind.SIGNAL, name, label, timeout)
     if payload is None:
-        raise _timed_out(branch.run, ident, f"no signal {name!r} came", timeout)
+        raise _timed_out(branch.run, ident, f"no signal {name!r} arrived", timeout)
     return read_outcome(branch.run, ident, payload[0])
 
 
 async def wait_approval(
     branch: "Branch", gate: str, timeout: float | None, named: str | None = None
 ) -> Approval:
-    """That somebody approved, or `ApprovalRejected`, or `SignalTimeout`. `named` is what the gate
-    is called outside, where that is not what tells it apart inside of the workflow."""
+    """Return the approval at a gate. Raise `ApprovalRejected` or `SignalTimeout`. `named` is the
+    public name of the gate, if it differs from its name in the workflow."""
     ident = branch.name(f"approval:{gate}()")
     if named is None:
         named = ident.replace("approval:", "", 1).replace("()", "", 1)
@@ -113,16 +125,16 @@ async def receive(
     *,
     asked: bool = False,
 ) -> list[Any] | None:
-    """Payload, time and id of what the run is sent next on a channel; None if the time is up.
-    `asked` says that the journal knows that the code asks for it."""
+    """Return the payload, the time and the id of the next signal on a channel. None if the wait
+    times out. `asked` says that the call was already compared with the journal."""
     run = branch.run
     branch.check()
     is_new = not asked and branch.ask(ident)
     memory = run.journal.memory(ident)
     mark = crc32(channel.encode())
     if memory.fingerprint is not None and (memory.call, memory.fingerprint) != (call, mark):
-        said = f"the journal has {ident!r} as something else than what the code asks for: {label}"
-        raise halt(run, contradiction(run, said, ident))
+        said = f"the journal has another call as {ident!r} than the code asks for: {label}"
+        raise run.contradicted(said, ident)
     if memory.outcome is not None:
         await given_back(run, ident, memory)
         return _taken(memory)
@@ -130,8 +142,8 @@ async def receive(
     inbox = run.open_inbox
     try:
         if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):
-            # Else it came while this waited: that the block is out of time meanwhile, where the
-            # run had left memory and had to come back, takes nothing from it.
+            # Otherwise the signal arrived during the wait, so the run takes it, even if the time
+            # limit of a block has passed while the evicted run was loaded.
             await branch.admit()
         if is_new:
             await branch.start_new(ident)
@@ -144,7 +156,8 @@ async def receive(
             run.write(WaitBegan(ident, run.partition.wall(), call, channel, limit))
             memory.rank = run.journal.next - 1
         now = run.partition.steady()
-        wait = Wait(label, timer=memory.wait_limit, now=now, channel=channel, rank=memory.rank)
+        limit = memory.wait_limit
+        wait = Wait(label, ident, timer=limit, now=now, channel=channel, rank=memory.rank)
         inbox.enter(ident, wait, run.journal)
         if wait.signal is None:
             await run.wait(wait)
@@ -152,15 +165,18 @@ async def receive(
             await ready(run)
         signal, wait.signal = wait.signal, None
         memory.payload = [channel, None]
-        if signal is not None:
-            memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
-            run.partition.services.signals.take(run, signal)
         at = run.partition.wall()
-        run.write(CallDone(ident, at, call, mark, 1, None, memory.payload))
-        run.journal.settled(ident, memory, Entry.DONE)
+        if signal is None:
+            run.write(CallDone(ident, at, call, mark, 1, None, memory.payload))
+        else:
+            memory.payload = [channel, signal.payload, signal.at, signal.signal_id]
+            with run.partition.together():
+                run.partition.services.signals.take(run, signal)
+                run.write(CallDone(ident, at, call, mark, 1, None, memory.payload))
+        run.journal.settled(ident, memory, EntryKind.DONE)
     except trio.Cancelled:
         if memory.rank and run.going:
-            # A sibling, or a time limit, ended it: nothing is kept for it any more.
+            # A sibling or a time limit ended the wait, so no signal is kept for it.
             memory.rank = 0
             run.note(ident, "wait_cancelled", label)
             inbox.match(run.journal)

@@ -3,13 +3,30 @@
 from collections.abc import Awaitable
 
 import trio
-from outcome import Error
+from outcome import Error, Outcome
 
 from keyrun._waking import WakeValue
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.runs import End, NoEnd, RunTable
 from keyrun.storage import StoreClosed
+
+
+def end_status(end: End) -> Outcome[StatusRecord | None]:
+    """Return the status that an end has, None for a run that was forgotten, or the error for a
+    runtime that was closed before the end."""
+    if isinstance(end, Run):
+        return WakeValue(end.status)
+    if isinstance(end, StatusRecord):
+        return WakeValue(end)
+    if end is NoEnd.FORGOTTEN:
+        return WakeValue(None)
+    return Error(
+        StoreClosed(
+            "the runtime was closed before the run ended; the run resumes when the store is "
+            "opened again"
+        )
+    )
 
 
 class EndWaiter:
@@ -24,18 +41,7 @@ class EndWaiter:
 
     def __call__(self, number: int, end: End) -> None:
         """Wake the task with the status of the run, or with the reason why there is no end."""
-        if isinstance(end, Run):
-            trio.lowlevel.reschedule(self._task, WakeValue(end.standing))
-        elif isinstance(end, Standing):
-            trio.lowlevel.reschedule(self._task, WakeValue(end))
-        elif end is NoEnd.FORGOTTEN:
-            trio.lowlevel.reschedule(self._task, WakeValue(None))
-        else:
-            closed = StoreClosed(
-                "the runtime was closed before the run ended; the run resumes when the store is "
-                "opened again"
-            )
-            trio.lowlevel.reschedule(self._task, Error(closed))
+        trio.lowlevel.reschedule(self._task, end_status(end))
 
     def leave(self, _: object) -> trio.lowlevel.Abort:
         """Stop waiting, because the task is cancelled."""
@@ -43,7 +49,7 @@ class EndWaiter:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-def wait_for_end(runs: RunTable, number: int) -> Awaitable[Standing | None]:
+def wait_for_end(runs: RunTable, number: int) -> Awaitable[StatusRecord | None]:
     """Return an awaitable for the status of a run that has not ended yet, when its end or its
     quarantine is durable. It gives None if the run is forgotten. Await it at once."""
     waiter = EndWaiter(runs, number)

@@ -1,8 +1,8 @@
-"""Signals: what runs are sent from outside, durably, before or while they wait for it.
+"""Signals: send signals and decisions to runs, before or while the runs wait for them.
 
-A signal is stored when it comes. Whoever takes it removes it and writes it into the journal, in one
-commit; if somebody waits already, that is the commit which stores it. What is sent to a run that
-has left memory wakes it, if that is what it waits for.
+A signal is stored when it arrives. The run that takes it removes it and writes it into its journal
+in one commit. If a branch waits already, that is the commit that stores the signal. A signal wakes
+an evicted run that waits for it.
 """
 
 from contextlib import suppress
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
-from keyrun.runtime.records.journal_entry import decode
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.journal_entry import GATE, decode
+from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.inbox import Signal, waits_on
-from keyrun.runtime.run.journal import GATE, Journal
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import State
 from keyrun.storage import StoreCorrupt
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class Delivery(StrEnum):
-    """What became of a signal."""
+    """Tell how a run received a signal."""
 
     DELIVERED = "delivered"
-    """The run was waiting for it."""
+    """The run was waiting for the signal."""
     BUFFERED = "buffered"
-    """It is kept until the run asks for it."""
+    """The store keeps the signal until the run waits for it."""
 
 
 class Signals:
-    """Sends, and knows what is not durable yet."""
+    """Sends signals, and knows the signals that are not durable yet."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Signals:
         self._queues = queues
         self._eviction = eviction
         self.used = False
-        """Whether any run may have been sent anything."""
+        """Whether any run may have been sent a signal."""
         self._staged: dict[int, dict[int, Signal]] = {}
-        """What the store does not show yet, by the number of the run and in order."""
+        """Signals that the store does not show yet, by the number of the run, in order."""
         self._replaced: dict[int, set[int]] = {}
-        """What the store still shows, in the same way."""
+        """Removed signals that the store still shows, by the number of the run."""
         self._ids: dict[tuple[int, str], Group] = {}
 
     async def recover(self) -> None:
-        """Look whether there is anything."""
+        """Find out whether the store has signals."""
         prefix = self._partition.ledger.prefix
         self.used = bool(await self._partition.store.scan("signals", prefix=prefix, limit=1))
 
@@ -69,12 +69,12 @@ class Signals:
         return number in self._staged
 
     async def recall(self, run: Run) -> None:
-        """Take in what a run was sent."""
+        """Put the stored signals of a run into its inbox."""
         for signal in await self.stored(run.number):
             run.open_inbox.put(signal, run.journal)
 
     async def stored(self, number: int) -> list[Signal]:
-        """What a run was sent and has not taken, in order, also what is only staged."""
+        """Return the signals that a run has not taken, in order, including staged ones."""
         partition = self._partition
         found: dict[int, Signal] = {}
         for key, fields in await partition.ledger.scan("signals", partition.ledger.number(number)):
@@ -98,13 +98,13 @@ class Signals:
         signal_id: str | None = None,
         only_to: int | None = None,
     ) -> Delivery:
-        """Send something, and return when it is durable. `only_to` is the number of the run that it
-        is for: another one that has its id by now is none that is known."""
+        """Send a signal, and return when it is durable. With `only_to`, raise `UnknownRun` if
+        another run than this number has the id by now."""
         partition = self._partition
         try:
             number, submission = await self._find(run_id)
         except RunEnded:
-            if signal_id is None or not await self._took(run_id, signal_id, only_to):
+            if signal_id is None or not await self._has_taken(run_id, signal_id, only_to):
                 raise
             return Delivery.DELIVERED
         if only_to not in (None, number):
@@ -113,32 +113,33 @@ class Signals:
             waiting = any(one.signal_id == signal_id for one in await self.stored(number))
             return Delivery.BUFFERED if waiting else Delivery.DELIVERED
         delivered = await self._wake(number, submission, channel)
-        ended = (await self._standing(number)).state.terminal
+        ended = (await self._status(number)).state.terminal
         if ended or self._runs.changing(number) is not None:
-            # Another operation began, or the run ended, while it was being woken.
+            # While the run was being woken, another operation began, or the run ended.
             return await self.send(
                 run_id, channel, payload, replace=replace, signal_id=signal_id, only_to=only_to
             )
-        # Read last: what came while the run was being woken is replaced, too.
+        # Read last, so that signals which arrived while the run was being woken are replaced, too.
         sent = await self.stored(number) if replace else []
         old = [one for one in sent if one.channel == channel]
         # Nothing is awaited between here and the end of the staging.
         run = self._runs.live(number)
-        group = partition.store.open_group()
-        for one in old:
-            self._remove(group, number, one, run)
-        signal = self.stage(group, number, channel, payload, signal_id)
+        with partition.together() as group:
+            for one in old:
+                self._remove(group, number, one, run)
+            signal = self.stage(group, number, channel, payload, signal_id)
         if run is None:
-            self._unhand(number, submission)
+            self._forget_submission(number, submission)
             delivered = delivered or await self._is_awaited(number, channel)
             delivered = delivered and not await self._is_quarantined(number, submission)
         elif not run.open_inbox.put(signal, run.journal):
-            # The run is driven again from its journal, and has not come to its wait yet.
+            # The run is replaying its journal, and has not reached its wait yet.
             delivered = run.open_inbox.is_awaited(signal, run.journal)
             delivered = delivered and not await self._is_quarantined(number, submission)
         else:
             delivered = True
-            # Who waits for it mostly goes on before the commit begins, and takes it in the same.
+            # Usually the waiting branch resumes before the commit begins, so that the commit also
+            # has the journal entry of the branch.
             await trio.lowlevel.checkpoint()
         await partition.store.durable(group)
         return Delivery.DELIVERED if delivered else Delivery.BUFFERED
@@ -151,19 +152,20 @@ class Signals:
         payload: Any,
         signal_id: str | None,
     ) -> None:
-        """Stage what a run is sent in the group that admits it: it begins with that."""
+        """Stage a signal in the group that admits its run."""
         self.stage(group, submission.number, channel, payload, signal_id)
-        # After it has come into its line, and before that is looked at.
-        group.when_durable(self._unhand, submission.number, submission)
+        # This runs after the run was put into its queue, and before the actor looks at the queue.
+        group.when_durable(self._forget_submission, submission.number, submission)
 
-    def _unhand(self, number: int, submission: Submission) -> None:
-        """What a run was sent is in the store: it must not be driven from what is at hand."""
+    def _forget_submission(self, number: int, submission: Submission) -> None:
+        """Let a run be loaded from the store, because its signals are there, and not made from the
+        submission in memory."""
         queue = self._queues.get(submission.key)
         if queue is not None:
             queue.forget_submission(number)
 
     async def _find(self, run_id: str) -> tuple[int, Submission]:
-        """The run to be sent something; raises if there is none, or it has ended."""
+        """Return the run to send a signal to. Raise `UnknownRun` or `RunEnded`."""
         partition = self._partition
         partition.check_open()
         await partition.counted.wait()
@@ -172,32 +174,33 @@ class Signals:
         if number is None or submission is None:
             raise _unknown(run_id)
         known = self._runs.find(number)
-        if known is not None and known.standing.state.terminal:
+        if known is not None and known.status.state.terminal:
             # An end that is only staged has not happened yet.
             await known.gate()
-        standing = await self._standing(number)
-        if standing.state.terminal:
+        status = await self._status(number)
+        if status.state.terminal:
             raise RunEnded(
-                f"the run {run_id!r} is {standing.state}: it takes nothing any more",
+                f"the run {run_id!r} is {status.state}: it takes nothing any more",
                 run_id=run_id,
                 key=submission.key,
             )
         return number, submission
 
-    async def _standing(self, number: int) -> Standing:
+    async def _status(self, number: int) -> StatusRecord:
         partition = self._partition
         known = self._runs.find(number)
         if known is not None:
-            return known.standing
-        return await partition.ledger.standing(number) or Standing(place=number)
+            return known.status
+        return await partition.ledger.status(number) or StatusRecord(place=number)
 
     async def _is_quarantined(self, number: int, submission: Submission) -> bool:
         """Return whether a run is quarantined, or will be as soon as it is loaded."""
         known = self._partition.registry.find(submission.workflow, submission.version)
-        return known is None or (await self._standing(number)).state is State.QUARANTINED
+        return known is None or (await self._status(number)).state is State.QUARANTINED
 
     async def _repeats(self, number: int, signal_id: str) -> bool:
-        """Whether this was sent before; if that is not durable yet, wait for it."""
+        """Return whether a signal with this id was sent before. If that signal is being committed,
+        wait for the commit."""
         committing = self._ids.get((number, signal_id))
         if committing is not None:
             await committing.wait()
@@ -207,9 +210,9 @@ class Signals:
             await partition.store.get("sent", partition.ledger.step(number, signal_id)) is not None
         )
 
-    async def _took(self, run_id: str, signal_id: str, only_to: int | None) -> bool:
-        """Whether a run that has ended took this before: who repeats it need not send it to
-        another."""
+    async def _has_taken(self, run_id: str, signal_id: str, only_to: int | None) -> bool:
+        """Return whether a run that has ended took the signal with this id, so that a repeat is
+        answered as before."""
         number = await self._partition.ledger.find(run_id)
         if number is None or only_to not in (None, number):
             return False
@@ -218,12 +221,12 @@ class Signals:
 
     async def _wake(self, number: int, submission: Submission, channel: str) -> bool:
         """Wake an evicted run that waits for this. Return whether it did."""
-        standing = await self._standing(number)
-        wait = standing.evicted_wait
+        status = await self._status(number)
+        wait = status.evicted_wait
         if wait is None or channel not in wait.channels or self._runs.live(number):
             return False
         eviction = self._eviction
-        woken = await eviction.wake(number, submission.key, standing.place, wait.due)
+        woken = await eviction.wake(number, submission.key, status.place, wait.due)
         return woken is not None
 
     def stage(
@@ -234,7 +237,7 @@ class Signals:
         payload: Any,
         signal_id: str | None = None,
     ) -> Signal:
-        """Stage that a run is sent something."""
+        """Stage a signal to a run."""
         partition = self._partition
         self.used = True
         signal = Signal(
@@ -246,15 +249,17 @@ class Signals:
         )
         key = partition.ledger.sequenced(number, signal.sequence)
         group.put("signals", key, sealed("signals", key, channel, payload, signal.at, signal_id))
-        self._staged.setdefault(number, {})[signal.sequence] = signal
         if signal_id is not None:
             name = partition.ledger.step(number, signal_id)
             group.put("sent", name, sealed("sent", name, signal_id))
             self._ids[number, signal_id] = group
-        group.when_durable(self._durable, number, signal)
+        self._staged.setdefault(number, {})[signal.sequence] = signal
+        group.when_dropped(self._forget_staged, number, signal)
+        group.when_durable(self._forget_staged, number, signal)
         return signal
 
-    def _durable(self, number: int, signal: Signal) -> None:
+    def _forget_staged(self, number: int, signal: Signal) -> None:
+        """Forget a signal that is durable, or that was not staged after all."""
         if signal.signal_id is not None:
             self._ids.pop((number, signal.signal_id), None)
         staged = self._staged.get(number)
@@ -266,26 +271,29 @@ class Signals:
     def _remove(self, group: "Group", number: int, signal: Signal, run: Run | None) -> None:
         inbox = None if run is None else run.inbox
         if inbox is not None and signal not in inbox.signals:
-            return  # somebody has it
+            return  # a branch has taken it
         if inbox is not None:
-            inbox.signals.remove(signal)
+            at = inbox.signals.index(signal)
+            del inbox.signals[at]
+            group.when_dropped(inbox.signals.insert, at, signal)
         self._unstage(group, number, signal)
         self._replaced.setdefault(number, set()).add(signal.sequence)
-        group.when_durable(self._is_gone, number, signal.sequence)
+        group.when_durable(self._removed, number, signal.sequence)
+        group.when_dropped(self._removed, number, signal.sequence)
 
-    def _is_gone(self, number: int, sequence: int) -> None:
+    def _removed(self, number: int, sequence: int) -> None:
         replaced = self._replaced.get(number, set())
         replaced.discard(sequence)
         if not replaced:
             self._replaced.pop(number, None)
 
     def take(self, run: Run, signal: Signal) -> None:
-        """Stage that a run has taken something: it goes into its journal in the same group."""
+        """Stage that a run has taken a signal. Its journal entry goes into the same group."""
         group = run.staged = self._partition.commits.open_group()
         self._unstage(group, run.number, signal)
 
     def discard(self, run: Run, channel: str) -> bool:
-        """Stage that nobody wants what a run was sent on a channel. Says whether it was."""
+        """Stage the removal of the signals to a run on a channel. Return whether there were any."""
         sent = [] if run.inbox is None else run.inbox.signals
         unwanted = [signal for signal in sent if signal.channel == channel]
         for signal in unwanted:
@@ -306,14 +314,14 @@ class Signals:
         await self._check_gate(number, submission, gate)
         partition = self._partition
         await self._wake(number, submission, channel)
-        if await self._settled(number, channel):
-            raise _not_waiting(submission, gate, "it is settled already")
+        if await self._is_decided(number, channel):
+            raise _not_waiting(submission, gate, "it is decided already")
         # Nothing is awaited between here and the end of the staging.
         run = self._runs.live(number)
-        group = partition.store.open_group()
-        signal = self.stage(group, number, channel, decision)
+        with partition.together() as group:
+            signal = self.stage(group, number, channel, decision)
         if run is None:
-            self._unhand(number, submission)
+            self._forget_submission(number, submission)
         else:
             run.open_inbox.put(signal, run.journal)
         await partition.store.durable(group)
@@ -337,8 +345,8 @@ class Signals:
                 journal.fold(int.from_bytes(key[-4:], "big"), decode(fields))
         return journal
 
-    async def _settled(self, number: int, channel: str) -> bool:
-        """Whether something was sent on a channel that nobody has taken."""
+    async def _is_decided(self, number: int, channel: str) -> bool:
+        """Return whether a channel has a signal that was not taken."""
         run = self._runs.live(number)
         if run is not None:
             return run.inbox is not None and run.inbox.has(channel)

@@ -1,15 +1,14 @@
-"""Durable timers: a wait whose end is written down before it begins."""
+"""Sleep: let a workflow wait for a time. The end of the wait is durable before it begins."""
 
-from keyrun.runtime.records.journal_entry import CallDone, Timer, TimerSet
+from keyrun.runtime.records.journal_entry import CallDone, CallKind, EntryKind, Timer, TimerSet
 from keyrun.runtime.run.branch import Branch
-from keyrun.runtime.run.journal import CallKind, Entry
 from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back
 
 
 def check_seconds(seconds: float) -> None:
-    """Raise unless a wait can be so long."""
+    """Raise if `seconds` is not a valid length of a wait."""
     if not isinstance(seconds, int | float):
         raise TypeError(f"seconds must be a number, got {seconds!r}")
     if not seconds >= 0:
@@ -17,8 +16,8 @@ def check_seconds(seconds: float) -> None:
 
 
 async def sleep(branch: Branch, seconds: float) -> None:
-    """Wait until `seconds` after this was first reached, also across restarts. A clock that jumps
-    back does not make the wait longer than it was meant to be."""
+    """Wait until `seconds` seconds after the first call, also across restarts. A wall clock that is
+    set back does not make the wait longer."""
     run = branch.run
     branch.check()
     ident = branch.name("sleep()")
@@ -36,7 +35,7 @@ async def sleep(branch: Branch, seconds: float) -> None:
         memory.call = CallKind.TIMER
         memory.sleep_timer = Timer(run.partition.steady() + seconds, float(seconds))
         run.write(TimerSet(ident, run.partition.wall(), memory.sleep_timer))
-    await run.wait(Wait(TIMER, timer=memory.sleep_timer, now=run.partition.steady()))
+    await run.wait(Wait(TIMER, ident, timer=memory.sleep_timer, now=run.partition.steady()))
     await ready(run)
     run.write(CallDone(ident, run.partition.wall(), CallKind.TIMER, None, 1, None, None))
-    run.journal.settled(ident, memory, Entry.DONE)
+    run.journal.settled(ident, memory, EntryKind.DONE)

@@ -1,9 +1,8 @@
-"""Timers: when the runs are due that have left memory.
+"""Timers: wake evicted runs when they are due.
 
-They stand in the store, in the order of their times. Of these the first few are in memory; when
-their time has come the next are read. Inside the process the clock that does not jump counts. A
-wall clock that is set forward is followed, so that what is due by it is due; one that is set back
-makes nothing wait longer than it was meant to.
+The timers are in the store, ordered by their due times. The first few are in memory, and the next
+ones are read when those are due. Inside the process, Trio's clock counts. If the wall clock is set
+forward, timers are due earlier. If it is set back, no wait becomes longer.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
     from keyrun.storage.group import Group
 
 LOOK = 10.0
-"""Seconds after which somebody looks whether the wall clock was set forward, at least, and a
-hundredth of the time until the next is due."""
+"""The wall clock is read again after this many seconds, or after a hundredth of the time until the
+next timer, if that is longer."""
 
-Timer = tuple[float, int, str, int, float]
-"""When it is due on Trio's clock, the number of the run, its key and place, and when it is due on
-the wall clock."""
+RunTimer = tuple[float, int, str, int, float]
+"""The due time on Trio's clock, the number of the run, its key and place, and the due time on the
+wall clock."""
 
 
 class Timers:
-    """The index of timers, and who is woken next."""
+    """The timers of a partition."""
 
     wake_run: "Callable[[int, str, int | None, float | None], Awaitable[Group | None]]"
     """Wakes an evicted run. The wiring sets it."""
@@ -43,15 +42,15 @@ class Timers:
         self._partition = partition
         self._runs = runs
         self._window = window
-        self._heap: list[Timer] = []
+        self._heap: list[RunTimer] = []
         self._beyond = inf
-        """When those may be due, on Trio's clock, that are not in memory."""
+        """The earliest due time, on Trio's clock, of a timer that is not in memory."""
         self._loop = DueLoop(self._wake_due)
         self._ahead = 0.0
-        """How far the wall clock was ahead of Trio's when somebody last looked."""
+        """The seconds by which the wall clock was ahead of Trio's clock when it was last read."""
 
     def add(self, until: float, due: float, number: int, key: str, place: int) -> None:
-        """One more, which is durable."""
+        """Add a timer that is durable."""
         if until >= self._beyond:
             return
         heappush(self._heap, (until, number, key, place, due))
@@ -62,16 +61,16 @@ class Timers:
             self._loop.wake()
 
     def recover(self) -> None:
-        """Know that there may be some in the store."""
+        """Read the timers of earlier processes when the loop starts."""
         self._ahead = self._partition.steady() - trio.current_time()
         self._beyond = -inf
 
     async def run(self) -> None:
-        """Wake each run when it is due."""
+        """Wake each run when it is due, until cancelled."""
         await self._loop.run()
 
     async def _wake_due(self) -> float:
-        """Wake the runs that are due. Return when the next one is due, or when to look at the wall
+        """Wake the runs that are due. Return when the next run is due, or when to read the wall
         clock again."""
         while True:
             if self._beyond < inf and (not self._heap or self._heap[0][0] > self._beyond):
@@ -85,8 +84,8 @@ class Timers:
             await self._fire(now)
 
     def _follow(self) -> float:
-        """Now, on Trio's clock. If the wall clock was set forward, all are due sooner; if it was
-        set back, how late it really is must be known to the next process, too."""
+        """Return the time on Trio's clock. If the wall clock was set forward, make all timers due
+        earlier. If it was set back, store the time for the next process."""
         now, wall = trio.current_time(), self._partition.steady()
         self._partition.keep_time_if_set_back()
         jump = wall - now - self._ahead
@@ -103,7 +102,7 @@ class Timers:
         while self._heap and self._heap[0][0] <= now:
             _, number, key, place, due = heappop(self._heap)
             if await self._later(number, due):
-                # It has been woken since, and sleeps again for longer.
+                # The run was woken since, and was evicted again with a later timer.
                 continue
             woken = await self.wake_run(number, key, place, due)
             if woken is None and self._runs.live(number) is None:
@@ -111,23 +110,21 @@ class Timers:
         partition.store.hasten()
 
     async def _later(self, number: int, due: float) -> bool:
-        """Whether a run waits for a later time than the one that has come. That is due, whatever
-        the clock says, which may have been set back."""
+        """Return whether a run waits for a later time than `due`. A timer that fires is due, even
+        if the wall clock was set back."""
         resting = self._runs.at_rest(number)
         try:
-            standing = (
-                resting.standing if resting else await self._partition.ledger.standing(number)
-            )
+            status = resting.status if resting else await self._partition.ledger.status(number)
         except StoreCorrupt:
-            # It is set aside when its turn has come.
+            # The run is set aside when it is loaded.
             return False
-        wait = None if standing is None else standing.evicted_wait
+        wait = None if status is None else status.evicted_wait
         if wait is None:
             return False
         return wait.due is None or wait.due > due + 0.001
 
     async def _read(self) -> None:
-        """Read the first of those in the store, and know no others."""
+        """Replace the timers in memory with the first ones of the store."""
         partition = self._partition
         await partition.store.durable()
         rows = await partition.store.scan(
@@ -138,7 +135,7 @@ class Timers:
             due, number = partition.ledger.split_timed(record)
             try:
                 key, place, due, length = unseal("timers", record, raw)
-                # It was that late when the run left memory, whatever the clock says today.
+                # The clock must not be before the time at which the run was evicted.
                 partition.steady.at_least(due - length)
             except StoreCorrupt as error:
                 key, place = await self._search(number, error)
@@ -149,7 +146,7 @@ class Timers:
         self._beyond = max(self._heap)[0] if len(rows) == self._window else inf
 
     async def _search(self, number: int, error: StoreCorrupt) -> tuple[str, int]:
-        """Key and place of a run whose timer is damaged."""
+        """Return the key and the place of a run whose timer is damaged."""
         logger.warning("a timer is damaged: %s", error)
         known = await trace(self._partition.ledger, number)
         return known.key or "", known.place or 0

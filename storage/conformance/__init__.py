@@ -10,7 +10,7 @@ a store, and let pytest collect it:
                 yield MyPlace(folder)
 
 where `MyPlace(folder).store()` makes a store on the records in that folder. The suite needs pytest
-and hypothesis, which `pip install "keyrun[conformance]"` brings along, and runs on virtual time.
+and hypothesis, which the extra `conformance` installs, and runs on virtual time.
 """
 
 from keyrun.storage.conformance.commits import CommitConformance

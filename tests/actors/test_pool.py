@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from keyrun.actors import Actor, ActorSystem
 from keyrun.actors.pool import MAX_IDLE, PASS
 from tests.actors.scripted import GIVE_UP, Gate, Scripted, World, sleeping
 
@@ -305,3 +306,21 @@ async def test_a_handler_that_awaits_something_foreign_crashes_alone(world: Worl
     (letter,) = world.letters
     assert isinstance(letter.error, TypeError)
     assert "unrecognized yield" in str(letter.error)
+
+
+async def test_a_small_pass_size_lets_other_tasks_run_between_messages() -> None:
+    class Plain(Actor[int, None]):
+        async def receive(self, message: int) -> None:
+            handled.append(message)
+
+    handled: list[int] = []
+    seen: list[int] = []
+    async with ActorSystem[str, int, None](lambda key: Plain(), pass_size=3) as system:
+        for number in range(30):
+            await system.tell(f"key-{number}", number)
+        while len(handled) < 30:
+            seen.append(len(handled))
+            await trio.lowlevel.checkpoint()
+    assert sorted(handled) == list(range(30))
+    steps = [after - before for before, after in pairwise(seen)]
+    assert max(steps) <= 6

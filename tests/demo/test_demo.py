@@ -23,8 +23,8 @@ from rich.console import Console
 from keyrun.demo import command
 from keyrun.demo.display import Display
 from keyrun.demo.entry import Begun, begin, campaign_of
+from keyrun.runtime.records.journal_entry import EntryKind
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.run.journal import Entry
 from keyrun.storage import Batch, LmdbStore, unseal
 from keyrun.stress.violation import Promise
 
@@ -96,7 +96,9 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
     assert kept(done.stdout) == len(Promise)
     assert re.search(r"^ +[1-9]\d*  kills", done.stdout, re.MULTILINE)
     assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ tries/s", done.stdout, re.MULTILINE)
-    assert max(map(len, done.stdout.splitlines())) <= 60
+    opening, *lines = done.stdout.splitlines()
+    assert opening.endswith("and the same command goes on.")
+    assert max(map(len, lines)) <= 60
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +175,9 @@ def test_the_proof_fails_when_a_record_is_missing(
             batch = Batch()
             rows = await store.scan(table)
             if table == "journal":
-                rows = [(key, raw) for key, raw in rows if unseal(table, key, raw)[0] == Entry.DONE]
+                rows = [
+                    (key, raw) for key, raw in rows if unseal(table, key, raw)[0] == EntryKind.DONE
+                ]
             batch.delete(table, rows[0][0])
             await store.commit(batch)
 
@@ -197,7 +201,10 @@ def test_the_proof_fails_when_the_evidence_shows_a_step_twice(
     assert f"NO   {Promise.DOUBLED}\n" in proof.output
 
 
-def test_the_picture_of_a_service_at_work_holds_60_columns(finished: Path) -> None:
+def test_the_picture_of_a_service_at_work_holds_60_columns(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
     drawn = StringIO()
     console = Console(file=drawn, force_terminal=True, width=60)
     begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
@@ -207,3 +214,16 @@ def test_the_picture_of_a_service_at_work_holds_60_columns(finished: Path) -> No
     assert "orders of 10 customers" in text
     assert "3  times killed and restarted" in text
     assert max(map(len, text.splitlines())) <= 60
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("keyrun.demo.display.EVERY", 0.0)
+    drawn = StringIO()
+    begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
+    with Display(Console(file=drawn, force_terminal=True, width=60)) as display:
+        display.show(campaign_of(finished, begun, 0.0))
+    assert "tries/s" in drawn.getvalue()
+    assert "\x1b" not in drawn.getvalue()

@@ -9,6 +9,15 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 PRINTED = {
+    "conversation": [
+        "system: You plan trips. Use the tools for facts.",
+        "user: Book a sunny weekend in Rome.",
+        "assistant: ['weather']",
+        'tool: {"forecast":"sunny in Rome"}',
+        "assistant: ['book']",
+        "tool: not allowed: too expensive",
+        'assistant: {"forecast":"sunny in Rome"}; not allowed: too expensive',
+    ],
     "order": [
         "200 ['/reservations', '/charges', '/shipments']",
         "permanent_error in ship",

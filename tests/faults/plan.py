@@ -64,7 +64,7 @@ async def _act(life: Life, seconds: float) -> str:
     """What every step does: it tells that it begins, and how it ends."""
     evidence, current = Told.evidence, current_step()
     assert current.attempt <= MAX_ATTEMPTS
-    generation = current._run.standing.generation
+    generation = current._run.status.generation
     execution = evidence.begin(life, generation, current.step)
     ending = "cut"
     try:

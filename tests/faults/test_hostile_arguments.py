@@ -123,7 +123,8 @@ def complaint(words: list[str]) -> str | None:
         return f"raised {error!r}"
     if result.exit_code not in CODES:
         return f"ended with {result.exit_code}"
-    if "Traceback" in result.stderr:
+    # The traceback of a step or a workflow that fails is for the user.
+    if "Traceback" in result.stderr and not (words[0] == "run" and result.exit_code == 1):
         return "printed a traceback"
     if result.exit_code in (2, 4) and not result.output.strip():
         return f"ended with {result.exit_code} and said nothing"

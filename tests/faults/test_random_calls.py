@@ -134,8 +134,8 @@ class Methods(Entity):
         ledger = world.rt._partition.state.ledger
         for run in world.before.get(name, ()):
             number = await ledger.find(run)
-            standing = None if number is None else await ledger.standing(number)
-            if run not in world.dirty and not (standing and standing.state.terminal):
+            status = None if number is None else await ledger.status(number)
+            if run not in world.dirty and not (status and status.state.terminal):
                 world.wrong.append(f"{name} began before the end of {run} was durable")
 
     async def fail(self, name: str, nap: float) -> int:

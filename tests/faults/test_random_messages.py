@@ -108,7 +108,8 @@ KEYS = {"a": "k", "b": "k", "c": "l"}
 
 def met(run: RunHandle[list[str]]) -> int:
     """The number of the run that somebody was told of."""
-    number = run._submission.number
+    assert not isinstance(run._about, str)
+    number = run._about.number
     if run.newly_submitted:
         world.begun[number] += 1
         if world.begun[number] > 1:

@@ -37,7 +37,7 @@ SMALL = {
 def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     random = Random(seed)
     with monkeypatch.context() as patch:
-        patch.setattr("keyrun.runtime.inspect.journal_follower._FIRST", random.randint(1, 4))
+        patch.setattr("keyrun.runtime.inspect.stored_run._FIRST", random.randint(1, 4))
         sizes = Tuning(
             **{name: random.randint(least, most) for name, (least, most) in SMALL.items()}
         )
@@ -95,7 +95,7 @@ def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.Monkey
 
 def _deaf(run: Run) -> bool:
     """As `Run.stopped`, but whoever pauses a run or a key is not heard."""
-    return run.standing.cancel_requested or run.partition.stopped
+    return run.status.cancel_requested or run.partition.stopped
 
 
 def _late(line: KeyQueue, place: int, number: int, priority: Priority) -> None:

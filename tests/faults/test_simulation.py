@@ -19,11 +19,11 @@ from keyrun import FailureKind, Runtime, State
 from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.execution import driver
 from keyrun.runtime.groups import service
-from keyrun.runtime.host.step_gates import Pass, StepGate
-from keyrun.runtime.records.journal_entry import CallKind, JournalEntry, WaitBegan
+from keyrun.runtime.host.step_gates import GatePass, StepGate
+from keyrun.runtime.records.journal_entry import CallKind, EntryKind, JournalEntry, WaitBegan
 from keyrun.runtime.run import loading
-from keyrun.runtime.run.continue_as import go_on
-from keyrun.runtime.run.journal import Entry, Journal
+from keyrun.runtime.run.continue_as import continue_with
+from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.run import Run
 from keyrun.schedules import Every
 from keyrun.storage import MemoryStore, StoreError
@@ -181,7 +181,7 @@ def replay_nothing() -> None:
         take_in(run, *rows)
         journal = run.journal
         for ident, memory in list(journal.memories.items()):
-            if memory.outcome is Entry.DONE:
+            if memory.outcome is EntryKind.DONE:
                 del journal.memories[ident]
         journal._order = [ident for ident in journal._order if ident in journal.memories]
 
@@ -223,16 +223,16 @@ def continue_in_memory() -> None:
     """A run goes on with an empty journal, and nothing says so."""
 
     def forgetful(run: Run, input_: bytes) -> None:
-        go_on(run, input_)
+        continue_with(run, input_)
         run.delete("journal", run.partition.ledger.entry(run.number, 0))
 
-    sabotage.replace(driver, "go_on", forgetful)
+    sabotage.replace(driver, "continue_with", forgetful)
 
 
 def no_turnstile() -> None:
     """Nothing is in the way of steps."""
 
-    class Open(Pass):
+    class Open(GatePass):
         def end(self, *_: Any) -> None:
             """Nothing was held."""
 

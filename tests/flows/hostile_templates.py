@@ -401,13 +401,13 @@ def peak_memory() -> int:
 def main() -> None:
     """Fill in each of them."""
     from keyrun.flows.errors import TemplateFailed
-    from keyrun.flows.templates import fillable
+    from keyrun.flows.templates import renderable
 
     known = names()
     for template in every():
         began = process_time()
         try:
-            fillable(template, "t").fill(known)
+            renderable(template, "t").render(known)
             outcome = "filled"
         except TemplateFailed as error:
             outcome = f"refused: {error}"

@@ -44,6 +44,7 @@ async def test_a_prompt_is_asked_and_the_answer_given(chat: Server) -> None:
         "finish_reason": "stop",
         "usage": {"total_tokens": 12},
         "tool_calls": [],
+        "message": {"role": "assistant", "content": "Hello Ann"},
     }
     (request,) = chat.requests
     assert (request.method, request.target) == ("POST", "/v1/chat/completions")
@@ -115,8 +116,8 @@ async def test_a_busy_endpoint_is_asked_again_with_the_same_key(chat: Server) ->
     ("reply", "said"),
     [
         (Reply(status=401, body={"error": "bad key"}), "answered 401"),
-        (Reply(body={"choices": []}), "not with a chat completion"),
-        (Reply(body="hello"), "not with a chat completion"),
+        (Reply(body={"choices": []}), "did not answer with a chat completion"),
+        (Reply(body="hello"), "did not answer with a chat completion"),
     ],
 )
 async def test_what_is_no_answer_is_permanent_and_never_shows_the_key(

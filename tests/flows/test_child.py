@@ -145,7 +145,7 @@ def test_what_cannot_be_run_is_told() -> None:
         workflows=[graph, plain],
     )
     for line, message in [
-        (3, "there is no workflow 'nothing'; those that are known: parent, plain"),
+        (3, "there is no workflow 'nothing'; the workflows are parent, plain"),
         (4, "'plain' takes no input"),
     ]:
         assert any(at == line and message in text for at, text in found), found

@@ -162,7 +162,7 @@ async def test_code_that_fails_is_tried_again_and_says_why(
     ("language", "source", "said"),
     [
         ("python", "def main(data): raise PermanentError('never')", "PermanentError: never"),
-        ("python", "main = 1; del main", "it defines no function main(data)"),
+        ("python", "main = 1; del main", "the code defines no function main(data)"),
         pytest.param(
             "javascript",
             "function main() { throw new PermanentError('never') }",
@@ -288,7 +288,10 @@ async def test_a_result_that_is_too_large_is_refused_with_its_size(
 ) -> None:
     failure = await failure_of(code(source, language=language, max_output=1000))
     assert failure.kind is FailureKind.PERMANENT_ERROR
-    assert "the code gave 2,000 bytes, and the output of a node may have 1,000" in failure.reason
+    assert (
+        "the result of the code has 2,000 bytes, and the limit of this node is 1,000"
+        in failure.reason
+    )
 
 
 async def test_webassembly_that_writes_without_end_is_stopped() -> None:
@@ -323,12 +326,12 @@ async def test_the_code_starts_in_an_empty_directory_that_is_removed() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "error", "message"),
     [
-        ("def main(:", {}, ValueError, "the code nodes.sum, line 1: invalid syntax"),
+        ("def main(:", {}, ValueError, "line 1: the code is not Python: invalid syntax"),
         ("\n\nx = = 1", {}, ValueError, "line 3"),
-        ("x = " + "-" * 100_000 + "1", {}, ValueError, "nested too deep to be read"),
-        ("x = a" + ".a" * 100_000, {}, ValueError, "nested too deep to be read"),
+        ("x = " + "-" * 100_000 + "1", {}, ValueError, "nested too deep"),
+        ("x = a" + ".a" * 100_000, {}, ValueError, "nested too deep"),
         ("x", {"language": "perl"}, ValueError, "language must be one of python, javascript, wasm"),
-        (b"x", {}, TypeError, "the source of python is text"),
+        (b"x", {}, TypeError, "the source of python code must be text"),
     ],
 )
 def test_code_that_cannot_be_is_refused_when_it_is_made(
@@ -340,7 +343,7 @@ def test_code_that_cannot_be_is_refused_when_it_is_made(
 
 @pytest.mark.parametrize("source", ["x = 1", "def man(data): ...", "print(main)"])
 def test_python_without_main_is_refused_before_it_runs(source: str) -> None:
-    with pytest.raises(ValueError, match="the code tidy has no function main"):
+    with pytest.raises(ValueError, match="the code defines no function 'main'"):
         code(source, where="tidy")
 
 
@@ -351,8 +354,8 @@ def test_main_may_come_from_elsewhere(source: str) -> None:
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(NodeFailed, match="JavaScript needs node"):
+    with pytest.raises(NodeFailed, match="JavaScript requires node"):
         code("1", language="javascript")
     monkeypatch.setitem(sys.modules, "wasmtime", None)
-    with pytest.raises(MissingExtra, match=r"pip install .keyrun\[wasm\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .\.\[wasm\]"):
         code("1", language="wasm")

@@ -133,7 +133,7 @@ async def test_only_what_led_to_the_failure_is_undone_where_the_flow_says_so(
 
 
 def test_a_compensation_that_is_not_there_is_told() -> None:
-    text = "name: a\nnodes:\n  a: {kind: http, url: u, compensate: nobody}\n"
+    text = "name: a\nnodes:\n  a: {kind: http, url: 'http://u', compensate: nobody}\n"
     ((line, message),) = told(text)
     assert line == 3
-    assert "'nobody'" in message
+    assert message == "nodes.a.compensate: there is no node 'nobody'"

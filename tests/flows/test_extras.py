@@ -32,10 +32,10 @@ def test_keyrun_is_imported_without_the_extra() -> None:
     "code",
     [
         "from keyrun.flows.nodes.http import http\nhttp('{{ input }}')",
-        "from keyrun.flows.templates import fillable\nfillable(['{{ x }}'], 't')",
+        "from keyrun.flows.templates import renderable\nrenderable(['{{ x }}'], 't')",
     ],
 )
 def test_what_needs_the_extra_says_what_to_install(code: str) -> None:
     done = run_bare(code)
     assert done.returncode == 1
-    assert 'pip install "keyrun[flows]"' in done.stderr.splitlines()[-1]
+    assert 'pip install ".[flows]"' in done.stderr.splitlines()[-1]

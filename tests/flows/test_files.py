@@ -202,39 +202,41 @@ edges:
 
 def test_a_template_about_what_there_is_not_is_told() -> None:
     found = told("name: a\nnodes:\n  x: {kind: http, url: 'http://x/{{ inptu.a }}{{ why }}'}\n")
-    ((line, said),) = found
-    assert line == 3
-    assert said.startswith("nodes.x.url: 'inptu' is unknown; a template is about input, output,")
+    names = "input, output, outputs, port, error, iteration, run, env"
+    assert found == [
+        (3, "nodes.x.url: there is no name 'inptu'; did you mean 'input'?"),
+        (3, "nodes.x.url: 'why' is not available in this node; its templates can use " + names),
+    ]
 
 
 def test_all_that_is_wrong_is_told_at_once_with_its_line() -> None:
     found = told(WRONG)
     expected = [
-        (2, "name: must be a text, got 7"),
-        (3, "nodse: is not known here; did you mean 'nodes'?"),
+        (2, "name: must be text, got 7"),
+        (3, "nodse: unknown field; did you mean 'nodes'?"),
         (4, "max_output: must be at least 1, got 0"),
-        (5, "limits.run_timeout: must be more than 0, got -1"),
-        (5, "limits.speed: is not known here"),
+        (5, "limits.run_timeout: must be greater than 0, got -1"),
+        (5, "limits.speed: unknown field; the fields of limits are run_timeout,"),
         (8, "nodes.fetch.kind: must be one of http, code,"),
         (11, "nodes.a.method: must be one of GET, HEAD,"),
-        (12, "nodes.a.url: line 1: expected name or number"),
-        (13, "nodes.a.json.deep[0]: line 1: No filter named 'nofilter'"),
-        (14, "nodes.a.timeout: must be more than 0, got 0"),
-        (15, "nodes.a.retry.factor: is not known here"),
-        (18, "nodes.b.function: there is no function 'nothing'; those that are registered: none"),
-        (22, "nodes.d.when: in 'output.x >': line 1, column"),
-        (23, "nodes.e.url: a request has one body"),
-        (24, "nodes.f: needs 'kind', one of http,"),
+        (12, "nodes.a.url: the template cannot be parsed: expected name or number"),
+        (13, "nodes.a.json.deep[0]: there is no filter 'nofilter'"),
+        (14, "nodes.a.timeout: must be greater than 0, got 0"),
+        (15, "nodes.a.retry.factor: unknown field; the fields of a retry policy with"),
+        (18, "nodes.b.function: there is no function 'nothing'; no functions were given"),
+        (22, "nodes.d.when: in 'output.x >', column 11: expected a value"),
+        (23, "nodes.e.body: a request has one body, got json and body"),
+        (24, "nodes.f: requires the field 'kind': one of http,"),
         (25, "nodes.g: must be a mapping, got a list"),
-        (26, "'c' is there twice, first in line 19"),
+        (26, "the name 'c' is used twice, first in line 19"),
         (26, "nodes.c.language: must be one of python, javascript, wasm; got 'perl'"),
-        (28, "edges[0]: there is no node 'nowhere'"),
+        (28, "edges[0].to: there is no node 'nowhere'"),
         (29, "edges[1].on: must be one of complete, fail, all; got 'sometimes'"),
-        (30, "edges[2].when: in 'nope == 1': line 1, column 1: 'nope' is unknown"),
-        (31, "'a' -> 'b' -> 'a' is a cycle"),
-        (32, "edges[4]: edge 'd' -> 'e' (port='maybe'): 'd' has no port 'maybe'"),
-        (33, "edges[5]: needs 'from'"),
-        (34, "edges[6]: must be a mapping, got 'a'"),
+        (30, "edges[2].when: in 'nope == 1', column 1: there is no name 'nope'"),
+        (30, "edges[2].to: 'a' -> 'b' -> 'a' is a cycle; add 'back: true'"),
+        (32, "edges[4].port: 'd' has no port 'maybe'"),
+        (33, "edges[5]: requires the field 'from'"),
+        (34, "edges[6]: must be a mapping with the fields of an edge, got 'a'"),
     ]
     for line, message in expected:
         assert any(at == line and message in said for at, said in found), (line, message, found)
@@ -251,7 +253,7 @@ def test_of_arguments_that_cannot_be_read_nothing_else_is_told() -> None:
             functions=[greet],
         )
     (problem,) = caught.value.problems
-    assert problem.message.startswith("nodes.x.args.name: 'nope' is unknown")
+    assert problem.message.startswith("nodes.x.args.name: there is no name 'nope'")
 
 
 def test_of_edges_between_the_same_nodes_the_one_that_is_wrong_is_told() -> None:
@@ -267,7 +269,7 @@ edges:
 """)
     ((line, said),) = found
     assert line == 8
-    assert said.startswith("edges[2]: edge 'a' -> 'b' (port='x'): 'a' has no port 'x'")
+    assert said.startswith("edges[2].port: 'a' has no port 'x'; its ports are 'then', 'else'")
 
 
 def test_an_error_names_the_file_and_the_line_as_compilers_do(tmp_path: Path) -> None:
@@ -275,30 +277,39 @@ def test_an_error_names_the_file_and_the_line_as_compilers_do(tmp_path: Path) ->
     path.write_text("name: a\nnodes:\n  b: {kind: http}\n")
     with pytest.raises(InvalidFlow) as caught:
         Graph.from_file(path)
-    assert str(caught.value) == f"{path}:3: nodes.b: needs 'url': Where to ask."
+    said = "nodes.b: requires the field 'url': The address, with http:// or https://."
+    assert str(caught.value) == f"{path}:3: {said}"
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("[1]", 1, "must be a mapping, got a list"),
-        ("just text", 1, "must be a mapping, got 'just text'"),
-        ("name: a", 1, "needs 'nodes'"),
+        ("[1]", 1, "must be a mapping with the fields of a flow, got a list"),
+        ("just text", 1, "must be a mapping with the fields of a flow, got 'just text'"),
+        ("name: a", 1, "requires the field 'nodes'"),
         ("name: a\nnodes: {}", 2, "must not be empty"),
         ("name: a\nnodes: [x]", 2, "must be a mapping from names to nodes, got a list"),
         ("name: a\nnodes: {x: {kind: [1]}}", 2, "must be one of"),
         ("name: a\nnodes: {'x/y': {kind: branch, when: 'true'}}", 2, "without '#', '/'"),
         ("name: a\nnodes: {x: {kind: branch, when: 'true'}}\nedges: 3", 3, "must be a list"),
-        ("name: a\nnodes: {x: {kind: code}}", 2, "needs its code"),
-        ("name: a\nnodes: {x: {kind: code, file: y}}", 2, "flows that are in a file themselves"),
-        ("name: a\nnodes: {x: {kind: agent, model: m}}", 2, "needs a prompt, or messages"),
+        ("name: a\nnodes: {x: {kind: code}}", 2, "requires the field 'source' with the code"),
+        (
+            "name: a\nnodes: {x: {kind: code, file: y}}",
+            2,
+            "only a flow that is in a file can name a file",
+        ),
+        (
+            "name: a\nnodes: {x: {kind: agent, model: m}}",
+            2,
+            "requires the field 'prompt' or the field 'messages'",
+        ),
         (
             f"name: a\nnodes:\n  x: {{kind: branch, when: '{'!' * 1000}true'}}",
             3,
             "1,004 characters",
         ),
-        ("name: a\nnodes: &n {x: *n}", 2, "inside of what it stands for"),
+        ("name: a\nnodes: &n {x: *n}", 2, "inside of the value that it stands for"),
         (
             "name: a\nnodes:\n  x: {kind: code, source: |\n    1}\n",
             3,
@@ -332,12 +343,12 @@ def test_arguments_that_do_not_fit_their_function_are_told() -> None:
     ],
 )
 def test_a_retry_policy_is_what_the_file_says(text: str, policy: Retry) -> None:
-    graph = parse(f"name: a\nnodes:\n  x: {{kind: http, url: x, retry: {text}}}\n")
+    graph = parse(f"name: a\nnodes:\n  x: {{kind: http, url: 'http://x', retry: {text}}}\n")
     assert graph.nodes[0].options["retry"] == policy
 
 
 def test_what_holds_for_a_graph_is_what_the_file_says() -> None:
-    text = "name: a\nnodes: {x: {kind: http, url: u}}\n"
+    text = "name: a\nnodes: {x: {kind: http, url: 'http://u'}}\n"
     graph = parse(f"{text}instances: 3\nwhen_full: reject\ncheckpoint: {{steps: 5}}\n")
     assert (graph.instances, graph.when_full) == (3, "reject")
     assert graph.checkpoint == EverySteps(5)
@@ -345,29 +356,29 @@ def test_what_holds_for_a_graph_is_what_the_file_says() -> None:
     ((line, message),) = told(f"{text}checkpoint: {{steps: 1, seconds: 2}}\n")
     assert (line, message) == (
         3,
-        "checkpoint: a checkpoint is after so many 'steps', or after so many 'seconds'",
+        "checkpoint: requires either 'steps' or 'seconds'",
     )
 
 
 VALID = [
     REPORT,
-    "name: a\nnodes: {x: {kind: http, url: u, timeout: none, retry: {shape: fixed}}}",
+    "name: a\nnodes: {x: {kind: http, url: 'http://u', timeout: none, retry: {shape: fixed}}}",
     "name: a\nnodes: {x: {kind: code, source: main = 1, retry: {factor: 3}, at_most_once: true}}",
-    "name: a\nnodes: {x: {kind: loop, while: 'true', body: {nodes: {y: {kind: http, url: u}}}}}",
+    "name: a\nnodes: {x: {kind: loop, while: 'true', body: {nodes: {y: {kind: http, url: 'http://u'}}}}}",
     "name: a\nnodes: {x: {kind: agent, model: m, messages: [{role: user, content: x}]}}",
 ]
 INVALID = [
     WRONG,
     "name: a",
-    "name: ''\nnodes: {x: {kind: http, url: u}}",
+    "name: ''\nnodes: {x: {kind: http, url: 'http://u'}}",
     "name: a\nnodes: {}",
     "name: a\nnodes: {x: {kind: http}}",
-    "name: a\nnodes: {x: {kind: http, url: u, ports: [a]}}",
-    "name: a\nnodes: {x: {kind: http, url: u, retry: {shape: fixed, factor: 3}}}",
+    "name: a\nnodes: {x: {kind: http, url: 'http://u', ports: [a]}}",
+    "name: a\nnodes: {x: {kind: http, url: 'http://u', retry: {shape: fixed, factor: 3}}}",
     "name: a\nnodes: {x: {kind: loop, while: 'true', body: {nodes: {}}}}",
     "name: a\nnodes: {x: {kind: loop, while: 'true', body: {nodes: {y: {kind: z}}}}}",
-    "name: a\nversion: true\nnodes: {x: {kind: http, url: u}}",
-    "name: a\nnodes: {x: {kind: http, url: u}}\nedges: [{from: x}]",
+    "name: a\nversion: true\nnodes: {x: {kind: http, url: 'http://u'}}",
+    "name: a\nnodes: {x: {kind: http, url: 'http://u'}}\nedges: [{from: x}]",
 ]
 
 
@@ -465,17 +476,17 @@ def test_policies_that_cannot_be_are_told_with_their_lines() -> None:
         "name: a\n"
         "resources: {cpu: 2}\n"
         "nodes:\n"
-        "  a: {kind: http, url: u, breaker: {minimum_calls: 9, window_calls: 3}}\n"
-        "  b: {kind: http, url: u, rate: {per: 3}}\n"
-        "  c: {kind: http, url: u, resources: {cpu: 3}}\n"
-        "  d: {kind: http, url: u, fallback: nobody}\n"
+        "  a: {kind: http, url: 'http://u', breaker: {minimum_calls: 9, window_calls: 3}}\n"
+        "  b: {kind: http, url: 'http://u', rate: {per: 3}}\n"
+        "  c: {kind: http, url: 'http://u', resources: {cpu: 3}}\n"
+        "  d: {kind: http, url: 'http://u', fallback: nobody}\n"
         "  e: {kind: branch, when: 'true', rate: {count: 1}}\n"
     )
     for line, message in [
         (4, "minimum_calls must be at most window_calls"),
-        (5, "nodes.b.rate: needs 'count'"),
-        (6, "needs cpu=3, and the quota is 2"),
+        (5, "nodes.b.rate: requires the field 'count'"),
+        (6, "needs cpu=3, but the quota is 2"),
         (7, "'nobody'"),
-        (8, "nodes.e.rate: is not known here"),
+        (8, "nodes.e.rate: unknown field"),
     ]:
         assert any(at == line and message in said for at, said in found), found

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyrun.flows import InvalidFlow, parse
-from keyrun.flows.document import DOCUMENT, LIMITS, Edge
+from keyrun.flows.document import DOCUMENT, EDGE, LIMITS
 from keyrun.flows.kinds import KINDS
 from tests.faults.soaking import SOAK
 
 WORDS = sorted(
-    {*DOCUMENT.fields, *LIMITS.fields, *Edge.record.fields, *KINDS, "kind"}
-    | {name for kind in KINDS.values() for name in kind.record.fields}
+    {*DOCUMENT.fields, *LIMITS.fields, *EDGE.fields, *KINDS, "kind"}
+    | {name for word, kind in KINDS.items() for name in kind.record(word).fields}
 )
 TEXTS = st.sampled_from(
     [
@@ -55,9 +55,9 @@ VALUES = st.recursive(
 def nodes(draw: st.DrawFn, depth: int = 0) -> Any:
     name = draw(st.sampled_from(sorted(KINDS)))
     fields: dict[str, Any] = {"kind": name}
-    for field in draw(st.sets(st.sampled_from(sorted(KINDS[name].record.fields)))):
+    for field in draw(st.sets(st.sampled_from(sorted(KINDS[name].record(name).fields)))):
         fields[field] = draw(VALUES)
-    if name == "loop" and depth < 2 and draw(st.booleans()):
+    if KINDS[name].body and depth < 2 and draw(st.booleans()):
         fields["body"] = draw(bodies(depth + 1))
     return fields
 
@@ -67,9 +67,7 @@ def bodies(draw: st.DrawFn, depth: int = 0) -> Any:
     names = st.sampled_from(["a", "b", "c", "a.begin"])
     edge = st.fixed_dictionaries(
         {"from": names | VALUES, "to": names | VALUES},
-        optional={
-            name: VALUES for name in sorted(Edge.record.fields) if name not in ("from", "to")
-        },
+        optional={name: VALUES for name in sorted(EDGE.fields) if name not in ("from", "to")},
     )
     return {
         "nodes": draw(st.dictionaries(names, nodes(depth) | VALUES, max_size=4) | VALUES),

@@ -167,7 +167,7 @@ def test_what_is_wrong_inside_of_a_loop_is_told_with_its_line() -> None:
         (5, "nodes.x.while"),
         (8, "nodes.x.body.nodes.y.kind: must be one of"),
         (11, "there is no node 'z'"),
-        (3, "2 nodes are called 'x'"),
+        (3, "2 nodes have this name"),
     ]:
         assert any(at == line and message in said for at, said in found), found
 
@@ -177,5 +177,9 @@ def test_an_edge_leads_to_a_loop_as_a_whole_and_not_into_it() -> None:
         "edges:\n  - {from: first, to: count}", "edges:\n  - {from: first, to: look}"
     ).replace("edges: [{from: add, to: look}]", "edges: [{from: add, to: after}]")
     found = told(text, functions=[give, add, same])
-    assert any(at == 17 and "'look' is in another body" in said for at, said in found), found
-    assert any(at == 14 and "'after' is in another body" in said for at, said in found), found
+    assert any(at == 17 and "the node 'look' is in another body" in said for at, said in found), (
+        found
+    )
+    assert any(at == 14 and "the node 'after' is in another body" in said for at, said in found), (
+        found
+    )

@@ -77,13 +77,13 @@ LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (LAUGHS, 5, "more than 100,000 values, aliases included"),
-        ("a: &a\n  b: *a", 2, "alias *a inside of what it stands for"),
-        ("a: 1\nb: *nothing", 2, "nothing has that name"),
-        ("[" * 100_000, 1, "nested more than 50 deep"),
-        ("{a: " * 100_000, 1, "nested more than 50 deep"),
-        ("- " * 100_000, 1, "nested more than 50 deep"),
-        ("? " * 100_000, 1, "a name that is no text"),
+        (LAUGHS, 5, "more than 100,000 values, including aliases"),
+        ("a: &a\n  b: *a", 2, "alias *a inside of the value that it stands for"),
+        ("a: 1\nb: *nothing", 2, "no value has the anchor &nothing"),
+        ("[" * 100_000, 1, "nested more than 50 levels deep"),
+        ("{a: " * 100_000, 1, "nested more than 50 levels deep"),
+        ("- " * 100_000, 1, "nested more than 50 levels deep"),
+        ("? " * 100_000, 1, "a name that is not text"),
         ("a: 1\n" + "b: " + "x" * source.LARGEST, None, "more than 1,048,576 bytes"),
         ("- 1\n" * 100_001, 100_000, "more than 100,000 values"),
         ("a: 1\nb: [1, 2", 3, "is not YAML"),
@@ -94,11 +94,11 @@ LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("", None, "is empty"),
         ("# nothing", None, "is empty"),
         ("a: 1\n---\nb: 2", 2, "a second document"),
-        ("a: 1\n[1]: 2", 2, "a name that is no text"),
-        ("a: .nan", 1, ".nan, which is no number"),
-        ("a: -.inf", 1, "-.inf, which is no number"),
-        ("a: 1e999", 1, "too large for a number"),
-        ("a: " + "9" * 5000, 1, "more digits than any number needs"),
+        ("a: 1\n[1]: 2", 2, "a name that is not text"),
+        ("a: .nan", 1, ".nan, which is not a finite number"),
+        ("a: -.inf", 1, "-.inf, which is not a finite number"),
+        ("a: 1e999", 1, "a number that is too large"),
+        ("a: " + "9" * 5000, 1, "a number with more than 400 digits"),
         ('a: "\\ud800"', 1, "is not YAML"),
     ],
 )
@@ -137,8 +137,8 @@ def test_tags_make_no_objects_and_are_a_problem(
 def test_names_that_are_there_twice_are_all_told() -> None:
     read = read_yaml("a: 1\nb: {c: 1, c: 2}\na: 2\n")
     assert read.problems == [
-        (2, "'c' is there twice, first in line 2"),
-        (3, "'a' is there twice, first in line 1"),
+        (2, "the name 'c' is used twice, first in line 2"),
+        (3, "the name 'a' is used twice, first in line 1"),
     ]
 
 
@@ -147,7 +147,7 @@ def test_names_that_are_there_twice_are_all_told() -> None:
     [
         ('{"a": 1\n,}', 2, "is not JSON: Illegal trailing comma"),
         ("{'a': 1}", 1, "is not JSON"),
-        ('{"a": NaN}', None, "NaN is no number"),
+        ('{"a": NaN}', None, "NaN is not a number"),
         ("[" * 100_000, None, "nested too deep"),
         ('{"a": 1} b', 1, "is not JSON: Extra data"),
         ('{"a": "\\ud800"}', 1, ""),
@@ -170,7 +170,7 @@ def test_a_file_is_read_only_as_far_as_it_may_go(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="cannot be read: Is a directory"):
         read_file(tmp_path)
     (tmp_path / "latin").write_bytes(b"a: 1\nb: \xe9\n")
-    with pytest.raises(Unreadable, match="is not UTF-8 here") as caught:
+    with pytest.raises(Unreadable, match="is not UTF-8; save") as caught:
         read_file(tmp_path / "latin")
     assert caught.value.line == 2
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfa: 1")

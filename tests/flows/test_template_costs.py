@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from keyrun.flows import filters
 from keyrun.flows.errors import TemplateFailed
 from keyrun.flows.sandbox import METHODS
-from keyrun.flows.templates import fillable
+from keyrun.flows.templates import renderable
 from tests.flows import hostile_templates
 from tests.flows.hostile_templates import BIG, FILTERS, HUGE, OPERATORS, TESTS
 
@@ -128,7 +128,7 @@ def test_a_random_template_gives_a_value_or_fails_in_time(shape: str, one: str, 
     template = shape.format(one, two)
     began, said = process_time(), ""
     try:
-        fillable(template, "t").fill(NAMES)
+        renderable(template, "t").render(NAMES)
     except TemplateFailed as error:
         said = str(error)
     assert len(said) < 1000
@@ -138,15 +138,15 @@ def test_a_random_template_gives_a_value_or_fails_in_time(shape: str, one: str, 
 @pytest.mark.parametrize("expression", OPERATORS)
 def test_nothing_is_computed_while_a_template_is_compiled(expression: str) -> None:
     began = process_time()
-    fillable(f"{{{{ {expression} }}}}", "t")
+    renderable(f"{{{{ {expression} }}}}", "t")
     assert process_time() - began < 1
 
 
 def test_the_templates_of_one_value_have_a_limit_together() -> None:
     loop = "{% for a in input.many %}{% endfor %}{{ 1 }}."
-    assert fillable([loop] * 15, "t").fill(NAMES) == ["1."] * 15
-    with pytest.raises(TemplateFailed, match="turns to fill it in"):
-        fillable({"a": [loop] * 15, "b": {"c": [loop] * 15}}, "t").fill(NAMES)
+    assert renderable([loop] * 15, "t").render(NAMES) == ["1."] * 15
+    with pytest.raises(TemplateFailed, match="operations for this data"):
+        renderable({"a": [loop] * 15, "b": {"c": [loop] * 15}}, "t").render(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -204,4 +204,4 @@ def test_the_templates_of_one_value_have_a_limit_together() -> None:
     ],
 )
 def test_every_filter_does_what_jinja_says(template: str, value: Any) -> None:
-    assert fillable(template, "t").fill(NAMES) == value
+    assert renderable(template, "t").render(NAMES) == value

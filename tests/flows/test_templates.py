@@ -9,7 +9,7 @@ import pytest
 
 from keyrun import PermanentError
 from keyrun.flows.errors import TemplateFailed
-from keyrun.flows.templates import fillable
+from keyrun.flows.templates import renderable
 
 
 @attrs.frozen
@@ -27,7 +27,7 @@ NAMES: dict[str, Any] = {
 
 
 def fill(value: Any) -> Any:
-    return fillable(value, "nodes.fetch.url").fill(NAMES)
+    return renderable(value, "nodes.fetch.url").render(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -102,32 +102,32 @@ def test_an_item_comes_before_a_method_of_the_same_name() -> None:
 
 def test_json_in_a_template_is_json_with_what_it_has_no_form_for_as_text() -> None:
     names = {"value": {"at": NAMES["at"], "price": Decimal("1.50"), "text": "<é>", "b": b"x"}}
-    said = fillable("{{ value | tojson }}", "t").fill(names)
+    said = renderable("{{ value | tojson }}", "t").render(names)
     assert said == '{"at":"2026-01-31T14:00:00+00:00","price":"1.50","text":"<é>","b":"eA=="}'
 
 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ missing }}", "line 1: 'missing' is undefined"),
-        ("{{ input.missing }}", "line 1: 'dict object' has no attribute 'missing'"),
-        ("a\nb {{ input.missing }}", "line 2: 'dict object' has no attribute 'missing'"),
-        ("{{ [1, missing] }}", "'missing' is undefined"),
-        ("{{ missing.deeper }}", "'missing' is undefined"),
-        ("{{ missing() }}", "'missing' is undefined"),
+        ("{{ missing }}", "line 1: there is no name 'missing'"),
+        ("{{ input.missing }}", "line 1: there is no 'missing' in the mapping"),
+        ("a\nb {{ input.missing }}", "line 2: there is no 'missing' in the mapping"),
+        ("{{ [1, missing] }}", "there is no name 'missing'"),
+        ("{{ missing.deeper }}", "there is no name 'missing'"),
+        ("{{ missing() }}", "there is no name 'missing'"),
         ("a\n\nb {{ 1 / 0 }}", "line 3: division by zero"),
-        ("{{ input.tags[9] }}", "no element 9"),
-        ("{{ 'a'.upper }}", "a method and not a value; call it with ()"),
-        ("x {{ 'a'.upper }}", "a method and not a value; call it with ()"),
-        ("{{ self }}", "a TemplateReference, which is no value"),
+        ("{{ input.tags[9] }}", "there is no 9 in the list"),
+        ("{{ 'a'.upper }}", "a method, not a value; call it with ()"),
+        ("x {{ 'a'.upper }}", "a method, not a value; call it with ()"),
+        ("{{ self }}", "a TemplateReference, not a value"),
     ],
 )
 def test_what_cannot_be_filled_in_is_told_with_the_template_and_the_line(
     template: str, message: str
 ) -> None:
-    ready = fillable({"deep": [template]}, "nodes.fetch.json")
+    ready = renderable({"deep": [template]}, "nodes.fetch.json")
     with pytest.raises(TemplateFailed) as caught:
-        ready.fill(NAMES)
+        ready.render(NAMES)
     assert str(caught.value).startswith("the template nodes.fetch.json.deep[0]")
     assert message in str(caught.value)
 
@@ -141,11 +141,11 @@ def test_what_cannot_be_filled_in_is_told_with_the_template_and_the_line(
         ("{{ x | nothing }}", "No filter named 'nothing'"),
         ("{{ x is nothing }}", "No test named 'nothing'"),
         ("{% nothing %}", "unknown tag 'nothing'"),
-        ("{% include '/etc/passwd' %}", "include has no place"),
-        ("{% import 'os' as os %}", "import has no place"),
-        ("{% from 'os' import path %}", "fromimport has no place"),
-        ("{% extends 'x' %}", "extends has no place"),
-        ("{% macro f() %}{% endmacro %}", "macro has no place"),
+        ("{% include '/etc/passwd' %}", "'include' is not allowed"),
+        ("{% import 'os' as os %}", "'import' is not allowed"),
+        ("{% from 'os' import path %}", "'fromimport' is not allowed"),
+        ("{% extends 'x' %}", "'extends' is not allowed"),
+        ("{% macro f() %}{% endmacro %}", "'macro' is not allowed"),
         ("{{ " + "(" * 2000 + ")" * 2000 + " }}", "nested too deep"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_template_that_cannot_be_read_is_refused_before_it_is_used(
     template: str, message: str
 ) -> None:
     with pytest.raises(TemplateFailed, match=r"^the template nodes\.fetch\.url") as caught:
-        fillable(template, "nodes.fetch.url")
+        renderable(template, "nodes.fetch.url")
     assert message in str(caught.value)
 
 
@@ -244,5 +244,5 @@ def test_no_template_reaches_python_or_takes_all_memory(template: str) -> None:
     before = repr(NAMES)
     for text in (template, f"text {template}"):
         with pytest.raises(TemplateFailed):
-            fillable(text, "t").fill(NAMES)
+            renderable(text, "t").render(NAMES)
     assert repr(NAMES) == before

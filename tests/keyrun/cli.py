@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,39 @@ from keyrun.storage import LmdbStore
 from keyrun.testing import open_test_runtime
 
 
+class Terminal(CliRunner):
+    """A runner whose output is a terminal."""
+
+    @contextmanager
+    def isolation(self, *args: Any, **options: Any) -> Iterator[tuple[BytesIO, BytesIO, BytesIO]]:
+        """Put streams in the place of the real ones. They say that they are a terminal."""
+        with super().isolation(*args, **options) as streams:
+            for stream in (sys.stdout, sys.stderr):
+                setattr(stream, "isatty", lambda: True)  # noqa: B010
+            yield streams
+
+
 def invoke(
     *words: object,
     env: dict[str, str | None] | None = None,
     text: str = "",
-    width: int | None = None,
+    columns: int | None = None,
 ) -> Result:
-    """Call `keyrun` in this process. What is not its own error is raised here."""
-    clean = {"COLUMNS": None, "NO_COLOR": None, "FORCE_COLOR": None, **(env or {})}
-    result = CliRunner().invoke(
+    """Call `keyrun` in this process. What is not its own error is raised here.
+
+    The output is a pipe, or a terminal without colours that is `columns` wide.
+    """
+    clean: dict[str, str | None] = {"COLUMNS": None, "NO_COLOR": None, "FORCE_COLOR": None}
+    if columns is not None:
+        clean |= {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    clean |= env or {}
+    result = (CliRunner() if columns is None else Terminal()).invoke(
         command,
         [str(word) for word in words],
         env=clean,
         input=text,
         prog_name="keyrun",
-        terminal_width=width,
+        terminal_width=columns,
     )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -7,49 +7,48 @@ fails the page. The rules for a page:
   directory.
 - A block that begins with the comment `# Continues the program above.` runs in the process of the
   block above it, after that block.
-- "Save ... as `name.py`" above a block gives the file its name.
+- "Save ... as `name.py`" above a block gives the file its name. With such a sentence above it, a
+  block in any other language is a file, too.
+- A Python block below a link to a Python file in `examples/` is a part of that file, and does not
+  run. The directory gets all Python files of the example, for the blocks that follow.
 - A comment beside a `print`, or directly below it, is what the `print` writes. Comments are
   compared in the order of the source. Every `print` has such a comment, unless the next
   block of the page is one of these:
     - A `text` block is the whole output of the Python block above it.
     - A `console` block has the commands that run the saved program, with `$` in front, and their
-      output. The output includes stderr, and `Killed` if a signal killed the process.
+      output. The output includes stderr, and `Killed` if a signal killed the process. A command
+      that ends with a backslash continues on the next line.
 - `...` stands for any text.
-- A block ends within 10 seconds, and a page within 30 seconds.
+- A block ends within 10 seconds, and a page within 30 seconds, on an idle machine.
 """
 
 import ast
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 import tokenize
+from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 
 import attrs
 
-from tests.keyrun.pages import Block, Page
+from tests.keyrun.pages import ROOT, Block, Page
 
-PASTED = (
-    "docs/changing-code.md",
-    "docs/children.md",
-    "docs/entities.md",
-    "docs/groups.md",
-    "docs/layers.md",
-    "docs/ordering.md",
-    "docs/quickstart.md",
-    "docs/schedules.md",
-)
-"""The pages that follow these rules. The other pages run on virtual time; see `examples.py`."""
+NOT_YET = ("docs/flows.md",)
+"""Pages that do not follow these rules yet. They run on virtual time. `examples.py` has no other
+use."""
 
 CONTINUES = "# Continues the program above."
 BLOCK_LIMIT = 10.0
 PAGE_LIMIT = 30.0
 
 _SAVED_AS = re.compile(r"\b[Ss]ave\b[^`]*?\bas\s+`([\w./-]+)`")
+_EXAMPLE = re.compile(r"\]\(\.\./(examples/\w+)/([\w./]+\.py)\)")
 _BETWEEN_BLOCKS = "\x1e"
 _KILLED = {-9, 137}
 
@@ -71,6 +70,33 @@ class Program:
         """The file: the blocks with a line between them that marks where the next one begins."""
         mark = f"import time; print({_BETWEEN_BLOCKS!r}, time.monotonic(), flush=True)\n"
         return f"\n\n{mark}".join(block.code for block in self.blocks)
+
+
+@attrs.frozen
+class SavedFile:
+    """A block that is no program: a file that programs and commands use."""
+
+    name: str
+    content: str
+
+
+@attrs.frozen
+class Excerpt:
+    """A block that is a part of a file of an example."""
+
+    block: Block
+    example: Path
+    file: str
+
+
+def slowness() -> float:
+    """Return how many times longer a process may take, because others share the machine."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def pasted_pages(pages: Iterable[Page]) -> list[Page]:
+    """Return the pages that have Python."""
+    return [page for page in pages if page.name not in NOT_YET and page.blocks("python")]
 
 
 def printed_comments(block: Block) -> list[str]:
@@ -104,14 +130,24 @@ def _ends_of_prints(code: str) -> list[int]:
     ]
 
 
-def parts_of(page: Page) -> list[Program | Block]:
-    """Return the programs and the console blocks of a page in their order."""
-    parts: list[Program | Block] = []
-    blocks = [block for block in page.blocks() if block.language in ("python", "text", "console")]
+def parts_of(page: Page) -> list[Program | SavedFile | Excerpt | Block]:
+    """Return the programs, the files and the console blocks of a page in their order."""
+    parts: list[Program | SavedFile | Excerpt | Block] = []
+    blocks = [
+        block
+        for block in page.blocks()
+        if block.language in ("python", "text", "console") or _SAVED_AS.search(block.above)
+    ]
     for block, following in zip_longest(blocks, blocks[1:]):
+        named = _SAVED_AS.findall(block.above)
         if block.language == "console":
             parts.append(block)
+        elif block.language not in ("python", "text"):
+            parts.append(SavedFile(named[-1], block.code))
         if block.language != "python":
+            continue
+        if excerpt := _EXAMPLE.search(block.above):
+            parts.append(Excerpt(block, ROOT / excerpt[1], excerpt[2]))
             continue
         in_console = following is not None and following.language == "console"
         if following is not None and following.language == "text":
@@ -120,7 +156,6 @@ def parts_of(page: Page) -> list[Program | Block]:
             expected = "" if in_console else "\n".join(printed_comments(block))
         last = parts[-1] if parts else None
         if not block.code.startswith(CONTINUES):
-            named = _SAVED_AS.findall(block.above)
             name = named[-1] if named else f"line_{block.line}.py"
             parts.append(Program(name, [block], [expected], in_console))
         else:
@@ -138,6 +173,12 @@ def paste(
     parts = parts_of(page)
     assert parts, f"{page.name} has no program"
     for part in parts:
+        if isinstance(part, SavedFile):
+            (directory / part.name).write_text(part.content)
+            continue
+        if isinstance(part, Excerpt):
+            _copy_example(part, directory)
+            continue
         if isinstance(part, Block):
             _run_commands(part, directory, block_limit)
             continue
@@ -146,6 +187,16 @@ def paste(
             _run_program(part, directory, block_limit)
     elapsed = time.monotonic() - began
     assert elapsed <= page_limit, f"{page.name} takes {elapsed:.1f} s, limit {page_limit:g} s"
+
+
+def _copy_example(excerpt: Excerpt, directory: Path) -> None:
+    where = f"{excerpt.block.page}:{excerpt.block.line}"
+    content = (excerpt.example / excerpt.file).read_text()
+    assert f"\n{excerpt.block.code}" in f"\n{content}", f"{where}: is not in {excerpt.file}"
+    for path in excerpt.example.glob("**/*.py"):
+        copy = directory / path.relative_to(excerpt.example)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(path.read_text())
 
 
 def _run_program(program: Program, directory: Path, limit: float) -> None:
@@ -166,7 +217,7 @@ def _run_program(program: Program, directory: Path, limit: float) -> None:
 
 def _run_commands(console: Block, directory: Path, limit: float) -> None:
     for command, expected in re.findall(
-        r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console.code, re.MULTILINE
+        r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", console.code, re.MULTILINE
     ):
         code, said, _ = _run(["bash", "-c", f"{{ {command}\n}} 2>&1"], directory, limit, console)
         killed = code in _KILLED
@@ -180,15 +231,27 @@ def _run(command: list[str], directory: Path, limit: float, block: Block) -> tup
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment = {**kept, "PATH": path, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, timeout=limit
-        )
-    except subprocess.TimeoutExpired as error:
-        raise AssertionError(
-            f"{block.page}:{block.line}: did not end within {limit:g} s: {error.stdout!r}"
-        ) from None
-    return done.returncode, done.stdout, done.stderr
+    with subprocess.Popen(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=limit)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            output, errors = process.communicate()
+            raise AssertionError(
+                f"{block.page}:{block.line}: did not end within {limit:g} s: {output}{errors}"
+            ) from None
+    return process.returncode, output, errors
 
 
 def _compare(block: Block, expected: str, said: str) -> None:

@@ -91,7 +91,7 @@ def test_a_run_that_is_being_compensated_says_so_everywhere(stored: Path) -> Non
     for command in ("status", "progress"):
         shown = sheet(command, stored, "busy")
         assert shown["state"] == "waiting, compensating"
-        assert shown["compensation"] == "0 of 2 steps compensated, now charge"
+        assert shown["compensation"] == "0 of 2 steps compensated, now compensating charge"
         assert "percent" not in shown
         assert "time left" not in shown
         told = document(command, stored, "busy")
@@ -99,7 +99,7 @@ def test_a_run_that_is_being_compensated_says_so_everywhere(stored: Path) -> Non
         assert told["compensation"] == BUSY
     drawing = lines("graph", stored, "busy")
     assert drawing[0] == "busy  busy, version 1  waiting  compensating"
-    assert drawing[1] == "0 of 2 steps compensated, now charge"
+    assert drawing[1] == "0 of 2 steps compensated, now compensating charge"
     assert any(line.startswith("↺ charge  compensating, ") for line in drawing)
     assert not any(line.startswith("✓ charge") for line in drawing)
     drawn = document("graph", stored, "busy")
@@ -135,10 +135,12 @@ def test_what_could_not_be_compensated_is_shown_everywhere(stored: Path) -> None
     )
 
 
-@pytest.mark.parametrize("width", ["60", "100"])
-def test_it_is_readable_on_narrow_terminals(stored: Path, width: str) -> None:
+@pytest.mark.parametrize("width", [60, 100])
+def test_it_is_readable_on_narrow_terminals(stored: Path, width: int) -> None:
     for words in (("dead-letters", stored), ("runs", stored), ("status", stored, "left")):
-        shown = invoke(*words, env={"COLUMNS": width}).stdout.splitlines()
-        assert max(map(len, shown)) <= int(width) or "Traceback (most recent call last):" in shown
-    (row,) = invoke("dead-letters", stored, env={"COLUMNS": width}).stdout.splitlines()[1:]
-    assert "charge not" in row
+        shown = invoke(*words, columns=width).stdout.splitlines()
+        assert max(map(len, shown)) <= width or "Traceback (most recent call last):" in shown
+    told = invoke("dead-letters", stored, columns=width).stdout
+    assert "charge not compensated; PermanentError: sold out" in " ".join(
+        line.rpartition("  ")[2] for line in told.splitlines()
+    )

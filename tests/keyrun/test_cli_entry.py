@@ -4,12 +4,14 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from keyrun import __version__
-from keyrun.cli.group import COMMANDS
+from keyrun.cli.group import COMMANDS, command
 from tests.keyrun.cli import invoke, shell
 from tests.storage.processes import run_python
 
@@ -59,7 +61,7 @@ def test_the_command_and_the_module_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_each_command_teaches_by_example(name: str) -> None:
-    result = invoke(name, "--help", width=60)
+    result = invoke(name, "--help", columns=60)
     assert result.exit_code == 0
     assert f"\n    keyrun {name} " in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 60
@@ -73,17 +75,45 @@ def test_a_command_that_is_not_understood_says_where_help_is(name: str) -> None:
 
 
 def test_the_help_lists_the_commands_and_the_exit_codes() -> None:
-    result = invoke("--help", width=60)
+    result = invoke("--help", columns=60)
     for name in COMMANDS:
         assert f"\n  {name}  " in result.stdout
     assert "130  interrupted" in result.stdout
     assert "...\n  " not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 60
+
+
+def options(group: click.Group, name: str = "keyrun") -> Iterator[tuple[str, click.Option]]:
+    """Return the options of all commands, with the name of the command."""
+    context = click.Context(group)
+    for each in group.list_commands(context):
+        found = group.get_command(context, each)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from options(found, f"{name} {each}")
+        for option in found.params:
+            if isinstance(option, click.Option):
+                yield f"{name} {each} {option.opts[-1]}", option
+
+
+OPTIONS = dict(options(command))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_help_of_an_option_makes_sense_without_the_options_beside_it(name: str) -> None:
+    text = (OPTIONS[name].help or "").partition("  [default:")[0]
+    assert text[:1].isupper(), text
+    assert text.endswith("."), text
+    assert len(text.split()) >= 3, text
+    for pointing in ("The same", "so many", "Only those", "this one", " it "):
+        assert pointing not in text
 
 
 def test_what_is_not_a_command_is_refused() -> None:
     result = invoke("rusn")
     assert result.exit_code == 2
-    assert "No such command 'rusn'" in result.stderr
+    assert "no such command 'rusn'; did you mean run or runs?" in result.stderr
+    assert "no such command 'xyz'; see keyrun --help" in invoke("xyz").stderr
     assert invoke("runs").exit_code == 2
 
 
@@ -99,6 +129,34 @@ def test_a_pipe_that_is_closed_early_is_no_complaint(filled: Path) -> None:
         _, told = process.communicate(timeout=60)
         assert told == ""
         assert process.returncode == 141
+
+
+@pytest.mark.parametrize("words", [[], ["flow"]])
+def test_without_a_command_there_is_the_help(words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert result.stderr.count("Usage: ") == 1
+    assert "Error" not in result.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_errors_are_wrapped_at_the_width_of_the_terminal(filled: Path, columns: int) -> None:
+    calls: list[list[object]] = [
+        ["runs", "nowhere"],
+        ["runs", filled, "--since", "yesterday"],
+        ["runs", filled, "--state", "crashed"],
+        ["status", filled, "nobody"],
+        ["graph", filled, "r1"],
+        ["run", "shop"],
+        ["run", "shop:checkout"],
+        ["runs"],
+        ["rusn"],
+    ]
+    for words in calls:
+        told = invoke(*words, columns=columns).stderr
+        assert "Error: " in told
+        for line in told.splitlines():
+            assert len(line) <= columns or len(line.split()) == 1, line
 
 
 def on_a_terminal(*words: object, **environ: str) -> str:

@@ -72,4 +72,6 @@ def test_a_run_that_is_not_there_or_of_no_graph_is_refused(drawn: Path, filled: 
     assert "no run has the id 'nobody'" in result.output
     result = invoke("graph", filled, "r1")
     assert result.exit_code == 1
-    assert "is of no graph" in result.output
+    assert f"'checkout', which is not a graph; list its events with: keyrun history {filled}" in (
+        result.output
+    )

@@ -1,6 +1,9 @@
 """What programs read: the same fields each time, whatever a payload holds."""
 
+import ast
+import inspect
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 
 from keyrun.cli import documents
 from tests.keyrun.cli import invoke, lines
+from tests.keyrun.pages import read_pages
 
 RUN = {
     "run_id": "r1",
@@ -158,3 +162,41 @@ def test_nothing_but_json_is_on_stdout(filled: Path) -> None:
 )
 def test_a_payload_is_json_where_it_can_be(value: Any, written: str) -> None:
     assert documents.line(value) == written
+
+
+FIELDS = {
+    "history": ["happening"],
+    "progress": ["progress"],
+    "graph": ["graph"],
+    "keys": ["key", "entity"],
+    "schedules": ["schedule"],
+    "stats": ["counts"],
+    "verify": ["verification", "damage"],
+}
+"""Commands, and the functions that make their documents."""
+
+
+def fields_of(function: str) -> set[str]:
+    """Return the names of all fields that a function of `documents` writes."""
+    tree = ast.parse(inspect.getsource(getattr(documents, function)))
+    return {
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+def test_the_page_about_the_command_line_has_all_fields() -> None:
+    (page,) = (page.text for page in read_pages() if page.name == "docs/command-line.md")
+    (runs,) = re.findall(r"^\| `runs`, `status`, `dead-letters` \| a run \| `(.*?)` \|", page, re.M)
+    assert set(runs.split()) == fields_of("run")
+    (failure,) = re.findall(r"^A `failure` has `(.*?)`", page, re.M)
+    assert set(failure.split()) == fields_of("failure")
+    (compensation,) = re.findall(r"A `compensation` has `(.*?)`", page)
+    assert set(compensation.split()) == fields_of("compensation")
+    for command, functions in FIELDS.items():
+        (row,) = re.findall(rf"^\| `{command}` \| [^|]* \| (.*) \|$", page, re.M)
+        told = {word for words in re.findall(r"`([^`]+)`", row) for word in words.split()}
+        assert told - {"--key"} == set().union(*map(fields_of, functions)), command

@@ -54,7 +54,11 @@ def test_runs_are_listed_by_filter_and_page(
 
 def test_the_table_says_how_to_go_on(filled: Path) -> None:
     result = invoke("runs", filled, "--limit", 2)
-    assert f"--after {R6}" in result.stderr
+    assert result.stderr == f"Showing 2 runs. Next page: --after {R6}\n"
+    result = invoke("runs", filled, "--limit", 1)
+    assert result.stderr == "Showing 1 run. Next page: --after r7\n"
+    result = invoke("keys", filled, "--after", "carol", "--limit", 1)
+    assert result.stderr == f"Showing 1 key. Next page: --after '{LONG_KEY}'\n"
     assert "--after" not in invoke("runs", filled, "--limit", 20).stderr
 
 
@@ -103,31 +107,48 @@ def test_when_nothing_fits_that_is_said_beside_the_output(filled: Path) -> None:
     for words in (["runs"], ["keys"], ["dead-letters"]):
         result = invoke(*words, filled, "--namespace", "other")
         assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr.startswith("no ")
+        assert result.stderr.startswith("No ")
+        assert result.stderr.endswith(" found.\n")
 
 
 TABLES = (["runs"], ["keys"], ["dead-letters"], ["status", "r2"], ["history", "r3"])
+OTHERS = (["progress", "r2"], ["progress", "r2", "--follow"], ["stats"], ["verify"], ["outbox"])
 
 
-@pytest.mark.parametrize("words", TABLES)
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_tables_fit_the_terminal(filled: Path, words: list[str], columns: int) -> None:
+@pytest.mark.parametrize("words", [*TABLES, *OTHERS])
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_the_output_fits_the_terminal(filled: Path, words: list[str], columns: int) -> None:
     name, *rest = words
-    shown = invoke(name, filled, *rest, env={"COLUMNS": str(columns)}).stdout.splitlines()
-    told = [line for line in shown if not line.startswith((" ", "Traceback"))]
-    assert told
-    assert max(map(len, told)) <= columns
+    result = invoke(name, filled, *rest, columns=columns)
+    shown = result.stdout.partition("\n\nTraceback")[0].splitlines() + result.stderr.splitlines()
+    assert shown
+    assert max(map(len, shown)) <= columns
 
 
-def test_run_ids_are_whole_also_where_the_rest_is_cut(filled: Path) -> None:
-    for columns in ("60", "90", "200"):
-        shown = lines("runs", filled, env={"COLUMNS": columns})
-        width = max(line.index(" ") for line in shown if line.startswith("r6") and " " in line)
-        assert "".join(line[:width].strip() for line in shown[2:4]).startswith(R6)
+def column(shown: list[str], title: str) -> str:
+    """Return the values of a column of a table, one after the other."""
+    start = shown[0].index(title)
+    rest = shown[0][start + len(title) :]
+    end = start + len(title) + len(rest) - len(rest.lstrip()) - 2 if rest.strip() else None
+    return "".join(line[start:end].ljust((end or 0) - start) for line in shown[1:])
 
 
-def test_what_goes_into_a_pipe_is_not_cut(filled: Path) -> None:
-    assert any(LONG_KEY in line and R6 in line for line in lines("runs", filled))
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_no_id_and_no_key_is_cut(filled: Path, columns: int) -> None:
+    for name, ids in (("runs", "run"), ("keys", "first run")):
+        shown = lines(name, filled, columns=columns)
+        assert R6 in column(shown, ids)
+        assert LONG_KEY in column(shown, "key")
+        assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(shown)
+
+
+@pytest.mark.parametrize("columns", [None, "60"])
+def test_a_line_that_goes_into_a_pipe_is_not_broken(filled: Path, columns: str | None) -> None:
+    """COLUMNS is the width of a terminal, even if CI services set it for pipes."""
+    env = {"COLUMNS": columns}
+    assert any(LONG_KEY in line and R6 in line for line in lines("runs", filled, env=env))
+    assert any(line.endswith(LONG_KEY) for line in lines("status", filled, R6, env=env))
+    assert len(invoke("status", filled, "x" * 100, env=env).stderr.splitlines()) == 1
 
 
 def test_letters_that_would_move_the_cursor_are_made_visible(filled: Path) -> None:
@@ -144,7 +165,7 @@ def test_there_are_no_colours_where_there_is_no_terminal(filled: Path) -> None:
 
 def test_the_history_of_a_run_tells_each_attempt_and_its_delay(filled: Path) -> None:
     title, *story = lines("history", filled, "r3")
-    assert title.split() == ["time", "event", "step", "try", "took", "detail"]
+    assert title.split() == ["time", "event", "step", "attempt", "took", "detail"]
     assert [" ".join(line.split()[2:]) for line in story] == [
         "submitted",
         "started",
@@ -182,13 +203,16 @@ def test_times_are_local(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_is_not_there_is_not_found(filled: Path, command: str) -> None:
     result = invoke(command, filled, "nobody")
     assert result.exit_code == 1
-    assert result.stderr == "Error: no run has the id 'nobody', or it was forgotten\n"
+    assert result.stderr == (
+        "Error: no run has the id 'nobody', or the run was forgotten; list the run ids with: "
+        f"keyrun runs {filled}\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--since", "yesterday"], "is neither so long ago"),
+        (["--since", "yesterday"], "'yesterday' is not a time; give an age such as 90s"),
         (["--state", "crashed"], "is not one of"),
         (["--limit", "-1"], "is not in the range"),
         (["--namespace", "a b"], "namespace must be 1 to 64 of"),

@@ -1,4 +1,4 @@
-"""`keyrun outbox`: count the ends that wait for the hook, and drop them."""
+"""`keyrun outbox`: count the outcomes that wait for the hook, and drop them."""
 
 import json
 from pathlib import Path
@@ -36,17 +36,17 @@ def outbox(path: Path, *words: str) -> str:
     return said
 
 
-def test_the_waiting_ends_are_counted_and_dropped(tmp_path: Path) -> None:
+def test_the_waiting_outcomes_are_counted_and_dropped(tmp_path: Path) -> None:
     end_runs(tmp_path, "a")
-    said = "0 ends waiting for on_terminal; the store keeps no further ends"
+    said = "0 outcomes waiting for on_terminal. The store keeps no new outcomes."
     assert outbox(tmp_path) == said
     end_runs(tmp_path, "b", "c", hook=RecordingHook(failures=1000))
     end_runs(tmp_path, "d")
-    assert outbox(tmp_path) == "3 ends waiting for on_terminal; the store keeps further ends"
+    assert outbox(tmp_path) == "3 outcomes waiting for on_terminal. The store keeps new outcomes."
     assert json.loads(outbox(tmp_path, "--json")) == {"waiting": 3, "collecting": True}
-    assert lines("outbox", tmp_path)[0].startswith("0 ends")
+    assert lines("outbox", tmp_path)[0].startswith("0 outcomes")
     discarded = outbox(tmp_path, "--discard")
-    assert discarded == "discarded 3 ends; the store keeps no further ends"
+    assert discarded == "Dropped 3 outcomes. The store keeps no new outcomes."
     assert outbox(tmp_path) == said
     end_runs(tmp_path, "e")
     assert json.loads(outbox(tmp_path, "--discard", "--json")) == {"discarded": 0}
@@ -59,14 +59,14 @@ def test_the_waiting_ends_are_counted_and_dropped(tmp_path: Path) -> None:
 def test_nothing_is_made_where_there_is_no_store(tmp_path: Path, words: list[str]) -> None:
     result = invoke("outbox", tmp_path / "missing", *words)
     assert result.exit_code == 4
-    assert "there is nothing at" in result.stderr
+    assert "no store at" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_ends_of_a_store_in_use_are_counted_and_not_dropped(tmp_path: Path) -> None:
+def test_the_outcomes_of_a_store_in_use_are_counted_and_not_dropped(tmp_path: Path) -> None:
     with running_python(OWNER, tmp_path, "inline") as owner:
         line(owner)
-        assert lines("outbox", tmp_path)[0].startswith("0 ends waiting")
+        assert lines("outbox", tmp_path)[0].startswith("0 outcomes waiting")
         refused = shell("outbox", tmp_path, "--discard")
     assert refused.returncode == 4
     assert "Traceback" not in refused.stderr

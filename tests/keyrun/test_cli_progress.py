@@ -3,9 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
+import attrs
+import pytest
+import trio
+
+from keyrun import Reader, open_reader
+from keyrun.cli.progress import follow_progress
+from keyrun.status import Progress
 from tests.keyrun.cli import invoke, lines
+from tests.storage.processes import line, running_python, say
 
 PROGRAM = """
 import sys, trio, keyrun
@@ -58,6 +68,44 @@ def test_following_a_run_that_has_ended_ends(filled: Path) -> None:
     assert lines("progress", filled, "r1", "--follow")[-1].startswith("succeeded  100 %")
 
 
+def test_a_run_that_has_ended_has_no_time_left(filled: Path) -> None:
+    for run_id in ("r1", "r2"):
+        assert not any(line.startswith("time left") for line in lines("progress", filled, run_id))
+
+
+def test_on_a_terminal_the_lines_of_the_last_change_are_replaced(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long_message = "a message that does not fit " * 2
+    first = attrs.evolve(progress_of_r4(filled), message=long_message)
+
+    class Changing:
+        async def watch(self, run_id: str, interval: float) -> AsyncIterator[Progress]:
+            yield first
+            yield attrs.evolve(first, message="short")
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    trio.run(follow_progress, cast(Reader, Changing()), "r4", 0.1, False)
+    shown = capsys.readouterr().out
+    before, again, after = shown.partition("\x1b[3F\x1b[J")
+    assert again
+    assert long_message.strip() in " ".join(before.split())
+    assert max(map(len, before.splitlines())) < 40
+    assert after.startswith("waiting")
+    assert "short" in after
+
+
+def progress_of_r4(store: Path) -> Progress:
+    async def main() -> Progress:
+        async with open_reader(store) as reader:
+            found = await reader.progress("r4")
+            assert found is not None
+            return found
+
+    return trio.run(main)
+
+
 def test_an_unknown_run_is_refused(filled: Path) -> None:
     for words in ([], ["--follow"]):
         result = invoke("progress", filled, "nobody", *words)
@@ -67,26 +115,22 @@ def test_an_unknown_run_is_refused(filled: Path) -> None:
 
 def test_a_run_of_another_process_is_followed_to_its_end(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, store],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "ready\n"
+    with running_python(PROGRAM, store) as process:
+        assert line(process) == "ready"
         keyrun = Path(sys.executable).parent / "keyrun"
         words = ["--follow", "--json", "--interval", "0.02"]
         command = [str(keyrun), "progress", str(store), "r", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
             assert watcher.stdout is not None
-            seen = [json.loads(watcher.stdout.readline())]
-            while not seen[-1]["running"]:
-                seen.append(json.loads(watcher.stdout.readline()))
-            process.stdin.write("\n")
-            process.stdin.flush()
-            seen += map(json.loads, watcher.stdout)
+            try:
+                seen = [json.loads(watcher.stdout.readline())]
+                while not seen[-1]["running"]:
+                    seen.append(json.loads(watcher.stdout.readline()))
+                say(process, "")
+                seen += map(json.loads, watcher.stdout)
+            except BaseException:
+                watcher.kill()
+                raise
         assert watcher.returncode == 0
     (running,) = (one for one in seen if one["running"])
     assert (running["state"], running["percent"], running["message"]) == (

@@ -1,17 +1,18 @@
 """`keyrun run`: the result on stdout, everything else beside it, and nothing is lost."""
 
 import json
-import os
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from keyrun.cli.run_command import print_command
 from tests.keyrun.cli import invoke, lines, make_store, shell
 from tests.storage.processes import line, running_python
 from tests.storage.test_ownership import OWNER
@@ -19,7 +20,7 @@ from tests.storage.test_ownership import OWNER
 SHOP = """
 import os
 import attrs, trio
-from keyrun import Context, PermanentError, Retry, machine, step, workflow
+from keyrun import Context, Limits, PermanentError, Retry, machine, step, workflow
 from keyrun import Cancel, Fail, Succeed
 
 @attrs.frozen
@@ -48,6 +49,25 @@ async def judge(turn):
         case "cancel": return Cancel("not today")
         case "fail": return Fail("no")
     return Succeed([1, (2, 3)])
+
+def deep(order):
+    return order["amount"]
+
+@workflow
+async def raises(ctx: Context) -> None:
+    deep({})
+
+@workflow
+async def parent(ctx: Context) -> None:
+    await ctx.child(raises)
+
+@step(retry=Retry.fixed(max_attempts=100, delay=0.02))
+async def late() -> None:
+    raise ConnectionError("reset")
+
+@workflow(limits=Limits(run_timeout=0.1))
+async def times_out(ctx: Context) -> None:
+    await ctx.step(late)
 
 @step
 async def wait() -> None:
@@ -118,10 +138,57 @@ def test_how_it_ends_is_the_exit_code(here: Path) -> None:
     assert "not today" in cancelled.stderr
     failed = run("shop:judge", "--input", '"fail"', "-q")
     assert (failed.exit_code, failed.stdout) == (1, "")
-    assert "is failed. no" in failed.stderr
+    assert " failed: no" in failed.stderr
     failed = run("shop:checkout", "--input", '{"id": 13}')
     assert failed.exit_code == 1
     assert "no luck" in failed.stderr
+    cancelled = run("shop:judge", "--input", '"cancel"', "-q")
+    assert cancelled.stderr.endswith(" was cancelled: not today\n")
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+@pytest.mark.parametrize(
+    ("target", "words", "place", "error"),
+    [
+        ("shop:checkout", ["--input", '{"id": 13}'], "in charge\n", "PermanentError: no luck"),
+        ("shop:raises", [], "in deep\n", "KeyError: 'amount'"),
+        ("shop:times_out", [], "in late\n", "ConnectionError: reset"),
+        ("shop:parent", [], "in deep\n", "KeyError: 'amount'"),
+    ],
+    ids=["step", "workflow", "cause", "child"],
+)
+def test_a_run_that_fails_prints_its_traceback(
+    here: Path, target: str, words: list[str], place: str, error: str, quiet: list[str]
+) -> None:
+    failed = run(target, *words, *quiet)
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    first, _, rest = failed.stderr.partition("Traceback (most recent call last):\n")
+    assert first or quiet
+    assert place in rest
+    assert f"\n{error}\n" in rest.replace("keyrun.runtime.errors.", "")
+
+
+def test_the_traceback_of_an_internal_error_is_printed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+
+    logger = logging.getLogger("keyrun")
+
+    async def fail(*args: object) -> None:
+        try:
+            raise RuntimeError("a bug")
+        except RuntimeError:
+            logger.exception("the actor of a key crashed")
+            logger.error("a log line without a traceback")
+
+    monkeypatch.setattr("keyrun.cli.execution._approve", fail)
+    result = run("shop:hello", "--approve", "gate")
+    assert result.exit_code == 0
+    assert "the actor of a key crashed\nTraceback (most recent call last):\n" in result.stderr
+    assert "RuntimeError: a bug" in result.stderr
+    assert "without a traceback" not in result.stderr
+    assert not any(type(each).__name__ == "_InternalErrors" for each in logger.handlers)
 
 
 def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
@@ -129,7 +196,7 @@ def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
     first = run("shop:checkout", *words, "--tag", "eu", "--header", "trace=abc")
     again = run("shop:checkout", *words)
     assert first.stdout == again.stdout != ""
-    assert "which was submitted before" in again.stderr
+    assert ", submitted earlier" in again.stderr
     assert "printed by a step" not in again.stderr
     stored = json.loads(lines("status", "state", "order-7", "--json")[0])
     assert (stored["tags"], stored["headers"]) == (["eu"], {"trace": "abc"})
@@ -141,27 +208,35 @@ def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words", "message"),
     [
-        ("shop", [], "name the workflow as module:workflow, got 'shop'"),
-        (":checkout", [], "name the workflow as module:workflow"),
-        ("nowhere:checkout", [], "there is no module 'nowhere'"),
-        ("shop.deep:checkout", [], "there is no module 'shop.deep'"),
-        ("shop:nothing", [], "has no 'nothing'; its workflows are: checkout, hello"),
-        ("shop:plain", [], "has a 'plain', which is no workflow but a function"),
-        ("shop:Order", [], "has a 'Order', which is no workflow but a class"),
-        ("shop:number", [], "has a 'number', which is no workflow but of type int"),
+        ("shop", [], "must be MODULE:WORKFLOW, such as shop:checkout, got 'shop'"),
+        (":checkout", [], "must be MODULE:WORKFLOW"),
+        ("nowhere:checkout", [], "no module named 'nowhere' in"),
+        ("shop.deep:checkout", [], "no module named 'shop.deep' in"),
+        (
+            "shop:nothing",
+            [],
+            "'nothing' in module 'shop' does not exist; the workflows of the module are: checkout",
+        ),
+        ("shop:plain", [], "'plain' in module 'shop' is a function, not a workflow"),
+        ("shop:Order", [], "'Order' in module 'shop' is a class, not a workflow"),
+        ("shop:number", [], "'number' in module 'shop' is of type int, not a workflow"),
         ("shop:checkout", ["--input", '{"id": }'], "not JSON: Expecting value at line 1, column 8"),
-        ("shop:checkout", ["--input", "[NaN]"], "NaN is no number"),
+        ("shop:checkout", ["--input", "[NaN]"], "NaN is not a JSON number"),
         ("shop:checkout", ["--input", "@missing"], "cannot read missing"),
-        ("shop:checkout", ["--input", '{"id": "x"}'], "does not fit the workflow 'checkout'"),
+        (
+            "shop:checkout",
+            ["--input", '{"id": "x"}'],
+            "not match the input type of workflow 'checkout'",
+        ),
         ("shop:checkout", ["--input", "{}"], "Order needs the field 'id'"),
-        ("shop:checkout", [], "'checkout' needs an --input"),
-        ("shop:hello", ["--input", "1"], "'hello' takes no input"),
+        ("shop:checkout", [], "'checkout' requires an input; add --input JSON"),
+        ("shop:hello", ["--input", "1"], "'hello' takes no input, got 1; remove --input"),
         ("shop:hello", ["--run-id", "#"], "run_id must be 1 to 128 of"),
         ("shop:hello", ["--key", ""], "key must have 1 to 255 bytes"),
-        ("shop:hello", ["--header", "x"], "a header is NAME=VALUE, got 'x'"),
+        ("shop:hello", ["--header", "x"], "--header requires NAME=VALUE, got 'x'"),
         ("shop:hello", ["--header", "keyrun.x=1"], "are reserved"),
         ("shop:hello", ["--namespace", "a b"], "namespace must be 1 to 64 of"),
-        ("shop:hello", ["--with", "nowhere"], "there is no module 'nowhere'"),
+        ("shop:hello", ["--with", "nowhere"], "no module named 'nowhere' in"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(
@@ -197,7 +272,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_place(
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("shop.py", "is a file"), (".", "is neither empty nor a Keyrun store")],
+    [("shop.py", "is a file"), (".", "the directory is not empty; give another")],
 )
 def test_a_place_for_no_store_is_refused(here: Path, place: str, message: str) -> None:
     result = run("shop:hello", "--store", place)
@@ -235,7 +310,7 @@ def test_other_unfinished_runs_of_the_store_go_on_meanwhile(here: Path) -> None:
     )
     result = run("small:hello", "--store", "state", "--with", "tests.keyrun.cli")
     assert result.exit_code == 0, result.output
-    assert "3 other unfinished runs of this store will go on meanwhile" in result.stderr
+    assert "3 other runs resume in this store while this command runs." in result.stderr
 
 
 def test_a_run_that_needs_a_person_is_not_waited_for(here: Path) -> None:
@@ -257,17 +332,22 @@ def test_a_run_that_needs_a_person_is_not_waited_for(here: Path) -> None:
     assert "quarantined" in done.stderr
 
 
-def started(here: Path, *words: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
+@contextmanager
+def started(here: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `patient` until it waits. It is killed at the end of the block."""
+    with subprocess.Popen(
         [Path(sys.executable).parent / "keyrun", "run", "shop:patient", "--key", "k", *words],
         cwd=here,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ,
-    )
-    told_after(process, "waiting")
-    return process
+    ) as process:
+        try:
+            told_after(process, "waiting")
+            yield process
+        finally:
+            process.kill()
 
 
 def told_after(process: "subprocess.Popen[str]", text: str) -> str:
@@ -280,30 +360,46 @@ def told_after(process: "subprocess.Popen[str]", text: str) -> str:
 
 def go_on(here: Path, told: str) -> None:
     """What the interrupted command said about going on is true."""
-    assert "is kept, and goes on with:" in told
-    (command,) = [said for said in told.splitlines() if said.startswith("  keyrun run")]
-    done = shell(*shlex.split(command)[1:], cwd=here)
+    assert "is stored. To resume it:" in " ".join(told.split())
+    command = told.partition("resume it:\n")[2]
+    assert command.startswith("  keyrun run")
+    (line,) = command.splitlines()
+    done = shell(*shlex.split(line)[1:], cwd=here)
     assert (done.returncode, done.stdout) == (0, '"done"\n'), done.stderr
     assert (here / "notes").read_text() == "first\nsecond\n"
 
 
-def test_ctrl_c_lets_the_running_step_finish_and_says_how_the_run_goes_on(here: Path) -> None:
-    process = started(here, "--input", "1")
-    process.send_signal(signal.SIGINT)
-    assert "running steps may finish" in told_after(process, "once more stops at once")
-    (here / "released").touch()
-    out, told = process.communicate(timeout=60)
+def test_ctrl_c_lets_the_running_step_finish_and_says_how_the_run_resumed(here: Path) -> None:
+    with started(here, "--input", "1") as process:
+        process.send_signal(signal.SIGINT)
+        assert "the running steps have finished" in told_after(process, "again to stop at once")
+        (here / "released").touch()
+        out, told = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert (here / "notes").read_text() == "first\n"
     go_on(here, told)
 
 
 def test_a_second_ctrl_c_stops_at_once_and_nothing_is_lost(here: Path) -> None:
-    process = started(here, "--input", "1", "--store", "state")
-    process.send_signal(signal.SIGTERM)
-    told_after(process, "once more stops at once")
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    with started(here, "--input", "1", "--store", "state") as process:
+        process.send_signal(signal.SIGTERM)
+        told_after(process, "again to stop at once")
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     (here / "released").touch()
     go_on(here, told)
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["keyrun", "run", "shop:patient", "--input", '{"a": "b c"}', "--store", "/" + "x" * 80]
+    print_command(words)
+    assert capsys.readouterr().err == f"  {shlex.join(words)}\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    print_command(words)
+    shown = capsys.readouterr().err
+    assert shlex.split(shown.replace("\\\n", "")) == words
+    assert sorted(map(len, shown.splitlines()))[-2] <= 60

@@ -94,18 +94,18 @@ def test_the_table_says_what_keeps_a_schedule_from_firing(planned: Path) -> None
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_the_table_fits_the_terminal(planned: Path, columns: int) -> None:
-    shown = lines("schedules", planned, env={"COLUMNS": str(columns)})
+    shown = lines("schedules", planned, columns=columns)
     assert max(map(len, shown)) <= columns
     assert "note" in shown[0]
 
 
 def test_the_table_is_paged(planned: Path) -> None:
     result = invoke("schedules", planned, "--limit", 2)
-    assert "go on with --after gone" in result.stderr
+    assert "Showing 2 schedules. Next page: --after gone" in result.stderr
     assert [each["schedule_id"] for each in read(planned, "--after", "nightly")] == ["past"]
 
 
 def test_where_there_is_none_that_is_said_beside_the_output(filled: Path) -> None:
     result = invoke("schedules", filled)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "no schedule is there\n"
+    assert result.stderr == "No schedules found.\n"

@@ -75,5 +75,5 @@ def test_a_store_without_unfinished_runs_says_so(tmp_path: Path) -> None:
     trio.run(main)
     result = invoke("stats", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "no unfinished runs" in result.stderr
+    assert "No unfinished runs found." in result.stderr
     assert lines("stats", tmp_path / "state", "--json") == ['{"unfinished":[],"unpatched":[]}']

@@ -47,12 +47,15 @@ def refused(store: Path, command: list[str]) -> str:
 def test_where_there_is_no_store_it_is_said_what_is_there(
     tmp_path: Path, command: list[str]
 ) -> None:
-    assert refused(tmp_path / "a", command) == f"Error: there is nothing at {tmp_path / 'a'}"
+    assert refused(tmp_path / "a", command) == (
+        f"Error: no store at {tmp_path / 'a'}: the path does not exist; give the directory that "
+        "was passed to open_runtime()"
+    )
     (tmp_path / "b").mkdir()
-    assert "is an empty directory; no runtime has used it" in refused(tmp_path / "b", command)
+    assert "it is empty; give the directory" in refused(tmp_path / "b", command)
     (tmp_path / "b" / "notes.txt").touch()
-    assert "is not a Keyrun store" in refused(tmp_path / "b", command)
-    assert "is a file" in refused(tmp_path / "b" / "notes.txt", command)
+    assert "it has no keyrun.json; give the directory" in refused(tmp_path / "b", command)
+    assert "it is a file; give the directory" in refused(tmp_path / "b" / "notes.txt", command)
     assert [file.name for file in (tmp_path / "b").iterdir()] == ["notes.txt"]
 
 
@@ -122,7 +125,10 @@ def test_a_damaged_run_that_may_fit_is_left_out_and_told_of(store: Path) -> None
     assert "r1" in found
     assert not {"r3", "r5"} & found
     assert result.exit_code == 0
-    assert f"2 damaged records were left out; run keyrun verify {store}" in result.stderr
+    assert (
+        f"2 damaged records were left out. To list the damage: keyrun verify {store}"
+        in result.stderr
+    )
 
 
 def test_a_key_whose_first_run_is_damaged_is_listed(store: Path) -> None:
@@ -188,7 +194,7 @@ def test_a_store_in_use_is_not_compacted_but_can_be_copied(tmp_path: Path) -> No
         assert invoke("compact", store, "--to", tmp_path / "copy").exit_code == 0
         assert invoke("runs", store).exit_code == 0
         checked = invoke("verify", tmp_path / "store")
-        assert checked.stdout.endswith("structure was not checked\n"), checked.stdout
+        assert checked.stdout.endswith("because a process has the store open.\n"), checked.stdout
     assert invoke("runs", tmp_path / "copy").exit_code == 0
 
 
@@ -232,6 +238,6 @@ def test_a_directory_that_may_not_be_looked_into_is_told(store: Path) -> None:
 def test_the_real_command_says_the_same(tmp_path: Path) -> None:
     done = shell("runs", tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == f"Error: there is nothing at {tmp_path / 'nowhere'}\n"
+    assert done.stderr.startswith(f"Error: no store at {tmp_path / 'nowhere'}: ")
     done = shell("runs", make_store(tmp_path / "store"), "--state", "failed", "--json")
     assert json.loads(done.stdout)["run_id"] == "r2"

@@ -5,14 +5,20 @@ from pathlib import Path
 import pytest
 
 from tests.keyrun.pages import Page, read_pages
-from tests.keyrun.pasting import CONTINUES, PASTED, paste
+from tests.keyrun.pasting import (
+    BLOCK_LIMIT,
+    CONTINUES,
+    PAGE_LIMIT,
+    paste,
+    pasted_pages,
+    slowness,
+)
 
-PAGES = {page.name: page for page in read_pages()}
 
-
-@pytest.mark.parametrize("name", PASTED)
-def test_a_page_that_is_pasted_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
-    paste(PAGES[name], tmp_path)
+@pytest.mark.parametrize("page", pasted_pages(read_pages()), ids=lambda page: page.name)
+def test_a_page_that_is_pasted_prints_what_the_page_says(page: Page, tmp_path: Path) -> None:
+    patience = slowness()
+    paste(page, tmp_path, BLOCK_LIMIT * patience, PAGE_LIMIT * patience)
 
 
 def page_of(*blocks: str) -> Page:
@@ -27,6 +33,7 @@ def shown(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
 
 
+QUICKSTART = "From [shop.py](../examples/quickstart/shop.py):"
 COMPLETE = python("x = 1\nprint(x)  # 1")
 
 
@@ -43,8 +50,14 @@ COMPLETE = python("x = 1\nprint(x)  # 1")
             shown("console", "$ python a.py\nKilled\n$ echo x >&2\nx"),
         ),
         page_of(python("print('took 17 ms')  # took ... ms")),
+        page_of(
+            "Save this as `a.yaml`:",
+            shown("yaml", "x: 1"),
+            shown("console", "$ cat \\\n    a.yaml\nx: 1\n$ echo y\ny"),
+        ),
+        page_of(python("import trio", QUICKSTART), python("import shop\nprint(1)  # 1")),
     ],
-    ids=["beside", "continued", "below", "text", "console", "killed", "any"],
+    ids=["beside", "continued", "below", "text", "console", "killed", "any", "file", "part"],
 )
 def test_a_page_that_is_true_passes(page: Page, tmp_path: Path) -> None:
     paste(page, tmp_path)
@@ -69,6 +82,8 @@ def test_a_page_that_is_true_passes(page: Page, tmp_path: Path) -> None:
             "No such file",
         ),
         (page_of(python("import time; time.sleep(60)")), "did not end within"),
+        (page_of(COMPLETE, shown("console", "$ sleep 60; true")), "did not end within"),
+        (page_of(python("import nothing", QUICKSTART)), "is not in shop.py"),
         (page_of("no code"), "has no program"),
     ],
 )

@@ -188,13 +188,13 @@ async def another_kind(ctx: Context) -> Any:
     ("after", "named"),
     [
         (other_arguments, "'one' is asked for with other arguments"),
-        (one_step_less, "has an outcome of 'one' next, and the workflow asks for 'two' instead"),
-        (ends_early, "has an outcome of 'two' next, and the workflow ended without asking"),
-        (fails_early, "has an outcome of 'two' next, and the workflow ended without asking"),
-        (cancels_early, "has an outcome of 'two' next, and the workflow asks for 'ctx.cancel()'"),
-        (renamed, "has an outcome of 'one' next, and the workflow asks for 'uno' instead"),
-        (in_branches, "of 'one' next, and the workflow asks for 'g1."),
-        (another_kind, "has an outcome of 'one' next, and the workflow asks for '"),
+        (one_step_less, "has an outcome of 'one' next, but the workflow asks for 'two' instead"),
+        (ends_early, "has an outcome of 'two' next, but the workflow ended without asking"),
+        (fails_early, "has an outcome of 'two' next, but the workflow ended without asking"),
+        (cancels_early, "has an outcome of 'two' next, but the workflow asks for 'ctx.cancel()'"),
+        (renamed, "has an outcome of 'one' next, but the workflow asks for 'uno' instead"),
+        (in_branches, "of 'one' next, but the workflow asks for 'g1."),
+        (another_kind, "has an outcome of 'one' next, but the workflow asks for '"),
     ],
 )
 async def test_what_contradicts_the_journal_is_raised_and_names_both(
@@ -229,7 +229,7 @@ async def test_a_run_that_goes_on_may_be_extended_at_its_end(autojump_clock: Moc
             await replay(ended, flow(code))
     with pytest.raises(NonDeterminism) as contradiction:
         await replay(ended, flow(extended))
-    assert "ended as succeeded with [1, 2], and today's code asks for 'one#2' instead" in str(
+    assert "ended as succeeded with [1, 2], but the code asks for 'one#2' instead" in str(
         contradiction.value
     )
 
@@ -252,9 +252,9 @@ async def test_a_step_after_the_end_of_the_journal_needs_a_value(
 
     given = {"inspect": [7]}
     history = await recorded(with_one_and_two)
-    with pytest.raises(NonDeterminism, match="today's code asks for 'inspect'") as raised:
+    with pytest.raises(NonDeterminism, match="the code asks for 'inspect'") as raised:
         await replay(history, flow(with_more))
-    assert "say what it returns: replay(..., given={'inspect': ...})" in raised.value.__notes__[0]
+    assert "pass its value: replay(..., given={'inspect': ...})" in raised.value.__notes__[0]
     assert (await replay(history, flow(with_more), given=given)).state is State.SUCCEEDED
     assert given == {"inspect": [7]}
     assert ran == []
@@ -276,7 +276,7 @@ async def test_a_step_that_was_put_in_between_does_not_fit_unless_it_is_a_patch(
         return code
 
     history = await recorded(with_one_and_two, seconds=seconds)
-    with pytest.raises(NonDeterminism, match="'two' next, and the workflow asks for 'one#2'"):
+    with pytest.raises(NonDeterminism, match="'two' next, but the workflow asks for 'one#2'"):
         await replay(history, flow(inserted(patched=False)), given={"one#2": 1})
     replayed = await replay(history, flow(inserted(patched=True)))
     assert replayed.outcomes == (3 if seconds == 1000 else 2)
@@ -294,7 +294,7 @@ async def test_a_timer_that_was_moved_does_not_fit(autojump_clock: MockClock) ->
         await ctx.sleep(10)
         return [*told, await ctx.step(two)]
 
-    with pytest.raises(NonDeterminism, match=r"'two' next, and the workflow asks for 'sleep\(\)'"):
+    with pytest.raises(NonDeterminism, match=r"'two' next, but the workflow asks for 'sleep\(\)'"):
         await replay(await recorded(with_one_and_two, seconds=5), flow(moved))
 
 
@@ -327,7 +327,7 @@ async def test_a_timer_that_was_put_in_between_does_not_fit(autojump_clock: Mock
         await ctx.gather(left)
 
     history = await recorded(beside)
-    with pytest.raises(NonDeterminism, match=r"next, and the workflow asks for 'sleep\(\)'"):
+    with pytest.raises(NonDeterminism, match=r"next, but the workflow asks for 'sleep\(\)'"):
         await replay(history, flow(with_timers))
     with pytest.raises(NonDeterminism, match=r"has an outcome of 'g1.1/two'"):
         await replay(history, flow(without_right))
@@ -398,7 +398,7 @@ async def test_a_run_that_ended_must_come_to_the_same_end(
             with pytest.raises(NonDeterminism) as contradiction:
                 await replay(history, flow(after))
             assert f"the run ended as {ENDS[before]}" in str(contradiction.value)
-            assert f"and today's code ends as {said}" in str(contradiction.value)
+            assert f"but the code ends as {said}" in str(contradiction.value)
     if before is says_five:
         await replay(history, flow(says_five_in_another_order))
 
@@ -658,7 +658,7 @@ async def test_a_file_saved_by_a_reader_is_replayed_with_declared_types(
     replayed = await replay(history, checkout, transform=transform)
     assert replayed.state is State.SUCCEEDED
     if transform is not None:
-        with pytest.raises(NonDeterminism, match=r"give it to replay\(transform=...\)"):
+        with pytest.raises(NonDeterminism, match=r"pass it to replay\(transform=...\)"):
             await replay(history, checkout)
 
 
@@ -673,7 +673,7 @@ async def test_an_input_that_todays_code_cannot_read_does_not_fit(
     async with open_test_runtime(workflows=[checkout]) as runtime:
         await (await runtime.submit(checkout, Order(7), key="k", run_id="r")).result()
         histories.append(await runtime.history("r"))
-    with pytest.raises(NonDeterminism, match="the input of the run cannot be read"):
+    with pytest.raises(NonDeterminism, match="the code cannot read the input of the run"):
         await replay(histories[0], changed)
 
 
@@ -688,17 +688,17 @@ async def test_what_cannot_be_replayed_is_refused_with_a_reason(autojump_clock: 
         histories += [await runtime.history("r"), await runtime.history("nobody")]
     of_machine, empty = histories
     for history, code, said in (
-        (of_machine, turning, "only its latest turn is kept"),
+        (of_machine, turning, "the store has only its latest turn"),
         (
             of_machine,
             checkout,
-            "history of a run of 'turning', and the workflow given is 'checkout'",
+            "history of a run of 'turning', but the workflow is 'checkout'",
         ),
-        (empty, checkout, "this history is empty: no run had that id"),
+        (empty, checkout, "this history is empty: no run has that id"),
     ):
         with pytest.raises(InvalidHistory, match=said):
             await replay(history, code)
-    with pytest.raises(TypeError, match=r"or History.load\(path\), got \[\]"):
+    with pytest.raises(TypeError, match=r"of History.load\(path\), got \[\]"):
         await replay([], checkout)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a workflow made with @workflow"):
         await replay(of_machine, charge)  # type: ignore[arg-type]
@@ -719,12 +719,12 @@ async def test_a_file_that_is_no_history_is_refused_with_its_name(
     fields = json.loads(text)
     fields["run"].pop()
     for spoilt, said in (
-        ("", "no history that Keyrun has saved"),
-        ("[]", "no history that Keyrun has saved"),
-        (text[:-20], "no history that Keyrun has saved"),
-        (json.dumps(fields), "no history that Keyrun has saved"),
-        (text.replace('"keyrun.bytes": "', '"keyrun.bytes": "!'), "no history that Keyrun has"),
-        (newer, "was saved by a newer Keyrun; upgrade this one"),
+        ("", "not a history that Keyrun has saved"),
+        ("[]", "not a history that Keyrun has saved"),
+        (text[:-20], "not a history that Keyrun has saved"),
+        (json.dumps(fields), "not a history that Keyrun has saved"),
+        (text.replace('"keyrun.bytes": "', '"keyrun.bytes": "!'), "not a history that Keyrun has"),
+        (newer, "has format 2, but this Keyrun reads formats up to 1; upgrade"),
     ):
         path.write_text(spoilt)
         with pytest.raises(InvalidHistory, match=said) as refused:

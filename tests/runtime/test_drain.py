@@ -423,7 +423,7 @@ async def test_a_shield_in_a_workflow_keeps_no_block_open(
 
 def waits_for(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the log says the runtime waits for after its block was left."""
-    head = "the runtime was left and waits for code that cannot be stopped: "
+    head = "the runtime is closing and waits for code that cannot be stopped: "
     said = [record.getMessage() for record in caplog.records]
     return [message.removeprefix(head) for message in said if message.startswith(head)]
 
@@ -577,9 +577,7 @@ async def test_a_shield_in_the_workflow_does_not_hold_a_wait(
     if ends == "drain":
         async with open_test_runtime(store, workflows=flows) as rt:
             await trio.sleep(1)
-            status = await rt.status("r")
-            assert status is not None
-            assert status.state is State.WAITING
+            assert (await rt.run("r").status()).state is State.WAITING
 
 
 async def test_a_shielded_wait_is_evicted_and_resumes(

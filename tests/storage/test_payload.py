@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyrun._errors import KeyrunError
-from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError
+from keyrun.storage.payload import UNFIT, PayloadCodec, PayloadError, PayloadTypeError
 from tests.storage.values import same, values
 
 codec = PayloadCodec()
@@ -278,6 +278,36 @@ def test_the_canonical_form_ignores_the_order_of_mappings(
     data = codec.canonical(value)
     assert codec.canonical(shuffled(value)) == data
     assert same(codec.decode(codec.canonical(codec.decode(data))), codec.decode(data))
+
+
+arguments = st.lists(
+    st.one_of(
+        values,
+        st.integers(),
+        st.text(),
+        st.binary(max_size=80),
+        st.sampled_from(["\ud800", 2**64, -(2**63) - 1, object(), bytes(64)]),
+    ),
+    max_size=6,
+).map(tuple)
+
+
+@given(arguments, st.dictionaries(st.text(max_size=3), values, max_size=2))
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_size": 64}, {"max_depth": 1}, {"max_depth": 2}, {"max_items": 4}]
+)
+def test_the_canonical_form_of_a_call_is_that_of_its_arguments_as_a_list(
+    limits: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    limited = PayloadCodec(**limits)
+    for keywords in ({}, kwargs):
+        try:
+            expected = limited.canonical([list(args), keywords])
+        except UNFIT as error:
+            with pytest.raises(type(error)):
+                limited.canonical_call(args, keywords)
+        else:
+            assert limited.canonical_call(args, keywords) == expected
 
 
 def test_the_canonical_form_keeps_different_values_apart() -> None:

@@ -15,7 +15,7 @@ from keyrun.runtime.queue.delays import Delays
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.records.journal_entry import CallDone, Interrupted, JournalEntry
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.steps import outcome
 from keyrun.runtime.steps.current_step import CurrentStep
@@ -77,9 +77,9 @@ def hook() -> None:
     """Some ends do not reach the outbox."""
     put = Outbox.put
 
-    def lossy(self: Outbox, group: Group, submission: Submission, standing: Any) -> None:
+    def lossy(self: Outbox, group: Group, submission: Submission, status: Any) -> None:
         if submission.number % 5:
-            put(self, group, submission, standing)
+            put(self, group, submission, status)
 
     replace(Outbox, "put", lossy)
 
@@ -143,15 +143,15 @@ def redrive() -> None:
 
 def deadline() -> None:
     """The time of a run begins anew with each process."""
-    read = Standing.read
+    read = StatusRecord.read
 
-    def forgetful(fields: list[Any]) -> Standing:
-        standing = read(fields)
-        if not standing.state.terminal:
-            standing.started_at = standing.deadline = None
-        return standing
+    def forgetful(fields: list[Any]) -> StatusRecord:
+        status = read(fields)
+        if not status.state.terminal:
+            status.started_at = status.deadline = None
+        return status
 
-    replace(Standing, "read", staticmethod(forgetful))
+    replace(StatusRecord, "read", staticmethod(forgetful))
 
 
 def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:

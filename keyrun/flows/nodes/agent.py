@@ -1,4 +1,4 @@
-"""The `agent` node: a chat completion on any endpoint that speaks OpenAI's protocol."""
+"""The `agent` node: request a chat completion from any endpoint with the protocol of OpenAI."""
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -8,7 +8,7 @@ from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed, NodeUnavailable
 from keyrun.flows.scope import Given, scope
 from keyrun.flows.secrets import kept_out
-from keyrun.flows.templates import fillable
+from keyrun.flows.templates import as_list, as_mapping, as_text, renderable
 from keyrun.flows.web import Exchange
 from keyrun.runtime.graphs.output_limit import OUTPUT
 from keyrun.runtime.steps.current_step import current_step
@@ -21,39 +21,56 @@ def agent(
     *,
     model: str,
     system: str | None = None,
-    messages: Sequence[Mapping[str, Any]] | None = None,
-    options: Mapping[str, Any] | None = None,
+    messages: Sequence[Mapping[str, Any]] | str | None = None,
+    options: Mapping[str, Any] | str | None = None,
     json: bool = False,
     base_url_env: str = "OPENAI_BASE_URL",
     key_env: str = "OPENAI_API_KEY",
     max_output: int = OUTPUT,
     where: str = "agent",
 ) -> Callable[[Given], Coroutine[Any, Any, dict[str, Any]]]:
-    """A node that asks a model and gives `{content, model, finish_reason, usage, tool_calls}`.
+    """Return a node that asks a language model over the chat protocol of OpenAI. Its output is
+    `{content, model, finish_reason, usage, tool_calls, message}`.
 
-    `prompt` and `system` are templates, or `messages` are given as the protocol has them, with
-    templates in them; `options` go into the request as they are (`temperature`, `tools` ...). With
-    `json` the model is asked for JSON, and `content` is what that says. Where to ask and with which
-    key is in the environment, in the variables that `base_url_env` and `key_env` name; the key may
-    be missing for servers that need none, and is never stored or shown.
+    - `prompt`, `system`: templates of the user's and the system's message.
+    - `messages`: the messages instead, with templates, or one template that gives the whole list.
+      `message` in the output is the answer as a message, for the next request.
+    - `model`: the name of the model.
+    - `options`: further fields of the request, for example `temperature` or `tools`.
+    - `json`: Ask for JSON. `content` is the decoded value.
+    - `base_url_env`, `key_env`: the environment variables with the address and the key of the
+      server. The key may be missing. Keyrun never stores or shows it.
+    - `max_output`: the number of bytes that the answer may have.
+    - `where`: the name of the node in errors.
     """
     if (prompt is None) == (messages is None):
-        raise ValueError("an agent needs a prompt, or messages, and not both")
-    asked: list[Mapping[str, Any]] = list(messages or ())
-    if prompt is not None:
-        asked = [{"role": "system", "content": system}] if system is not None else []
-        asked.append({"role": "user", "content": prompt})
-    elif system is not None:
-        raise ValueError("where messages are given, the system prompt is one of them")
-    request: dict[str, Any] = {"model": model, **(options or {})}
-    if json:
-        request["response_format"] = {"type": "json_object"}
-    parts = fillable(request, where)
-    talk = fillable(asked, f"{where}.messages" if prompt is None else f"{where}.prompt")
+        raise ValueError("an agent requires either 'prompt' or 'messages'")
+    if messages is not None and system is not None:
+        raise ValueError("'system' is for 'prompt'; make the system prompt the first of 'messages'")
+    talk = None if messages is None else renderable(_plain(messages), f"{where}.messages")
+    asked = [
+        (role, f"{where}.{field}", renderable(text, f"{where}.{field}"))
+        for role, field, text in (("system", "system", system), ("user", "prompt", prompt))
+        if text is not None
+    ]
+    chosen = renderable(model, f"{where}.model")
+    more = renderable(_plain(options or {}), f"{where}.options")
 
     async def agent(given: Given) -> dict[str, Any]:
         known = scope(given)
-        question = {**parts.fill(known), "messages": talk.fill(known)}
+        request = {
+            "model": as_text(chosen.render(known), f"{where}.model"),
+            **as_mapping(more.render(known), f"{where}.options"),
+        }
+        if json:
+            request["response_format"] = {"type": "json_object"}
+        if talk is not None:
+            request["messages"] = as_list(talk.render(known), f"{where}.messages")
+        else:
+            request["messages"] = [
+                {"role": role, "content": as_text(text.render(known), at)}
+                for role, at, text in asked
+            ]
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": current_step().idempotency_key,
@@ -65,7 +82,7 @@ def agent(
             method="POST",
             url=f"{base.rstrip('/')}/chat/completions",
             headers=headers,
-            content=jsons.dumps(question).encode(),
+            content=jsons.dumps(request).encode(),
             max_output=max_output,
         )
         with kept_out({key_env: key or ""}):
@@ -74,22 +91,29 @@ def agent(
     return agent
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
 def _answer(body: Any, json: bool) -> dict[str, Any]:
     match body:
         case {"choices": [{"message": dict() as message, **choice}, *_]}:
             content = message.get("content")
         case _:
-            raise NodeFailed("the endpoint answered, and not with a chat completion")
+            raise NodeFailed("the endpoint did not answer with a chat completion")
     if json:
         try:
             content = jsons.loads(content or "")
         except ValueError as error:
-            # A model that is asked again may well answer better.
-            raise NodeUnavailable(f"the model was asked for JSON and gave none: {error}") from error
+            # The model may do better when it is asked again.
+            raise NodeUnavailable(f"the model did not answer with JSON: {error}") from error
     return {
         "content": content,
         "model": body.get("model"),
         "finish_reason": choice.get("finish_reason"),
         "usage": body.get("usage") or {},
         "tool_calls": message.get("tool_calls") or [],
+        "message": message,
     }

@@ -22,14 +22,14 @@ PORTS = ("approved", *FAILING)
 def approval(
     *, timeout: float | None = None
 ) -> Callable[[Context, Given], Coroutine[Any, Any, Port]]:
-    """Make a node that waits for a decision, for at most `timeout` seconds.
+    """Return a node that waits for the decision of a person, at most `timeout` seconds.
 
-    `runtime.approve(run_id, gate, by=...)` and `reject` decide. The gate has the name of the node,
-    in its second turn `node#2`. The node has the ports `approved`, `rejected` and `timeout`. Its
-    output has `by`, `comment` and, under `output`, what the node received.
+    `rt.approve(run_id, gate, by=...)` and `rt.reject` decide. The gate has the name of the node, in
+    its second turn `node#2`. The node has the ports `approved`, `rejected` and `timeout`. Its
+    output has `by`, `comment` and, under `output`, the output that the node received.
 
-    An edge without a port is taken by `approved` only. If no edge takes `rejected` or `timeout`,
-    the node has failed."""
+    An edge without a port is followed after an approval only. If no edge takes `rejected` or
+    `timeout`, the node has failed."""
 
     @durable
     async def approval(ctx: Context, given: Given) -> Port:

@@ -1,4 +1,4 @@
-"""The `branch` node: leaves by `then` or by `else`."""
+"""The `branch` node: leave by the port `then` or by the port `else`."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -6,17 +6,21 @@ from typing import Any
 from keyrun import Port
 from keyrun.flows.scope import Given, holds
 from keyrun.runtime.graphs.condition import Condition
+from keyrun.runtime.graphs.node import with_ports
 
 PORTS = ("then", "else")
 
 
 def branch(when: str) -> Callable[[Given], Coroutine[Any, Any, Port]]:
-    """A node with the ports `then` and `else`: it leaves by `then` if the expression `when`, in
-    CEL, is true of `output`, `input`, `outputs` and `error`. What came in goes out."""
+    """Return a node with the ports `then` and `else`. It leaves by `then` if the CEL expression
+    `when` is true.
+
+    The expression can use `output`, `input`, `outputs` and `error`. The output of the node is the
+    output that it received."""
     condition = Condition(when)
 
     async def branch(given: Given) -> Port:
         taken = "then" if holds(condition, given, given.output) else "else"
         return Port(taken, given.output)
 
-    return branch
+    return with_ports(branch, PORTS)

@@ -13,7 +13,7 @@ from typing import Any
 
 from keyrun import Graph, Port
 from keyrun.flows.scope import Given, holds, scope
-from keyrun.flows.templates import fillable
+from keyrun.flows.templates import renderable
 from keyrun.runtime.graphs.condition import Condition
 
 MOST = 100
@@ -67,12 +67,12 @@ def add_loop(
 
 def _begin(while_: str, start: Any, where: str) -> Callable[[Given], Coroutine[Any, Any, Port]]:
     condition = Condition(while_)
-    first = None if start is None else fillable(start, where)
+    first = None if start is None else renderable(start, where)
 
     async def begin(given: Given) -> Port:
         if given.port == _AGAIN:
             return Port("turn", given.output)
-        value = given.output if first is None else first.fill(scope(given))
+        value = given.output if first is None else first.render(scope(given))
         return Port("turn" if holds(condition, given, value) else "done", value)
 
     return begin

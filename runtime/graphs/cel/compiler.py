@@ -38,6 +38,16 @@ from keyrun.runtime.graphs.cel.values import (
     undefined,
     with_items,
 )
+from keyrun.runtime.texts import did_you_mean
+
+_CONSTANTS = {
+    **dict.fromkeys(("True", "TRUE", "yes"), "true"),
+    **dict.fromkeys(("False", "FALSE", "no"), "false"),
+    **dict.fromkeys(("None", "nil", "NULL", "undefined"), "null"),
+}
+_FUNCTIONS = {"len": "size", "length": "size", "count": "size", "str": "string", "float": "double"}
+_METHODS = {"includes": "contains", "match": "matches", "test": "matches", "search": "matches"}
+"""Names of other languages, and what CEL has in their place."""
 
 Evaluate = Callable[[Frame], Any]
 _Step = Callable[[Frame, Any], Any]
@@ -108,12 +118,19 @@ class Compiler:
         """Return the index of a variable in the frame."""
         slot = scope.get(name.name)
         if slot is None:
-            known = ", ".join(self._names)
-            self._fault(name.at, f"{name.name!r} is unknown; a condition is about {known}")
+            self._fault(name.at, self._unknown(name.name))
             return 0
         if slot < LEFT:
             self.used.add(name.name)
         return slot
+
+    def _unknown(self, name: str) -> str:
+        """Return what to write instead of an unknown name."""
+        if name in _CONSTANTS:
+            return f"write {_CONSTANTS[name]!r} instead of {name!r}"
+        known = f"a condition can use {', '.join(self._names[:-1])} and {self._names[-1]}"
+        meant = did_you_mean(name, self._names)
+        return f"there is no name {name!r}{meant or f'; {known}'}"
 
     def _path_of_name(self, node: syntax.Name | syntax.Path, scope: Mapping[str, int]) -> Evaluate:
         """Compile a variable with the steps after it. The fields that come first need no closure
@@ -158,9 +175,15 @@ class Compiler:
         if len(given) == 1 and name in PREDICATES:
             predicate, argument = PREDICATES[name], given[0]
             return lambda frame, value: predicate(frame, value, argument(frame))
-        known = name in METHODS or name in PREDICATES or name in (*syntax.MACROS, "matches")
-        wrong_count = f"wrong number of arguments for {name}(): {len(given)}"
-        self._fault(at, wrong_count if known else f"unknown method {name!r}")
+        known = {*METHODS, *PREDICATES, *syntax.MACROS, "matches"}
+        if name in known:
+            self._fault(at, f"wrong number of arguments for {name}(): {len(given)}")
+        elif name in ("length", "len", "count"):
+            self._fault(at, f"there is no method {name!r}; write size(...)")
+        else:
+            meant = _METHODS.get(name)
+            said = f"; did you mean {meant!r}?" if meant else did_you_mean(name, known)
+            self._fault(at, f"there is no method {name!r}{said}")
         return lambda frame, value: value
 
     def _matches(self, node: syntax.Node, argument: Evaluate, at: int) -> _Step:
@@ -190,7 +213,11 @@ class Compiler:
         given = [self._compiled(each, scope) for each in node.arguments]
         function = FUNCTIONS.get(node.name)
         if function is None:
-            self._fault(node.at, f"unknown function {node.name!r}")
+            known = ("has", *FUNCTIONS)
+            meant = _FUNCTIONS.get(node.name)
+            said = f"; did you mean {meant!r}?" if meant else did_you_mean(node.name, known)
+            said = said or f"; the functions are {', '.join(known)}"
+            self._fault(node.at, f"there is no function {node.name!r}{said}")
         elif len(given) != 1:
             self._fault(node.at, f"{node.name}() takes 1 argument, got {len(given)}")
         else:

@@ -42,6 +42,18 @@ _RESERVED = frozenset(
         *("loop", "package", "namespace", "return", "var", "void", "while"),
     )
 )
+_INSTEAD = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "is": "==",
+    "&": "&&",
+    "|": "||",
+    "=": "==",
+    "~": "!",
+    "<>": "!=",
+}
+"""Words and signs of other languages, and what CEL has in their place."""
 _RELATIONS = frozenset(("<", "<=", ">", ">=", "==", "!=", "in"))
 _SUMS = frozenset("+-")
 _PRODUCTS = frozenset("*/%")
@@ -207,7 +219,14 @@ def parse(source: str) -> Node:
         raise InvalidExpression(
             [fault_at(source, surrogate.start(), "a lone surrogate is not text")]
         )
-    return _Parser(source).whole()
+    try:
+        return _Parser(source).whole()
+    except InvalidExpression:
+        # Text may contain braces, so this is the reason only if the expression cannot be parsed.
+        if (at := source.find("{{")) < 0:
+            raise
+        reason = "a condition is not a template; write the expression without '{{' and '}}'"
+        raise InvalidExpression([fault_at(source, at, reason)]) from None
 
 
 @attrs.frozen
@@ -230,7 +249,7 @@ class _Parser:
     def whole(self) -> Node:
         tree = self._expression()
         if self._peek().kind != "end":
-            raise self._unexpected("the end")
+            raise self._unexpected("an operator or the end")
         return tree
 
     def _scan(self) -> list[_Token]:
@@ -238,7 +257,7 @@ class _Parser:
         while at < len(source):
             found = _TOKEN.match(source, at)
             if found is None:
-                raise self._refused(at, f"unexpected {source[at]!r}")
+                raise self._refused(at, self._strange(at))
             kind, text = str(found.lastgroup), found[0]
             if kind == "unsigned":
                 kind = "int"
@@ -247,6 +266,17 @@ class _Parser:
             at = found.end()
         tokens.append(_Token("end", "the end", len(source)))
         return tokens
+
+    def _strange(self, at: int) -> str:
+        """Return what is wrong with a character that begins no token."""
+        sign = self._source[at]
+        if sign in "'\"":
+            return f"the string is not closed; add {sign} at its end"
+        if sign == "=" and self._source[at - 1 : at] == "=":
+            return "write '==' instead of '==='"
+        if sign in _INSTEAD:
+            return f"write {_INSTEAD[sign]!r} instead of {sign!r}"
+        return f"unexpected {sign!r}"
 
     def _value(self, kind: str, found: re.Match[str]) -> object:
         """Return the value of a token that is a literal. An int may still get a sign."""
@@ -506,6 +536,13 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> InvalidExpression:
         token = self._peek()
+        before = self._tokens[self._next - 1] if self._next else token
+        for word in (token, before):
+            if word.kind == "name" and word.text in _INSTEAD:
+                instead = _INSTEAD[word.text]
+                return self._refused(word.at, f"write {instead!r} instead of {word.text!r}")
+        if (before.text, token.text) == ("<", ">"):
+            return self._refused(before.at, "write '!=' instead of '<>'")
         found = token.text if token.kind == "end" else repr(token.text)
         return self._refused(token.at, f"expected {wanted}, found {found}")
 

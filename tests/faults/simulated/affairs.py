@@ -90,16 +90,16 @@ class GroupAffair(Affair):
             return
         for member, outcome in self.results.items():
             task, said = self.tasks[member], f"{member} of {self.group_id} is {outcome.state}"
-            standing = world.standing(f"{self.group_id}-{member}")
-            if outcome.state is not standing.state:
-                world.breach(f"{said}, and on the disk {standing.state}")
+            status = world.status(f"{self.group_id}-{member}")
+            if outcome.state is not status.state:
+                world.breach(f"{said}, and on the disk {status.state}")
             if outcome.state is State.CANCELLED and not self.cancelling:
                 world.breach(f"{said}: nobody cancelled it")
             if outcome.state is State.FAILED and not task[1]:
                 world.breach(f"{said}: {outcome.failure}")
             if outcome.state is State.SUCCEEDED:
-                if standing.generation != 1:
-                    world.breach(f"{said}, and ran {standing.generation} times")
+                if status.generation != 1:
+                    world.breach(f"{said}, and ran {status.generation} times")
                 if outcome.result != worth_of(task):
                     world.breach(f"{said} with {outcome.result}, and not {worth_of(task)}")
 

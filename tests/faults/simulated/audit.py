@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from keyrun import FailureKind, State
-from keyrun.runtime.records.journal_entry import Entry
+from keyrun.runtime.records.journal_entry import EntryKind
 from keyrun.storage import PayloadCodec
 from tests.faults.simulated.casting import Role
 from tests.faults.simulated.world import UNDO, Known, World, log_of
@@ -49,27 +49,27 @@ def _ending(simulation: "Simulation", role: Role) -> None:
     if known is None or not known.acknowledged or number is None:
         world.breach(f"{run_id} is not there")
         return
-    standing = world.peek.standing(number)
-    _undone(world, known, number, standing.state)
-    foreseen = role.foreseen(redriven=standing.generation > 1)
-    kind = None if standing.failure is None else standing.failure.kind
-    ended = f"{run_id} is {standing.state} ({kind}), and must be"
-    if known.cancelled and standing.state is not State.CANCELLED:
+    status = world.peek.status(number)
+    _undone(world, known, number, status.state)
+    foreseen = role.foreseen(redriven=status.generation > 1)
+    kind = None if status.failure is None else status.failure.kind
+    ended = f"{run_id} is {status.state} ({kind}), and must be"
+    if known.cancelled and status.state is not State.CANCELLED:
         world.breach(f"{ended} cancelled")
-    if standing.state is State.CANCELLED:
+    if status.state is State.CANCELLED:
         if run_id not in simulation.asked:
             world.breach(f"{ended} {foreseen.state}: nobody cancelled it")
     elif kind is FailureKind.RUN_TIMEOUT and role.run_timeout is not None:
-        assert standing.started_at is not None
-        assert standing.ended_at is not None
-        took = standing.ended_at - standing.started_at
+        assert status.started_at is not None
+        assert status.ended_at is not None
+        took = status.ended_at - status.started_at
         if took < role.run_timeout - TOLERANCE and not simulation.jumps:
             world.breach(f"{run_id} timed out after {took:.3f} s of {role.run_timeout:.3f} s")
-    elif (standing.state, kind) != (foreseen.state, foreseen.kind):
+    elif (status.state, kind) != (foreseen.state, foreseen.kind):
         world.breach(f"{ended} {foreseen.state} ({foreseen.kind})")
-    elif standing.state is State.SUCCEEDED:
-        assert standing.result is not None
-        result = PayloadCodec().decode(standing.result)
+    elif status.state is State.SUCCEEDED:
+        assert status.result is not None
+        result = PayloadCodec().decode(status.result)
         if result != foreseen.result:
             world.breach(f"{run_id} came to {result}, and must come to {foreseen.result}")
 
@@ -82,7 +82,7 @@ def _undone(world: World, known: Known, number: int, state: State) -> None:
         world.breach(f"{known.run_id} has undone {known.undone}, and must have {expected}")
     for step in expected:
         memory = journal.memories.get(UNDO + step)
-        if memory is None or memory.outcome is not Entry.DONE:
+        if memory is None or memory.outcome is not EntryKind.DONE:
             world.breach(f"{known.run_id} has ended and {step} is not undone")
 
 
@@ -97,12 +97,12 @@ def _state(world: World, key: str) -> None:
         if known.key != key or number is None:
             continue
         memories = world.peek.journal(number).memories
-        turns = world.peek.standing(number).steps_done
+        turns = world.peek.status(number).steps_done
         for step in known.kept:
             if step.startswith("turn-"):
                 done = int(step.partition("-")[2]) < turns
             else:
-                done = step in memories and memories[step].outcome is Entry.DONE
+                done = step in memories and memories[step].outcome is EntryKind.DONE
             if done:
                 expected.add((known.run_id, step))
     if set(log) != expected:
@@ -127,4 +127,4 @@ def _state(world: World, key: str) -> None:
 
 def _generations(world: World, run_id: str) -> int:
     number = world.peek.number(run_id)
-    return 0 if number is None else world.peek.standing(number).generation
+    return 0 if number is None else world.peek.status(number).generation

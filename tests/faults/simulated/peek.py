@@ -9,7 +9,7 @@ from typing import Any
 
 from keyrun.runtime.records.ids import number_in
 from keyrun.runtime.records.journal_entry import decode
-from keyrun.runtime.records.submission import Standing, Submission
+from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.run.journal import Journal
 from keyrun.storage import MemoryStore, PayloadCodec
@@ -55,10 +55,10 @@ class Peek:
         assert fields is not None, f"run {number} is gone"
         return self.ledger.submission_of(key, fields)
 
-    def standing(self, number: int) -> Standing:
+    def status(self, number: int) -> StatusRecord:
         """How a run stands."""
         fields = self._get("status", self.ledger.number(number))
-        return Standing() if fields is None else Standing.read(fields)
+        return StatusRecord() if fields is None else StatusRecord.read(fields)
 
     def journal(self, number: int) -> Journal:
         """What a run remembers."""

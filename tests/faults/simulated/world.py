@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from keyrun import RunOutcome, State
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.storage import MemoryStore
 from keyrun.storage.batch import Tables
 from keyrun.storage.record import unseal
@@ -145,14 +145,14 @@ class World:
     def result(self, run_id: str, state: State) -> None:
         """Somebody who waited was told how a run ended."""
         self.note(f"result {run_id} {state}")
-        found = self.standing(run_id)
+        found = self.status(run_id)
         if found.state is not state and found.generation == 1:
             self.breach(f"the result of {run_id} is {state}, and on the disk it is {found.state}")
 
     def cancelled(self, run_id: str, answer: bool) -> None:
         """A cancel was answered."""
         self.note(f"cancelled {run_id} {answer}")
-        known, found = self.runs[run_id], self.standing(run_id)
+        known, found = self.runs[run_id], self.status(run_id)
         known.cancelled = known.cancelled or answer
         if answer and not found.cancel_requested and found.state is not State.CANCELLED:
             self.breach(f"the cancel of {run_id} was acknowledged, and is not on the disk")
@@ -168,9 +168,9 @@ class World:
         if number is None:
             self.breach(f"{run_id} runs {step} and is not on the disk")
             return 1
-        known, standing = self.known(run_id, key), self.peek.standing(number)
+        known, status = self.known(run_id, key), self.peek.status(number)
         where = f"{run_id} began {step}, attempt {here.attempt},"
-        if standing.state.terminal:
+        if status.state.terminal:
             self.breach(f"{where} when it had ended")
         if self._before(number, self.peek.queue(key)):
             ahead = self._before(number, self.peek.queue(key))
@@ -185,7 +185,7 @@ class World:
             self.breach(f"{where} when it was cancelled")
         if known.held or key in self.held_keys or "" in self.held_keys:
             self.breach(f"{where} when it was paused")
-        deadline = standing.deadline
+        deadline = status.deadline
         late = deadline is not None and self.wall() > deadline + TICK
         if late and self.steady and not undoing:
             self.breach(f"{where} after its deadline")
@@ -202,12 +202,12 @@ class World:
             known.kept.add(step)
             if dict(here.state) != self.peek.state(key):
                 self.breach(f"{where} with a state that is not on the disk")
-        return standing.generation
+        return status.generation
 
     def _check_journal(self, known: Known, number: int, here: CurrentStep, where: str) -> None:
         memories = self.peek.journal(number).memories
         for child in known.heard:
-            if not self.standing(self.family[child]).state.terminal:
+            if not self.status(self.family[child]).state.terminal:
                 self.breach(f"{where} before the end of its child {child} was durable")
         memory = memories.get(here.step)
         if memory is not None and memory.outcome is not None:
@@ -309,14 +309,14 @@ class World:
             if raw is None:
                 continue
             number = self.peek.ledger.split_number(key)[0]
-            standing = Standing.read(unseal("status", key, raw))
-            end = (number, standing.generation)
-            if end in self.ends and self.ends[end] is not standing.state:
-                self.breach(f"{end} was {self.ends[end]} and becomes {standing.state}")
-            if standing.state.terminal and end not in self.ends:
-                self.note(f"end {number} {standing.generation} {standing.state}")
-                self.ends[end] = standing.state
-                if standing.started_at is not None:
+            status = StatusRecord.read(unseal("status", key, raw))
+            end = (number, status.generation)
+            if end in self.ends and self.ends[end] is not status.state:
+                self.breach(f"{end} was {self.ends[end]} and becomes {status.state}")
+            if status.state.terminal and end not in self.ends:
+                self.note(f"end {number} {status.generation} {status.state}")
+                self.ends[end] = status.state
+                if status.started_at is not None:
                     self._check_turn(number, ended)
                 ended.add(number)
 
@@ -334,10 +334,10 @@ class World:
         before = [self.peek.submission(other).run_id for other in others]
         return [run_id for run_id in before if not self.known(run_id).yields]
 
-    def standing(self, run_id: str) -> Standing:
+    def status(self, run_id: str) -> StatusRecord:
         """How a run stands on the disk."""
         number = self.peek.number(run_id)
-        return Standing() if number is None else self.peek.standing(number)
+        return StatusRecord() if number is None else self.peek.status(number)
 
 
 def _beside(one: str, other: str) -> bool:

@@ -127,7 +127,7 @@ async def test_a_child_that_fails_is_told_with_the_chain_of_causes(
         ("off", ChildCancelled, "called off"),
         ("bad", ChildFailed, "no bad"),
         ("raises", ChildFailed, "LookupError: where is it"),
-        ("waits", ChildFailed, "no signal 'in vain' came"),
+        ("waits", ChildFailed, "no signal 'in vain' arrived"),
     ],
 )
 async def test_a_parent_can_handle_what_its_child_came_to(
@@ -247,7 +247,7 @@ async def test_waits_that_go_round_in_a_circle_fail_the_youngest_and_name_the_ci
         run = await rt.submit(circular, ["b", "c"], key="a")
         assert await run.result() == "a then b then the end"
         run = await rt.submit(circular, ["b", "c", "a"], key="a")
-        with pytest.raises(RunFailed, match="would wait for ever: c -> a -> b -> c"):
+        with pytest.raises(RunFailed, match="would wait forever: c -> a -> b -> c"):
             await run.result()
         # Nobody is stuck.
         assert await (await rt.submit(circular, [], key="a")).result() == "the end"
@@ -270,7 +270,7 @@ async def test_a_circle_is_found_also_if_a_crash_cut_off_who_looked_for_it(
 
     for point in crash_points():
         told = await point.run(scenario, workflows=[circular])
-        assert "would wait for ever: b -> a -> b" in told, point
+        assert "would wait forever: b -> a -> b" in told, point
 
 
 async def test_two_that_ask_each_other_at_the_same_time_do_not_both_fail(

@@ -5,7 +5,7 @@ from hashlib import sha256
 import trio
 from trio.testing import MockClock
 
-from keyrun.runtime.entities.bloom_filter import BloomFilter
+from keyrun.runtime.entities.requests import BloomFilter
 from keyrun.storage import MemoryStore
 from tests.runtime.accounts import Account, opened
 from tests.runtime.fragile import FragileStore

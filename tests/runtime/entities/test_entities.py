@@ -290,7 +290,7 @@ async def test_a_drain_lets_methods_finish_and_begins_none(autojump_clock: MockC
             await rt.call(Account, "k", "deposit", 1)
     assert answers["runs"] == 1
     assert isinstance(answers["waits"], StoreClosed)
-    assert "nothing of it is stored" in str(answers["waits"])
+    assert "nothing of the call is stored" in str(answers["waits"])
     async with opened(store) as rt:
         assert await rt.call(Account, "k", "balance") == 1
 

@@ -187,7 +187,7 @@ async def test_a_child_under_a_key_that_waits_for_its_parent_fails(
             run = await rt.submit(parent, ["b", "c"], key="a")
             # Holds b and waits for a when the parent starts its child.
             nursery.start_soon(into, answers, "b", rt.call(Node, "b", "ask", 1, "a", "", 0))
-            with pytest.raises(RunFailed, match="would wait for ever: a -> b -> a"):
+            with pytest.raises(RunFailed, match="would wait forever: a -> b -> a"):
                 await run.result()
     assert answers == {"b": "ba"}
 

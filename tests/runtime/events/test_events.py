@@ -776,7 +776,7 @@ async def test_nothing_is_built_when_nobody_listens(
     assert len(names) > 6
     for name in names:
         monkeypatch.setattr(emitter, name, refuse(name))
-    for name in ("tell", "follow"):
+    for name in ("emit", "follow"):
         monkeypatch.setattr(Feed, name, refuse(name))
 
     @workflow

@@ -545,7 +545,7 @@ def test_a_compensation_must_be_a_node_or_a_function() -> None:
     graph.node("b", code, compensate=undo)
     with pytest.raises(InvalidGraph) as caught:
         graph.validate()
-    assert "node 'a': its compensation 'nowhere' is no node" in caught.value.errors
+    assert "node 'a': compensate: there is no node 'nowhere'" in caught.value.errors
     assert any(error.startswith("node 'b': options are for steps") for error in caught.value.errors)
 
 

@@ -156,7 +156,7 @@ async def test_a_context_of_another_branch_is_refused(autojump_clock: MockClock)
 
     async with open_test_runtime(workflows=[flow]) as runtime:
         said = await (await runtime.submit(flow, key="k")).result()
-    assert "can only be used by the task it was given to" in said
+    assert "can be used only in the task that received it" in said
     assert ran == []
 
 
@@ -176,7 +176,7 @@ async def test_a_context_of_a_branch_ends_with_the_branch(autojump_clock: MockCl
 
     async with open_test_runtime(workflows=[flow]) as runtime:
         said = await (await runtime.submit(flow, key="k")).result()
-    assert "this context has ended" in said
+    assert "this context is closed" in said
 
 
 async def long_branch(ctx: Context) -> None:

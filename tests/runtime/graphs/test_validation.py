@@ -51,11 +51,11 @@ def test_all_errors_are_reported_at_once() -> None:
     graph.node("odd", "no function")
     errors = errors_of(graph)
     assert len(errors) == 5
-    assert "2 nodes are called 'a'" in errors
+    assert "node 'a': 2 nodes have this name; give each node its own name" in errors
     assert any("there is no node 'nowhere'" in error for error in errors)
     assert any("has no port 'left'" in error for error in errors)
     assert any("line 1, column 10" in error for error in errors)
-    assert any("needs a function" in error for error in errors)
+    assert any("requires a function" in error for error in errors)
 
 
 def test_a_cycle_is_shown_with_the_way_around() -> None:
@@ -65,22 +65,23 @@ def test_a_cycle_is_shown_with_the_way_around() -> None:
     graph.edge("c", "d")
     errors = errors_of(graph)
     assert errors == [
-        "'b' -> 'c' -> 'b' is a cycle; declare the edge that begins the next turn with back=True",
-        "node 'd' cannot be reached",
+        "edge 'c' -> 'b': 'b' -> 'c' -> 'b' is a cycle; add back=True to the edge that begins the "
+        "next turn",
+        "node 'd': it cannot be reached: the cycle 'b' -> 'c' -> 'b' is before it",
     ]
 
 
 def test_a_node_that_leads_to_itself_is_a_cycle() -> None:
     graph = chain("a")
     graph.edge("a", "a")
-    assert errors_of(graph)[0].startswith("'a' -> 'a' is a cycle")
+    assert errors_of(graph)[0].startswith("edge 'a' -> 'a': 'a' -> 'a' is a cycle")
 
 
 def test_a_back_edge_must_lead_back() -> None:
     graph = chain("a", "b")
     graph.edge("a", "b", back=True)
     (error,) = errors_of(graph)
-    assert "'b' does not lead to 'a'" in error
+    assert "no path leads from 'b' to 'a'" in error
 
 
 def test_an_empty_graph_cannot_be_run() -> None:
@@ -104,8 +105,8 @@ def test_limits_must_be_positive(limit: int) -> None:
         ("output.status ==", "line 1, column 17"),
         ("1 +* 2", "line 1, column 4"),
         ("output.a &&\n  (output.b ==", "line 2, column 15"),
-        ("status == 1", "line 1, column 1: 'status' is unknown; a condition is about output"),
-        ("output.a.exists(x, x == y)", "line 1, column 25: 'y' is unknown"),
+        ("status == 1", "line 1, column 1: there is no name 'status'; a condition can use output"),
+        ("output.a.exists(x, x == y)", "line 1, column 25: there is no name 'y'"),
     ],
 )
 def test_a_bad_expression_is_shown_with_its_position(when: str, said: str) -> None:

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from keyrun import Context, Graph, NodeInput, Port, Reader, State, step, workflow
 from keyrun.graphs import ExecutionGraph, NodeState, durable
 from keyrun.runtime.definitions.workflow import Registry
-from keyrun.runtime.inspect.execution_graphs import StoredGraphs
+from keyrun.runtime.inspect.graph_shapes import StoredGraphs
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import MemoryStore
@@ -222,5 +222,7 @@ async def test_conditions_that_nobody_here_can_answer_are_inferred(
 
         reader = stranger(store)
         ledger = Ledger(store.namespace("default"))
-        monkeypatch.setattr(reader._survey, "_graphs", StoredGraphs(ledger, Sealed(), Registry([])))
+        monkeypatch.setattr(
+            reader._inspector, "_graphs", StoredGraphs(ledger, Sealed(), Registry([]))
+        )
         assert states(await reader.execution_graph("r")) == expected

@@ -215,16 +215,16 @@ async def waits_elsewhere(ctx: Context) -> Any:
     [
         (other_arguments, "'one' is asked for with other arguments"),
         (arguments_where_there_were_none, "'two' is asked for with other arguments"),
-        (one_step_less, "has an outcome of 'one' next, and the workflow asks for 'two'"),
-        (in_another_order, "has an outcome of 'one' next, and the workflow asks for 'two'"),
-        (another_kind, "has an outcome of 'one' next, and the workflow asks for 'sleep()'"),
-        (ends_early, "has an outcome of 'two' next, and the workflow ended without asking"),
-        (fails_early, "has an outcome of 'two' next, and the workflow ended without asking"),
-        (judges_early, "has an outcome of 'two' next, and the workflow asks for 'ctx.fail()'"),
-        (in_branches, "has an outcome of 'one' next, and the workflow asks for 'g1."),
-        (waits_elsewhere, "has an outcome of 'one' next, and the workflow asks for 'g1."),
-        (extended_in_between, "has an outcome of 'two' next, and the workflow asks for 'new'"),
-        (extended_in_front, "has an outcome of 'one' next, and the workflow asks for 'front'"),
+        (one_step_less, "has an outcome of 'one' next, but the workflow asks for 'two'"),
+        (in_another_order, "has an outcome of 'one' next, but the workflow asks for 'two'"),
+        (another_kind, "has an outcome of 'one' next, but the workflow asks for 'sleep()'"),
+        (ends_early, "has an outcome of 'two' next, but the workflow ended without asking"),
+        (fails_early, "has an outcome of 'two' next, but the workflow ended without asking"),
+        (judges_early, "has an outcome of 'two' next, but the workflow asks for 'ctx.fail()'"),
+        (in_branches, "has an outcome of 'one' next, but the workflow asks for 'g1."),
+        (waits_elsewhere, "has an outcome of 'one' next, but the workflow asks for 'g1."),
+        (extended_in_between, "has an outcome of 'two' next, but the workflow asks for 'new'"),
+        (extended_in_front, "has an outcome of 'one' next, but the workflow asks for 'front'"),
     ],
 )
 async def test_a_workflow_that_contradicts_its_journal_is_quarantined(
@@ -361,7 +361,7 @@ async def test_an_outcome_that_the_type_of_its_step_no_longer_reads_is_quarantin
     assert "does not fit New" in status.reason
 
 
-async def test_a_quarantined_run_goes_on_when_the_code_is_mended(
+async def test_a_quarantined_run_resumed_when_the_code_is_mended(
     autojump_clock: MockClock,
 ) -> None:
     def version(code: Code) -> Any:

@@ -327,7 +327,7 @@ def test_a_need_above_its_quota_is_refused() -> None:
 
     graph = Graph("g", resources=Resources(cpu=2))
     graph.node("a", work, resources=Resources(cpu=4, disk=1))
-    with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, and the quota is 2"):
+    with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, but the quota is 2"):
         graph.validate()
 
 
@@ -349,7 +349,7 @@ async def test_a_need_above_what_the_runtime_has_is_refused_and_never_waited_for
     graph.node("a", work, resources=Resources(cpu=4))
     small = Resources(cpu=2)
     for _ in range(2):
-        with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, and the quota is 2"):
+        with pytest.raises(InvalidGraph, match="node 'a': needs cpu=4, but the quota is 2"):
             async with open_test_runtime(workflows=[graph], resources=small):
                 pass
         async with open_test_runtime(workflows=[graph], resources=Resources(cpu=4)) as runtime:
@@ -358,7 +358,7 @@ async def test_a_need_above_what_the_runtime_has_is_refused_and_never_waited_for
         run = await runtime.submit(flow, key="k")
         with trio.fail_after(60), pytest.raises(RunFailed) as caught:
             await run.result()
-        assert "'heavy' was not called: it needs cpu=4, and the quota is 2" in str(caught.value)
+        assert "'heavy' was not called: it needs cpu=4, but the quota is 2" in str(caught.value)
 
 
 def test_a_fallback_needs_a_breaker_and_a_node() -> None:
@@ -369,8 +369,8 @@ def test_a_fallback_needs_a_breaker_and_a_node() -> None:
     graph.node("a", work, fallback="nowhere")
     with pytest.raises(InvalidGraph) as caught:
         graph.validate()
-    assert "node 'a': its fallback 'nowhere' is no node" in caught.value.errors
-    assert any("is for a node with a breaker" in error for error in caught.value.errors)
+    assert "node 'a': fallback: there is no node 'nowhere'" in caught.value.errors
+    assert any("requires a circuit breaker" in error for error in caught.value.errors)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_fallback_needs_a_breaker_and_a_node() -> None:
         ({"breaker": True}, TypeError, "breaker must be a CircuitBreaker"),
         ({"resources": {"cpu": 1}}, TypeError, "resources must be a Resources"),
         ({"compensate": 5}, TypeError, "compensate must be a function"),
-        ({"speed": 5}, TypeError, "'speed' is no policy"),
+        ({"speed": 5}, TypeError, "'speed' is not a policy"),
     ],
 )
 def test_odd_policies_are_refused(

@@ -84,7 +84,7 @@ async def test_a_submit_that_waited_too_long_is_refused_with_the_depth(
     ) as rt:
         await fill(rt, gate, "running", "a", "b")
         before = trio.current_time()
-        with pytest.raises(Backpressure, match="2 runs wait to be started") as caught:
+        with pytest.raises(Backpressure, match="2 runs wait to start") as caught:
             await rt.submit(gate.job, "c", key="c", run_id="c")
         assert trio.current_time() - before == pytest.approx(7)
         assert caught.value.key == "c"
@@ -260,7 +260,7 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
         nursery.start_soon(wait, "next", trio.CancelScope())
         await trio.testing.wait_all_tasks_blocked()
         scope.cancel()
-        backlog.left(queue)
+        backlog.leave(queue)
     assert let_in == ["next"]
 
 

@@ -24,13 +24,13 @@ from keyrun.runtime.records.journal_entry import (
     decode,
     encode_step,
 )
-from keyrun.runtime.records.submission import Standing
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.storage.record import seal, unseal
 
 FAILURE = Failure(kind=FailureKind.STEP_FAILED, reason="r", step="s", attempt=2)
 FAILED = ("step_failed", "r", "s", 2, None, None, None, None)
-FORMER = Standing(started_at=1.0, ended_at=2.0, state=State.FAILED, reason="r", failure=FAILURE)
+FORMER = StatusRecord(started_at=1.0, ended_at=2.0, state=State.FAILED, reason="r", failure=FAILURE)
 
 STORED: list[tuple[JournalEntry, tuple[Any, ...]]] = [
     (CallDone("s", 9.0, CallKind.STEP, 5, 1, 8.0, b"p"), (1, "s", 9.0, 1, 5, 1, 8.0, b"p")),

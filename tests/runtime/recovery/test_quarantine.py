@@ -25,10 +25,10 @@ from keyrun import (
     workflow,
 )
 from keyrun.runtime.execution import driver as driver_module
+from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.queue import key_actor, key_queue
 from keyrun.runtime.run import settlement
 from keyrun.runtime.run.run import Run
-from keyrun.runtime.unwinding import Halt
 from keyrun.status import KeyStatus, QuarantineCause
 from keyrun.storage import MemoryStore, StoreError
 from keyrun.testing import RecordingHook, open_test_runtime
@@ -394,7 +394,7 @@ async def test_runs_of_a_quarantined_key_can_be_forgotten(
             await rt.submit(job, key="bad", run_id=run_id)
         await rt.submit(job, key="bad", run_id="late", delay=1000)
         await trio.sleep(100)
-        with pytest.raises(RunEnded, match=r"release_key\('bad'\) tries again"):
+        with pytest.raises(RunEnded, match=r"release the key: release_key\('bad'\)"):
             await rt.redrive("b")
         for run_id in ("a", "b", "late"):
             await rt.forget(run_id)

@@ -110,7 +110,7 @@ async def test_one_that_yields_lets_others_go_ahead_between_its_journals(
     assert ran == [WEEK - 1, "first", WEEK, "second"]
 
 
-async def test_the_same_run_goes_on(autojump_clock: MockClock) -> None:
+async def test_the_same_run_resumed(autojump_clock: MockClock) -> None:
     @workflow
     async def counting(ctx: Context, n: int) -> list[Any]:
         seen = [ctx.input, n, ctx.run_id, ctx.key, ctx.headers]
@@ -269,7 +269,7 @@ async def test_one_that_could_be_undone_is_not_continued(autojump_clock: MockClo
         ctx.continue_as(n + 1)
 
     async with open_test_runtime(workflows=[booking]) as rt:
-        with pytest.raises(RunFailed, match="forget how to undo 'book'"):
+        with pytest.raises(RunFailed, match="lose the compensations of 'book'"):
             await (await rt.submit(booking, 1, key="k")).result()
     assert ran == ["undo 1"]
 
@@ -294,7 +294,7 @@ async def test_what_a_sibling_that_cannot_be_cut_off_has_done_is_undone(
         await ctx.gather(decides, ctx.step(book, n))
 
     async with open_test_runtime(workflows=[booking]) as rt:
-        with pytest.raises(RunFailed, match="forget how to undo"):
+        with pytest.raises(RunFailed, match="lose the compensations of"):
             await (await rt.submit(booking, 1, key="k")).result()
     assert ran == ["undo 1"]
 
@@ -481,7 +481,7 @@ async def test_replay_takes_the_present_journal(autojump_clock: MockClock) -> No
         await run.result()
         ended = await rt.history("r")
         assert (await replay(ended, hourly)).state is State.SUCCEEDED
-        with pytest.raises(NonDeterminism, match="goes on with continue_as instead"):
+        with pytest.raises(NonDeterminism, match="the code calls continue_as instead"):
             await replay(ended, forever)
 
 

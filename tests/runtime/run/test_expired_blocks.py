@@ -166,8 +166,6 @@ async def test_a_call_that_an_expired_block_cut_off_is_not_started_behind_it(
     for inside, call in BEGUN.items():
         after: Code = ENDED["step"]
         moved = (call, after) if where == "next" else (after, call)
-        if (place, inside) == ("branch", "gather"):
-            continue  # the branch beside it waits for a signal, and the run waits with it
         old = make(place, sequence(expires(call), after, hold))
         new = make(place, sequence(expires(deaf), *moved, go))
         state, reason = await drive(old, new, crash=False)
@@ -404,3 +402,51 @@ async def test_a_child_that_took_too_long_is_left_like_a_block(autojump_clock: M
     new = make("function", code(BEGUN["timer"], go))
     assert (await drive(old, new, crash=False))[0] is State.QUARANTINED
     assert effects == []
+
+
+BESIDE = ["signal", "approval", "timer", "child", "step between attempts", "gather"]
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("nested", [False, True])
+async def test_changed_code_is_found_while_a_branch_beside_it_waits(
+    autojump_clock: MockClock, beside: str, nested: bool
+) -> None:
+    """What the branch beside it waits for does not bring the call back that is missing."""
+
+    def branches(code: Code) -> Workflow[Any, Any]:
+        async def outer(ctx: Context) -> None:
+            await ctx.gather(ENDED["step"], code)
+
+        return make("function", lambda ctx: ctx.gather(BEGUN[beside], outer if nested else code))
+
+    old = branches(sequence(move_on(BEGUN["gather"]), hold))
+    new = branches(sequence(move_on(deaf), hold, go))
+    assert (await drive(old, old, crash=False))[0] is State.WAITING
+    state, reason = await drive(old, new, crash=False)
+    assert state is State.QUARANTINED
+    assert "g1.0/quick' next, but " in reason
+    assert effects == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("cut", ["signal", "timer", "interrupted step"])
+async def test_a_trio_scope_in_an_expired_block_cuts_the_same_call_off_again(
+    autojump_clock: MockClock, cut: str, crash: bool
+) -> None:
+    async def code(ctx: Context) -> None:
+        with ctx.move_on_after(10):
+            with trio.move_on_after(1):
+                await BEGUN[cut](ctx)
+            await ENDED["step"](ctx)
+            await ctx.sleep(1000)
+        await hold(ctx)
+
+    async def beside(ctx: Context) -> None:
+        await ctx.sleep(2)
+        await ctx.gather(ENDED["step"], hold)
+
+    for flow in (make("function", code), make("function", lambda ctx: ctx.gather(code, beside))):
+        state, reason = await drive(flow, flow, crash=crash)
+        assert state is State.WAITING, reason
+        assert effects == []

@@ -170,6 +170,7 @@ async def test_a_run_whose_code_does_not_fit_is_tried_again_by_itself_at_every_o
             assert (behind.state, behind.quarantine_cause) == (State.PENDING, None)
             assert behind.waiting_on == "run first (quarantined)"
             assert rt.statistics().backlog.pending == 1
+            assert await rt.unfinished() == {("shop", 1): 2}
         async with open_reader(store) as reader:
             assert [run.quarantine_cause for run in await reader.runs()] == [cause, None]
             assert [run.waiting_on for run in await reader.runs()] == [None, behind.waiting_on]

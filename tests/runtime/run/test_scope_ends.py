@@ -511,8 +511,8 @@ async def something_else_beside(ctx: Context) -> None:
     [
         (expire, without, "the workflow asks for 'sleep()'|'move_on_after()'"),
         (finish, without, "'move_on_after()'"),
-        (expire, ended_early, "says that 'move_on_after()' expired, and it did not"),
-        (expire, something_else, "has an outcome of 'after' next, and nothing asks for it"),
+        (expire, ended_early, "says that 'move_on_after()' expired, but it did not"),
+        (expire, something_else, "of 'after' next, but the code does not ask for it"),
         (expire, something_else_beside, "has an outcome of 'after' next"),
     ],
 )

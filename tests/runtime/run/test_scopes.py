@@ -122,7 +122,7 @@ WITH_LOSERS = [
     "before",
     "inside",
     True,
-    "the block 'fail_after()' took longer than its 3 s",
+    "the block 'fail_after()' exceeded its limit of 3 s",
     ("a", "b"),
     False,
     "went on",
@@ -395,7 +395,7 @@ async def test_fail_after_raises_a_timeout_that_names_the_limit(
         assert (error.run_id, error.key, error.step) == ("r", "k", "fail_after()")
         return str(error), scope.expired
 
-    assert await replayed(body) == ("the block 'fail_after()' took longer than its 2.5 s", True)
+    assert await replayed(body) == ("the block 'fail_after()' exceeded its limit of 2.5 s", True)
 
 
 async def test_a_block_that_failed_uncaught_is_a_dead_letter(autojump_clock: MockClock) -> None:
@@ -412,7 +412,7 @@ async def test_a_block_that_failed_uncaught_is_a_dead_letter(autojump_clock: Moc
     assert failure.kind is FailureKind.WORKFLOW_ERROR
     assert failure.step == "fail_after()"
     assert failure.reason == (
-        "the workflow raised ScopeTimeout: the block 'fail_after()' took longer than its 2 s"
+        "the workflow raised ScopeTimeout: the block 'fail_after()' exceeded its limit of 2 s"
     )
     assert letter.run_id == "r"
 
@@ -516,7 +516,7 @@ async def test_a_scope_is_entered_once(autojump_clock: MockClock) -> None:
         scope = ctx.move_on_after(5)
         with scope:
             pass
-        with pytest.raises(RuntimeError, match=r"entered once; ask for another"), scope:
+        with pytest.raises(RuntimeError, match=r"entered only once; make another one"), scope:
             pass
 
     await ends(flow)

@@ -179,7 +179,7 @@ async def test_of_steps_side_by_side_the_first_to_touch_the_state_holds_it(
     async with open_test_runtime(workflows=[flow]) as runtime:
         first, said, later = await (await runtime.submit(flow, key="k")).result()
     assert (first, later) == (1, 2)
-    assert "the step 'g1.0/hold' holds the state of the key 'k'" in said
+    assert "the step 'g1.0/hold' uses the state of the key 'k'" in said
 
 
 async def test_what_cannot_be_stored_is_refused_where_it_is_put_in(
@@ -205,7 +205,7 @@ async def test_what_cannot_be_stored_is_refused_where_it_is_put_in(
         await (await runtime.submit(flow, key="k")).result()
     assert len(said) == 4
     assert "cannot store a set" in said[0]
-    assert "names in a durable mapping are strings, got 7" in said[1]
+    assert "names in a durable mapping must be strings, got 7" in said[1]
 
 
 @pytest.mark.parametrize("which", ["state", "memo"])

@@ -426,14 +426,15 @@ async def test_an_overrun_is_told_when_it_happens(
         await trio.testing.wait_all_tasks_blocked()
         ident = "blocking" if place is on_main_line else "g1.0/blocking"
         assert overruns(caplog) == [("r", "k", ident, 1)]
-        assert f"{ident!r}, attempt 1, has had its 5 s and its thread still runs" in caplog.text
+        text = f"{ident!r}, attempt 1, exceeded its timeout of 5 s, and its thread still runs"
+        assert text in caplog.text
         mock_clock.jump(1000)
         await trio.testing.wait_all_tasks_blocked()
         assert len(overruns(caplog)) == 1
         assert runtime.statistics().running_steps == 1
         (told,) = [each for each in await runtime.history("r") if each.event == "step_overrun"]
         assert (told.step, told.attempt, told.at) == (ident, 1, EPOCH + 5)
-        assert told.detail == "its time of 5 s is up and its thread still runs"
+        assert told.detail == "it exceeded its timeout of 5 s, and its thread still runs"
         release.set()
         with pytest.raises(RunFailed) as failed:
             await run.result()

@@ -125,7 +125,7 @@ async def test_a_wait_for_a_signal_ends_with_its_time(
 
     async with open_test_runtime(workflows=[patient], evict_after=patience) as rt:
         run = await rt.submit(patient, key="k", run_id="r")
-        assert await run.result() == "no signal 'go' came within 100 s"
+        assert await run.result() == "no signal 'go' arrived within 100 s"
         assert trio.current_time() == pytest.approx(100, abs=0.01)
         with pytest.raises(RunEnded, match="is succeeded"):
             await rt.signal("r", "go")
@@ -138,7 +138,7 @@ async def test_a_timeout_that_nobody_handles_fails_the_run(autojump_clock: MockC
 
     async with open_test_runtime(workflows=[careless]) as rt:
         run = await rt.submit(careless, key="k", run_id="r")
-        with pytest.raises(RuntimeError, match="no signal 'go' came within 1 s"):
+        with pytest.raises(RuntimeError, match="no signal 'go' arrived within 1 s"):
             await run.result()
 
 

@@ -1,0 +1,7 @@
+import os
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webshop.settings")
+    execute_from_command_line()

@@ -1,0 +1,15 @@
+"""Keyrun for asyncio programs: FastAPI, aiohttp, Django with ASGI, notebooks.
+
+    async with keyrun.asyncio.open_runtime("state", workflows=[checkout]) as rt:
+        run = await rt.submit(checkout, order, key="customer-42")
+
+The runtime, its handles and its iterators have the methods of the Trio runtime, to be awaited from
+asyncio. Steps with `asyncio=True` run on the loop of the program.
+"""
+
+from keyrun.hosting.asyncio_open import open_runtime
+from keyrun.runtime.faces.asyncio_face import GroupHandle, RunHandle, Runtime
+from keyrun.runtime.faces.asyncio_iterators import Events, Watch
+from keyrun.runtime.host.lifespan import lifespan
+
+__all__ = ["Events", "GroupHandle", "RunHandle", "Runtime", "Watch", "lifespan", "open_runtime"]

@@ -1,0 +1,77 @@
+"""Reading a store: open it, ask, and close it.
+
+A reader holds no lock, and each of its transactions ends before the next page is read. So a
+reader never delays the process that writes.
+"""
+
+import shlex
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from keyrun import Reader, open_reader
+from keyrun.cli.errors import check_store
+from keyrun.cli.exit_codes import USAGE, CommandError
+from keyrun.cli.listing import Listing
+from keyrun.cli.screen import note
+from keyrun.storage import MemoryStore
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""Items that one transaction reads."""
+
+
+def read_store(store: Path, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
+    """Return what `ask` returns for a reader of the store."""
+    check_store(store)
+    check_namespace(namespace)
+
+    async def main() -> T:
+        async with open_reader(store, namespace=namespace) as reader:
+            answer = await ask(reader)
+            if reader.unreadable:
+                records = "records were" if reader.unreadable > 1 else "record was"
+                note(
+                    f"{reader.unreadable} damaged {records} left out. To list the damage: "
+                    f"keyrun verify {shlex.quote(str(store))}"
+                )
+            return answer
+
+    return trio.run(main)
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise `CommandError` if this cannot be the name of a namespace."""
+    try:
+        MemoryStore().namespace(namespace)
+    except ValueError as error:
+        raise CommandError(str(error), USAGE) from error
+
+
+async def list_pages(
+    fetch: Callable[[int, str | None], Awaitable[list[T]]],
+    listing: Listing[T],
+    *,
+    limit: int,
+    after: str | None,
+    matches: Callable[[T], bool] | None = None,
+) -> None:
+    """Add at most `limit` items to a listing; with 0, all.
+
+    Items are fetched in pages, so that no transaction is long. `matches` is a filter that the
+    store does not have.
+    """
+    left = limit or float("inf")
+    while left > 0:
+        size = int(min(PAGE, left)) if matches is None else PAGE
+        page = await fetch(size, after)
+        for item in page:
+            if left > 0 and (matches is None or matches(item)):
+                listing.add(item)
+                left -= 1
+        if len(page) < size:
+            return
+        after = listing.name(page[-1])

@@ -1,0 +1,1 @@
+"""Hosts: run Keyrun inside programs that do not run on Trio."""

@@ -1,0 +1,152 @@
+"""Open a runtime from an asyncio program."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import trio
+from outcome import Outcome
+
+from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
+from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, settle
+from keyrun.runtime.faces.asyncio_face import Runtime
+from keyrun.runtime.faces.calls import Post
+from keyrun.runtime.host.host_loop import HostLoop
+from keyrun.runtime.open import check_lifespan, open_runtime
+from keyrun.runtime.queue.hook import Hook, is_async
+from keyrun.runtime.values import RunOutcome
+from keyrun.storage import LmdbStore, Store
+
+
+@asynccontextmanager
+async def opened(
+    store: Any,
+    *,
+    thread: bool,
+    lifespan: Any,
+    on_terminal: Hook | None,
+    **options: Any,
+) -> AsyncIterator[Runtime]:
+    """Open a runtime whose Trio side is a guest of the running loop, or runs in a thread."""
+    loop = _running_loop()
+    if not isinstance(store, Store):
+        # A commit in the thread of the loop would stop the application while the disk syncs.
+        store = LmdbStore(store, committer="process")
+    host_loop = HostLoop(loop, in_thread=thread)
+    if on_terminal is not None and is_async(on_terminal):
+        on_terminal = partial(_call_on_loop, host_loop, on_terminal)
+    async with AsyncExitStack() as stack:
+        if lifespan is not None:
+            # In the task of the caller, which also leaves it.
+            value = await stack.enter_async_context(check_lifespan(lifespan))
+            options["lifespan"] = nullcontext(value)
+        manager = open_runtime(store, on_terminal=on_terminal, host_loop=host_loop, **options)
+        side: TrioSide
+        post: Post
+        if thread:
+            side = in_thread = await asyncio.to_thread(TrioThread)
+            stack.push_async_callback(asyncio.to_thread, in_thread.join)
+            stack.callback(in_thread.post, side.stop)
+            post = in_thread.post
+        else:
+            side = guest = await Guest.enter()
+            stack.push_async_callback(guest.exit)
+            post = guest.post
+        block = OpenBlock(loop, post, in_thread=thread)
+        async with block.opened(side, Block(manager, block.deliver_opened, block.deliver_closed)):
+            yield block.runtime
+
+
+async def _call_on_loop(host_loop: HostLoop, hook: Hook, outcome: RunOutcome) -> None:
+    await host_loop.call(hook, (outcome,), {})
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio._get_running_loop()
+    if loop is not None:
+        return loop
+    right = "keyrun.open_runtime" if trio.lowlevel.in_trio_task() else "keyrun.sync.open_runtime"
+    raise RuntimeError(
+        f"keyrun.asyncio.open_runtime needs a running asyncio loop, and there is none: use {right}"
+    )
+
+
+class OpenBlock:
+    """The block of a runtime in an asyncio task. If the runtime fails, the task is cancelled, and
+    the block raises the error of the runtime."""
+
+    runtime: Runtime
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, post: Post, *, in_thread: bool) -> None:
+        self._loop = loop
+        self._post = post
+        self._in_thread = in_thread
+        self._opened: asyncio.Future[Any] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
+
+    def deliver_opened(self, outcome: Outcome[Any]) -> None:
+        """Receive the Trio runtime. Called in Trio's thread."""
+        self._deliver(self._opened, outcome)
+
+    def deliver_closed(self, outcome: Outcome[Any]) -> None:
+        """Receive that the runtime is closed. Called in Trio's thread."""
+        self._deliver(self._closed, outcome)
+
+    def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
+        if self._in_thread:
+            self._loop.call_soon_threadsafe(settle, future, outcome)
+        else:
+            settle(future, outcome)
+
+    @asynccontextmanager
+    async def opened(self, side: TrioSide, block: Block) -> AsyncIterator[None]:
+        """Open the runtime, and drain it when this is left."""
+        self._post(side.open, block)
+        try:
+            inner = await asyncio.shield(self._opened)
+        except asyncio.CancelledError:
+            self._post(block.leave)
+            await _finished(self._opened)
+            if self._opened.exception() is None:
+                await _finished(self._closed)
+            raise
+        self.runtime = Runtime(
+            AsyncioBridge(inner, self._post, block.tasks, self._loop, in_thread=self._in_thread)
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        has_failed = False
+
+        def fail(_: object) -> None:
+            nonlocal has_failed
+            has_failed = True
+            task.cancel()
+
+        self._closed.add_done_callback(fail)
+        try:
+            yield
+        except asyncio.CancelledError:
+            # The error of the runtime replaces the cancellation that it caused, and no other.
+            if not has_failed or task.uncancel():
+                raise
+        finally:
+            self._closed.remove_done_callback(fail)
+            if not self._closed.done():
+                self._post(block.leave)
+            await _finished(self._closed)
+            self._closed.result()
+
+
+async def _finished(future: "asyncio.Future[Any]") -> None:
+    """Wait for a future whatever cancels this task meanwhile. The last cancellation is raised
+    afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

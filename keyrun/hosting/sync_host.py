@@ -1,0 +1,80 @@
+"""Open a runtime from a program with threads: Trio runs in a thread of its own."""
+
+import atexit
+from collections.abc import Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
+from typing import Any, TypeAlias
+
+import trio
+
+from keyrun.hosting.trio_side import Block, TrioThread
+from keyrun.runtime.faces.calls import Waiter
+from keyrun.runtime.faces.sync_bridge import SyncBridge
+from keyrun.runtime.faces.sync_face import Runtime
+from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio
+from keyrun.runtime.open import open_runtime
+
+AnyLifespan: TypeAlias = (
+    Lifespan | Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any]
+)
+"""A plain or an async context manager, or a function that returns one."""
+
+
+@contextmanager
+def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
+    """Open a runtime whose Trio side runs in a thread."""
+    if trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            "keyrun.sync.open_runtime blocks, and this program runs on Trio: use "
+            "keyrun.open_runtime"
+        )
+    with ExitStack() as stack:
+        is_manager = isinstance(lifespan, AbstractContextManager | AbstractAsyncContextManager)
+        if callable(lifespan) and not is_manager and not is_for_asyncio(lifespan):
+            lifespan = lifespan()
+        if isinstance(lifespan, AbstractContextManager):
+            # In the thread of the caller, which also leaves it.
+            lifespan = nullcontext(stack.enter_context(lifespan))
+        thread = TrioThread()
+        stack.callback(thread.join)
+        stack.callback(thread.post, thread.stop)
+        is_open, is_closed = Waiter(), Waiter()
+        block = Block(
+            open_runtime(store, lifespan=lifespan, **options), is_open.settle, is_closed.settle
+        )
+        thread.post(thread.open, block)
+        inner = is_open.wait()
+        try:
+            yield Runtime(SyncBridge(inner, thread.post, block.tasks, thread.ident))
+        finally:
+            thread.post(block.leave)
+            is_closed.wait()
+
+
+class StartedRuntime(Runtime):
+    """Keep a runtime open until `stop`, or until the program ends. `keyrun.sync.start` returns
+    one."""
+
+    __slots__ = ("_stack",)
+
+    def __init__(self, runtime: Runtime, stack: ExitStack) -> None:
+        super().__init__(runtime._bridge)
+        self._stack = stack
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Drain the runtime and close it. A second call does nothing."""
+        atexit.unregister(self.stop)
+        self._stack.close()
+
+
+def started(store: Any, **options: Any) -> StartedRuntime:
+    """Open a runtime without a block."""
+    stack = ExitStack()
+    return StartedRuntime(stack.enter_context(opened(store, **options)), stack)

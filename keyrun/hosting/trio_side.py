@@ -1,0 +1,201 @@
+"""Where Trio runs for a host that does not run on Trio: as a guest of an asyncio loop, or in a
+thread of its own.
+
+Both keep any number of runtimes open. Trio ends when the last of them is left.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from contextvars import Context
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import trio
+from outcome import Error, Outcome, Value
+
+from keyrun.runtime.faces.calls import Deliver, StandingTasks, ThreadsafePost
+from keyrun.runtime.runtime import Runtime
+from keyrun.storage import StoreClosed
+
+
+class Block:
+    """One open runtime on the Trio side: `async with open_runtime(...)`."""
+
+    def __init__(
+        self,
+        manager: AbstractAsyncContextManager[Runtime],
+        opened: Deliver,
+        closed: Deliver,
+    ) -> None:
+        self._manager = manager
+        self._opened = opened
+        self._closed = closed
+        self._left = trio.Event()
+        self.tasks = StandingTasks()
+
+    async def run(self) -> None:
+        """Keep the runtime open until `leave`, or until it fails."""
+        deliver, outcome = self._opened, Value(None)
+        try:
+            async with self._manager as runtime, trio.open_nursery() as nursery:
+                nursery.start_soon(self.tasks.run)
+                deliver(Value(runtime))
+                deliver = self._closed
+                await self._left.wait()
+                nursery.cancel_scope.cancel()
+        except BaseException as error:
+            deliver(Error(_only(error)))
+            if isinstance(error, trio.Cancelled | KeyboardInterrupt):
+                raise
+        else:
+            deliver(outcome)
+
+    def leave(self) -> None:
+        """Drain the runtime and close it."""
+        self._left.set()
+
+
+def _only(error: BaseException) -> BaseException:
+    """Return the one error in groups of one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class TrioSide:
+    """A run of Trio that keeps runtimes open."""
+
+    def __init__(self) -> None:
+        self._nursery: trio.Nursery | None = None
+        self._stop: trio.Event | None = None
+        self.longest_pass = 0.0
+        """Seconds that Trio has held the host's loop without a pause, at most. 0 in a thread."""
+
+    async def _main(self, ready: Callable[[], None]) -> None:
+        self._stop = trio.Event()
+        async with trio.open_nursery() as self._nursery:
+            ready()
+            await self._stop.wait()
+
+    def open(self, block: Block) -> None:
+        """Open a runtime. Called in Trio's thread."""
+        assert self._nursery is not None
+        self._nursery.start_soon(block.run)
+
+    def stop(self) -> None:
+        """End Trio. No runtime is open any more. Called in Trio's thread."""
+        assert self._stop is not None
+        self._stop.set()
+
+
+class Guest(TrioSide):
+    """Trio as the guest of an asyncio loop, in the same thread. There is one for each loop."""
+
+    _of: ClassVar["WeakKeyDictionary[asyncio.AbstractEventLoop, Guest]"] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._context = Context()
+        self._users = 0
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            self._main,
+            self._now_ready,
+            run_sync_soon_threadsafe=self._soon_threadsafe,
+            run_sync_soon_not_threadsafe=self._soon,
+            done_callback=self._done,
+            host_uses_signal_set_wakeup_fd=True,
+            restrict_keyboard_interrupt_to_checkpoints=True,
+        )
+
+    @classmethod
+    async def enter(cls) -> "Guest":
+        """Return the guest of the running loop. It is started if there is none. Call `exit` when
+        you do not need it any more."""
+        loop = asyncio.get_running_loop()
+        guest = cls._of.get(loop)
+        while guest is not None and not guest._users:
+            await asyncio.shield(guest._ended)  # it is ending
+            guest = cls._of.get(loop)
+        if guest is None:
+            guest = cls._of[loop] = cls(loop)
+        guest._users += 1
+        await asyncio.shield(guest._ready)
+        return guest
+
+    async def exit(self) -> None:
+        """Release the guest. The last release ends it."""
+        self._users -= 1
+        if not self._users:
+            self.stop()
+            await asyncio.shield(self._ended)
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function. This is Trio's thread, and Trio wakes up when a task becomes ready."""
+        if self._ended.done():
+            raise StoreClosed("the runtime was closed; open it again to continue")
+        function(*args)
+
+    def _now_ready(self) -> None:
+        self._ready.set_result(None)
+
+    def _done(self, outcome: Outcome[None]) -> None:
+        self._of.pop(self._loop, None)
+        if not self._ready.done():
+            self._ready.set_exception(RuntimeError("Trio could not start"))
+        if not self._ended.done():
+            if isinstance(outcome, Error):
+                self._ended.set_exception(outcome.error)
+            else:
+                self._ended.set_result(None)
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        self._loop.call_soon(self._tick, function, context=self._context)
+
+    def _soon_threadsafe(self, function: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(self._tick, function, context=self._context)
+
+    def _tick(self, function: Callable[[], object]) -> None:
+        """Let Trio run until it has nothing to do. Code on the Trio side sees no asyncio loop, as
+        on any other host: what needs one fails at once instead of waiting forever."""
+        began = self._loop.time()
+        asyncio._set_running_loop(None)
+        try:
+            function()
+        finally:
+            asyncio._set_running_loop(self._loop)
+            took = self._loop.time() - began
+            if took > self.longest_pass:
+                self.longest_pass = took
+
+
+class TrioThread(TrioSide):
+    """Trio in a thread of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ready = threading.Event()
+        self.post: ThreadsafePost
+        self._thread = threading.Thread(target=self._run, name="keyrun", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    @property
+    def ident(self) -> int | None:
+        """The identifier of the thread."""
+        return self._thread.ident
+
+    def _run(self) -> None:
+        trio.run(self._main, self._now_ready)
+
+    def _now_ready(self) -> None:
+        self.post = ThreadsafePost(trio.lowlevel.current_trio_token())
+        self._ready.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()

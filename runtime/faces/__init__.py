@@ -1,0 +1,1 @@
+"""Faces: the runtime for hosts that do not run on Trio."""

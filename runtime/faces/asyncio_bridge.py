@@ -1,0 +1,114 @@
+"""How code on an asyncio loop calls the runtime, which runs on Trio.
+
+Submits and waits for ends take no Trio task: the caller waits for a future, and the commit or the
+run table sets it. All other calls run in a standing task of the Trio side.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from outcome import Error, Outcome
+
+from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
+from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class AsyncioBridge:
+    """Calls one runtime from one asyncio loop. `in_thread` says that Trio runs in another thread
+    than the loop."""
+
+    __slots__ = ("_in_thread", "_tasks", "loop", "post", "runtime")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        post: Post,
+        tasks: StandingTasks,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        in_thread: bool,
+    ) -> None:
+        self.runtime = runtime
+        self.loop = loop
+        self.post = post
+        self._tasks = tasks
+        self._in_thread = in_thread
+
+    def begin(
+        self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any
+    ) -> "tuple[asyncio.Future[T], Callable[[], None]]":
+        """Call an async function on the Trio side. Return the future of its value, and how to
+        cancel the call."""
+        future: asyncio.Future[T] = self.loop.create_future()
+        call = Call(function, args, kwargs, copy_context(), partial(self._deliver, future))
+        self.post(self._tasks.start, call)
+        return future, partial(self.post, call.cancel)
+
+    async def call(
+        self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any
+    ) -> T:
+        """Call an async function on the Trio side, and return its value."""
+        future, cancel = self.begin(function, *args, **kwargs)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            cancel()
+            raise
+
+    def now(self, function: Callable[[], T]) -> T:
+        """Call a plain function in Trio's thread. It must be short: the loop waits for it."""
+        if not self._in_thread:
+            return function()
+        waiter = Waiter()
+        self.post(call_now, function, waiter.settle)
+        value: T = waiter.wait()
+        return value
+
+    async def submit(self, submission: Submission, *, wait: bool) -> RunHandle[Any]:
+        """Admit a run, and return its handle when the run is durable."""
+        future: asyncio.Future[RunHandle[Any] | NeedsTask] = self.loop.create_future()
+        self.post(Submit(self.runtime, submission, partial(self._deliver, future)).start)
+        handle = await future
+        if handle is NEEDS_TASK:
+            return await self.call(self.runtime._admit, submission, wait=wait)
+        assert isinstance(handle, RunHandle)
+        return handle
+
+    async def wait_for_end(self, submission: Submission) -> StatusRecord | None:
+        """Wait for the end of a run; see `Runtime.wait_for_end`."""
+        future: asyncio.Future[StatusRecord | NeedsTask | None] = self.loop.create_future()
+        wait = WaitForEnd(self.runtime, submission, partial(self._deliver, future))
+        self.post(wait.start)
+        try:
+            end = await future
+        except asyncio.CancelledError:
+            self.post(wait.cancel)
+            raise
+        if end is NEEDS_TASK:
+            return await self.call(self.runtime._find_end, submission.number)
+        return end
+
+    def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
+        """Set the outcome of a future. Called in Trio's thread."""
+        if not self._in_thread:
+            settle(future, outcome)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(settle, future, outcome)
+
+
+def settle(future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
+    """Set the outcome of a future, unless its caller was cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, Error):
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.value)  # type: ignore[attr-defined]

@@ -1,0 +1,93 @@
+"""How threads call the runtime, which runs on Trio in another thread.
+
+A caller posts what it wants to Trio's thread and blocks until the outcome is set. Threads that call
+at about the same time share a wake-up of Trio, and their submits share a commit.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
+from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class SyncBridge:
+    """Calls one runtime from threads. `thread` is the identifier of Trio's thread."""
+
+    def __init__(
+        self, runtime: Runtime, post: Post, tasks: StandingTasks, thread: int | None
+    ) -> None:
+        self.runtime = runtime
+        self.post = post
+        self._tasks = tasks
+        self._thread = thread
+        self._process = os.getpid()
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this runtime was opened before the process forked, and belongs to the parent "
+                f"process {self._process}; open the runtime in the child, after the fork (with "
+                "gunicorn: without --preload, or in the post_fork hook)"
+            )
+        if threading.get_ident() == self._thread:
+            raise RuntimeError(
+                "this thread runs Keyrun's event loop, and a blocking call would stop it; in an "
+                "async step, use `await current_step().runtime...` instead"
+            )
+
+    def call(
+        self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any
+    ) -> T:
+        """Call an async function on the Trio side, and block until it has returned."""
+        self._check()
+        waiter = Waiter()
+        call = Call(function, args, kwargs, copy_context(), waiter.settle)
+        self.post(self._tasks.start, call)
+        try:
+            value: T = waiter.wait()
+        except KeyboardInterrupt:
+            self.post(call.cancel)
+            raise
+        return value
+
+    def now(self, function: Callable[[], T]) -> T:
+        """Call a plain function in Trio's thread."""
+        self._check()
+        waiter = Waiter()
+        self.post(call_now, function, waiter.settle)
+        value: T = waiter.wait()
+        return value
+
+    def submit(self, submission: Submission, *, wait: bool) -> RunHandle[Any]:
+        """Admit a run, and return its handle when the run is durable."""
+        self._check()
+        waiter = Waiter()
+        self.post(Submit(self.runtime, submission, waiter.settle).start)
+        handle: RunHandle[Any] | NeedsTask = waiter.wait()
+        if handle is NEEDS_TASK:
+            return self.call(self.runtime._admit, submission, wait=wait)
+        return handle
+
+    def wait_for_end(self, submission: Submission) -> StatusRecord | None:
+        """Wait for the end of a run; see `Runtime.wait_for_end`."""
+        self._check()
+        waiter = Waiter()
+        wait = WaitForEnd(self.runtime, submission, waiter.settle)
+        self.post(wait.start)
+        try:
+            end: StatusRecord | NeedsTask | None = waiter.wait()
+        except KeyboardInterrupt:
+            self.post(wait.cancel)
+            raise
+        if end is NEEDS_TASK:
+            return self.call(self.runtime._find_end, submission.number)
+        return end

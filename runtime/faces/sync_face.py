@@ -1,0 +1,636 @@
+"""The sync face of the runtime. `keyrun.hosting.generate` writes this file."""
+
+# mypy: disable-error-code="assignment"
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.faces.sync_bridge import SyncBridge
+from keyrun.runtime.faces.sync_iterators import EntityProxy, Events, Outcomes, Watch
+from keyrun.runtime.groups.handle import GroupHandle as TrioGroupHandle
+from keyrun.runtime.groups.records import GroupStatus, MemberOutcome
+from keyrun.runtime.handle import RunHandle as TrioRunHandle
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.values import Priority, RunStatus, State
+from keyrun.runtime.waiting.signals import Delivery
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.view import ExecutionGraph
+    from keyrun.runtime.groups.records import Member
+    from keyrun.runtime.inspect.counts import StoreCounts
+    from keyrun.runtime.inspect.history import History
+    from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+    from keyrun.runtime.inspect.progress import Progress
+    from keyrun.runtime.inspect.statistics import RuntimeStatistics
+    from keyrun.runtime.queue.outbox import OutboxStatus
+    from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Timetable
+
+E = TypeVar("E")
+I = TypeVar("I")  # noqa: E741 (the input)
+T = TypeVar("T")
+
+
+class RunHandle(Generic[T]):
+    """Refer to one run. `rt.submit` returns the handle of the run that it submitted, and
+    `rt.run(run_id)` the handle of any run in the store."""
+
+    __slots__ = ("_bridge", "_inner")
+
+    def __init__(self, bridge: SyncBridge, inner: TrioRunHandle[T]) -> None:
+        self._bridge = bridge
+        self._inner = inner
+
+    @property
+    def newly_submitted(self) -> bool:
+        """False if the run existed before the submit."""
+        return self._inner.newly_submitted
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the run, given or generated."""
+        return self._inner.run_id
+
+    @property
+    def key(self) -> str:
+        """Return the ordering key of the run.
+
+        `rt.run(run_id)` does not read the store, so it does not know the key. The key of such a
+        handle is known after the first call of the handle, for example `run.status()`."""
+        return self._inner.key
+
+    def result(self, *, timeout: float | None = None) -> T:
+        """Wait for the end of the run, and return the value that the workflow returned.
+
+        Raises `RunFailed` or `RunCancelled` if the run ended so, `RunQuarantined` if the run waits
+        for an operator, `UnknownRun` if there is no such run or it was forgotten, and `StoreClosed`
+        if the runtime closes before the run ends.
+
+        With a `timeout`, raises `ResultTimeout`, which is a `TimeoutError`, if the run has not
+        ended after that number of seconds. The run continues. With `timeout=0` the call does not
+        wait."""
+        submission = self._inner._submission
+        if timeout is not None or submission is None:
+            return self._bridge.call(self._inner.result, timeout=timeout)
+        return self._inner._value_of(submission, self._bridge.wait_for_end(submission))
+
+    def status(self) -> RunStatus:
+        """Return the status of the run. Raises `UnknownRun` if there is no such run or it was
+        forgotten."""
+        return self._bridge.call(self._inner.status)
+
+    def cancel(self) -> bool:
+        """Request the cancellation of the run; see `rt.cancel`."""
+        return self._bridge.call(self._inner.cancel)
+
+
+class GroupHandle(Generic[T]):
+    """Refer to one group. `rt.submit_group` and `rt.group` return a handle.
+
+    `for outcome in group` yields a `MemberOutcome` for each member that has ended, then for
+    the other members as they end."""
+
+    __slots__ = ("_bridge", "_inner")
+
+    def __init__(self, bridge: SyncBridge, inner: TrioGroupHandle[T]) -> None:
+        self._bridge = bridge
+        self._inner = inner
+
+    @property
+    def group_id(self) -> str:
+        """The id of the group."""
+        return self._inner.group_id
+
+    @property
+    def newly_submitted(self) -> bool:
+        """False if the group existed before the submit."""
+        return self._inner.newly_submitted
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def status(self) -> GroupStatus:
+        """Return the number of members in each state."""
+        return self._bridge.call(self._inner.status)
+
+    def results(self) -> dict[str, MemberOutcome[T]]:
+        """Wait until all members have ended, and return their outcomes by member id, in the order
+        of the group."""
+        return self._bridge.call(self._inner.results)
+
+    def __iter__(self) -> Iterator[MemberOutcome[T]]:
+        return Outcomes(self._bridge, aiter(self._inner))
+
+    def cancel(self) -> int:
+        """Cancel all members that have not ended, and return their number."""
+        return self._bridge.call(self._inner.cancel)
+
+
+class Runtime:
+    """Submit runs, and observe, signal, pause and cancel them. `open_runtime` returns a runtime.
+    The methods that it has from `Reader` only read."""
+
+    __slots__ = ("_bridge", "_inner")
+
+    def __init__(self, bridge: SyncBridge) -> None:
+        self._bridge = bridge
+        self._inner = bridge.runtime
+
+    def submit(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,
+        *,
+        key: str,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> RunHandle[T]:
+        """Start a run, and return its handle when the run is durable.
+
+        - `workflow`, `input`: the workflow to run, in its highest registered version, and its
+          input.
+        - `key`: the ordering key. Runs of one key execute one after the other.
+        - `run_id`: 1 to 128 characters of `A-Z a-z 0-9 _ -`. Keyrun generates an id if you pass
+          none. If a run with this id, key, workflow and input exists, `submit` returns the handle
+          of that run and ignores the other arguments. If its key, workflow or input differs,
+          `submit` raises `InputMismatch`.
+        - `headers`: strings by name, for example a trace id, at most 64 KiB encoded. The workflow,
+          its steps and the terminal hook can read them.
+        - `tags`: words by which `rt.runs` can list runs.
+        - `priority`: decides which keys get free slots first.
+        - `limits`: limits of this run. A limit that is not set comes from the workflow, then from
+          the runtime.
+        - `delay`: seconds until the run enters the queue of its key. Until then it holds nothing,
+          and other runs of the key execute.
+
+        If too many runs wait to start, `submit` waits up to `backpressure_timeout` seconds, then
+        raises `Backpressure`."""
+        submission = self._inner._describe(
+            workflow, input, key, run_id, headers, tags, priority, limits, delay
+        )
+        return RunHandle(self._bridge, self._bridge.submit(submission, wait=True))
+
+    def submit_nowait(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,
+        *,
+        key: str,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> RunHandle[T]:
+        """Start a run like `submit`, but raise `Backpressure` at once if the queue is full."""
+        submission = self._inner._describe(
+            workflow, input, key, run_id, headers, tags, priority, limits, delay
+        )
+        return RunHandle(self._bridge, self._bridge.submit(submission, wait=False))
+
+    def run(self, run_id: str) -> RunHandle[Any]:
+        """Return the handle of a run, whichever process submitted it.
+
+        This reads nothing. The calls of the handle raise `UnknownRun` if no run has this id.
+        `result()` returns the result as the workflow of the run declares it, in the version of the
+        run."""
+        return RunHandle(self._bridge, self._inner.run(run_id))
+
+    def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
+        """Return the status of a run, also after its end, or None if the run is unknown.
+
+        With `result=False` the status leaves out the result, and needs neither the classes nor the
+        `transform` with which the result was stored."""
+        return self._bridge.call(self._inner.status, run_id, result=result)
+
+    def cancel(self, run_id: str) -> bool:
+        """Request the cancellation of a run.
+
+        Return True while the run has not ended. Return False if the run has ended, is unknown, or
+        has failed and only its compensations run. If no step is running, the run has ended when
+        this returns, unless compensations have to run first."""
+        return self._bridge.call(self._inner.cancel, run_id)
+
+    def pause(self, run_id: str) -> bool:
+        """Let the running step finish, then hold the run until `rt.resume`. Return whether this
+        changed anything."""
+        return self._bridge.call(self._inner.pause, run_id)
+
+    def resume(self, run_id: str) -> bool:
+        """Resume a paused run, and return whether this changed anything."""
+        return self._bridge.call(self._inner.resume, run_id)
+
+    def pause_key(self, key: str) -> None:
+        """Let the running step of a key finish, then hold all runs of the key until
+        `rt.resume_key`."""
+        self._bridge.call(self._inner.pause_key, key)
+
+    def resume_key(self, key: str) -> None:
+        """Resume the runs of a paused key."""
+        self._bridge.call(self._inner.resume_key, key)
+
+    def pause_all(self) -> None:
+        """Let the running steps finish, then hold all runs until `rt.resume_all`."""
+        self._bridge.call(self._inner.pause_all)
+
+    def resume_all(self) -> None:
+        """Resume all runs, except runs and keys that were paused themselves."""
+        self._bridge.call(self._inner.resume_all)
+
+    def redrive(self, run_id: str) -> int:
+        """Run a failed or quarantined run again, and return its new generation.
+
+        The run resumes at the step that failed, with the code that is registered now. Raises
+        `UnknownRun`, or `RunEnded` if the state of the run does not allow a redrive."""
+        return self._bridge.call(self._inner.redrive, run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Remove all records of a run that has ended or is quarantined.
+
+        Raises `UnknownRun`, or `RunEnded` if the state of the run does not allow it."""
+        self._bridge.call(self._inner.forget, run_id)
+
+    def release_key(self, key: str) -> bool:
+        """Lift the quarantine of a key, or redrive the quarantined run at the head of its queue.
+        Return whether there was a quarantine."""
+        return self._bridge.call(self._inner.release_key, key)
+
+    def discard_outcomes(self) -> int:
+        """Drop the outcomes that wait for `on_terminal`, and return their number.
+
+        If the runtime has no hook, the store also stops collecting outcomes until a runtime with a
+        hook opens it."""
+        return self._bridge.call(self._inner.discard_outcomes)
+
+    def signal(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        replace: bool = False,
+        signal_id: str | None = None,
+    ) -> Delivery:
+        """Send a run a signal that it receives with `ctx.wait_signal(name)`, now or later.
+
+        Return when the signal is durable: `Delivery.DELIVERED` if the run waited for it, otherwise
+        `Delivery.BUFFERED`. A run receives signals of one name in the order in which they were
+        sent. With `replace=True` this signal replaces the signals of the same name that the run has
+        not received yet. A repeat with the same `signal_id` changes nothing, also after the run
+        has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
+        return self._bridge.call(
+            self._inner.signal, run_id, name, payload, replace=replace, signal_id=signal_id
+        )
+
+    def submit_or_signal(
+        self,
+        workflow: Workflow[I, T],
+        input: I = None,
+        *,
+        key: str,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        signal_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+    ) -> RunHandle[T]:
+        """Send the signal `name` to a run, and start the run if no run has this id.
+
+        A new run and its first signal are one commit. `newly_submitted` of the handle says whether
+        the run is new. Return when the signal is durable. If the run exists, Keyrun ignores `input`
+        and the options after `signal_id`. Raises `InputMismatch` if the run has another key or
+        workflow, and `RunEnded` if it has ended. A new run waits under backpressure, as in
+        `rt.submit`."""
+        return RunHandle(
+            self._bridge,
+            self._bridge.call(
+                self._inner.submit_or_signal,
+                workflow,
+                input,
+                key=key,
+                run_id=run_id,
+                name=name,
+                payload=payload,
+                signal_id=signal_id,
+                headers=headers,
+                tags=tags,
+                priority=priority,
+                limits=limits,
+            ),
+        )
+
+    def approve(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
+        """Approve a run that waits at `ctx.approval(gate)`.
+
+        `by` says who decides. The history keeps `by`, `comment` and the time. Raises
+        `GateNotWaiting` if the run does not wait at this gate."""
+        self._bridge.call(self._inner.approve, run_id, gate, by=by, comment=comment)
+
+    def reject(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
+        """Reject a run that waits at `ctx.approval(gate)`, which then raises `ApprovalRejected`.
+
+        Raises `GateNotWaiting` if the run does not wait at this gate."""
+        self._bridge.call(self._inner.reject, run_id, gate, by=by, comment=comment)
+
+    def call(
+        self,
+        entity: type,
+        key: str,
+        method: str,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method of the entity under a key, and return its answer when the changes of the
+        method are durable. The call takes its turn in the queue of the key.
+
+        - If the method raises, `call` raises the same exception and nothing is changed.
+        - With a `request_id`, Keyrun keeps the answer for as long as it keeps ended runs. A repeat
+          of the call returns the answer without running the method. Keyrun keeps an error, too,
+          except `TransientError` and `CallTimeout`, and raises it as `CallFailed`.
+        - `timeout` limits the method, not the wait before it. It comes before the `step_timeout`
+          of the entity.
+        - If the caller is cancelled, a call that has not begun is withdrawn, and a call that has
+          begun is finished."""
+        return self._bridge.call(
+            self._inner.call,
+            entity,
+            key,
+            method,
+            *args,
+            request_id=request_id,
+            timeout=timeout,
+            **kwargs,
+        )
+
+    def entity(
+        self,
+        entity: type[E],
+        key: str,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> E:
+        """Return a proxy of the entity under a key.
+
+        `rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`, and type
+        checkers know its signature. A `request_id` is for one call: get a new proxy for the next
+        call."""
+        proxy = self._inner.entity(entity, key, request_id=request_id, timeout=timeout)
+        return cast(E, EntityProxy(self._bridge, proxy))
+
+    def submit_group(self, group_id: str, members: Iterable[Member[Any, T]]) -> GroupHandle[T]:
+        """Start many runs as one group, and return the handle of the group when they are durable.
+
+        Keyrun accepts up to 1,000 members in one commit, completely or not at all, and more members
+        in parts of that size. A repeat with the same members, in any order, is the same group: it
+        accepts the members that are missing, and redrives members that failed, were cancelled or
+        are quarantined. Other members under the same id raise `InputMismatch`."""
+        return GroupHandle(
+            self._bridge, self._bridge.call(self._inner.submit_group, group_id, members)
+        )
+
+    def group(self, group_id: str) -> GroupHandle[Any] | None:
+        """Return the handle of a group, or None if the group is unknown or was forgotten."""
+        found = self._bridge.call(self._inner.group, group_id)
+        return None if found is None else GroupHandle(self._bridge, found)
+
+    def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[I, Any],
+        input: I = None,
+        *,
+        key: str,
+        when: Timetable,
+        misfire: Misfire = "fire_once",
+        overlap: bool = False,
+        paused: bool = False,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+    ) -> ScheduleStatus:
+        """Start runs of a workflow at the times of `when`, and return the status of the schedule.
+
+        - `when`: `Once(...)`, `Every(...)` or `Cron(...)`.
+        - `misfire`: Times that pass together, because no runtime was open, the clock jumped or the
+          process was slow, start one run for the latest of them. With `"skip"`, times that passed
+          while no runtime was open, or that the clock jumped over, start no run.
+        - `overlap`: By default a firing is skipped while the run of the last firing has not ended.
+          With `overlap=True` it starts a run.
+        - `paused`: Create the schedule without firing it. It applies only to a new schedule.
+        - The other arguments are those of `rt.submit`.
+
+        A repeat with the same arguments changes nothing. Other arguments under the same id replace
+        the schedule: its counters, its last run and whether it is paused stay, and so does the
+        next firing unless `when` differs."""
+        return self._bridge.call(
+            self._inner.schedule,
+            schedule_id,
+            workflow,
+            input,
+            key=key,
+            when=when,
+            misfire=misfire,
+            overlap=overlap,
+            paused=paused,
+            headers=headers,
+            tags=tags,
+            priority=priority,
+            limits=limits,
+        )
+
+    def pause_schedule(self, schedule_id: str) -> bool:
+        """Stop the firings of a schedule until it is resumed, and return whether this changed
+        anything. Runs that the schedule has started continue."""
+        return self._bridge.call(self._inner.pause_schedule, schedule_id)
+
+    def resume_schedule(self, schedule_id: str) -> bool:
+        """Resume a paused schedule, and return whether this changed anything.
+
+        Firings of the time in between are dropped. The exception is a schedule with `Once`: if its
+        time has passed, `misfire` decides."""
+        return self._bridge.call(self._inner.resume_schedule, schedule_id)
+
+    def delete_schedule(self, schedule_id: str) -> bool:
+        """Remove a schedule, and return whether it existed. Its runs stay."""
+        return self._bridge.call(self._inner.delete_schedule, schedule_id)
+
+    def events(
+        self, *, run_id: str | None = None, kinds: Iterable[str] | None = None, buffer: int = 1024
+    ) -> Events:
+        """Subscribe to events, of all runs or of `run_id`, of all kinds or of `kinds`:
+
+            with rt.events() as events:
+                for event in events:
+                    print(event)
+
+        The subscription starts when the block is entered. Each event arrives after the commit that
+        makes it true, in the order of the commits. A slow subscriber never slows the runtime down:
+        while `buffer` events wait to be read, further events are dropped and counted in
+        `events.dropped`."""
+        return Events(self._bridge, self._inner.events(run_id=run_id, kinds=kinds, buffer=buffer))
+
+    def watch(self, run_id: str, *, interval: float = 0.2) -> Watch:
+        """Return an iterator of the progress of a run:
+
+            for progress in rt.watch("order-7"):
+                print(progress.percent)
+
+        The iterator yields at once, then after each change, at most every `interval` seconds, and
+        stops after the end of the run. A slow reader gets only the latest progress."""
+        return Watch(self._bridge, self._inner.watch(run_id, interval=interval))
+
+    def statistics(self) -> RuntimeStatistics:
+        """Return a frozen snapshot of queue depths, slots, commits and other counters."""
+        return self._bridge.now(self._inner.statistics)
+
+    def history(self, run_id: str) -> History:
+        """Return everything that happened to a run, with times. The history is empty if the run is
+        unknown. You can save it to a file, and replay it against changed code with
+        `keyrun.testing.replay`."""
+        return self._bridge.call(self._inner.history, run_id)
+
+    def progress(self, run_id: str) -> Progress | None:
+        """Return the progress of a run as of the last commit, or None if the run is unknown."""
+        return self._bridge.call(self._inner.progress, run_id)
+
+    def execution_graph(self, run_id: str) -> ExecutionGraph | None:
+        """Return the nodes and edges of a run with their states, as of the last commit. None if the
+        run is unknown or not a run of a graph."""
+        return self._bridge.call(self._inner.execution_graph, run_id)
+
+    def runs(
+        self,
+        *,
+        state: State | Collection[State] | None = None,
+        key: str | None = None,
+        workflow: str | None = None,
+        tag: str | None = None,
+        origin: str | None = None,
+        group: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        newest_first: bool = False,
+    ) -> list[RunStatus]:
+        """List runs in the order in which they were submitted.
+
+        - `state`, `key`, `workflow`, `tag`: list only runs that match all of them. `state` is one
+          state or several.
+        - `origin`: list only runs that this source started, for example `"schedule:nightly"`.
+        - `group`: list only members of this group.
+        - `since`, `until`: list only runs that were submitted in this time, in seconds since the
+          epoch.
+        - `limit`: the number of runs in one page.
+        - `after`: the id of the last run of the page before.
+        - `newest_first`: list in the opposite order."""
+        return self._bridge.call(
+            self._inner.runs,
+            state=state,
+            key=key,
+            workflow=workflow,
+            tag=tag,
+            origin=origin,
+            group=group,
+            since=since,
+            until=until,
+            limit=limit,
+            after=after,
+            newest_first=newest_first,
+        )
+
+    def keys(
+        self,
+        *,
+        key: str | None = None,
+        quarantined: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[KeyStatus]:
+        """List the keys that have unfinished runs.
+
+        - `key`: list only this key.
+        - `quarantined`: list only keys that are quarantined or whose first run is, with False only
+          the others. If Keyrun's own code failed for a key, only the runtime of that process
+          reports the quarantine.
+        - `limit`, `after`: the size of a page, and the last key of the page before."""
+        return self._bridge.call(
+            self._inner.keys, key=key, quarantined=quarantined, limit=limit, after=after
+        )
+
+    def entities(self, key: str) -> list[EntityStatus]:
+        """List the entities that have a state under a key, sorted by name."""
+        return self._bridge.call(self._inner.entities, key)
+
+    def dead_letters(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        tag: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        newest_first: bool = False,
+    ) -> list[RunStatus]:
+        """List the dead letters, oldest first: failed runs that stay until they are redriven or
+        forgotten. The parameters are those of `rt.runs`."""
+        return self._bridge.call(
+            self._inner.dead_letters,
+            key=key,
+            workflow=workflow,
+            tag=tag,
+            since=since,
+            until=until,
+            limit=limit,
+            after=after,
+            newest_first=newest_first,
+        )
+
+    def outbox(self) -> OutboxStatus:
+        """Return the number of outcomes that wait for `on_terminal`, and whether the store collects
+        further outcomes."""
+        return self._bridge.call(self._inner.outbox)
+
+    def group_status(self, group_id: str) -> GroupStatus | None:
+        """Return the status of a group, or None if the group is unknown."""
+        return self._bridge.call(self._inner.group_status, group_id)
+
+    def schedules(self, *, limit: int = 100, after: str | None = None) -> list[ScheduleStatus]:
+        """List schedules, sorted by id. `after` is the last id of the page before."""
+        return self._bridge.call(self._inner.schedules, limit=limit, after=after)
+
+    def counts(self) -> StoreCounts:
+        """Return the number of unfinished runs by workflow, version and fingerprint of their code,
+        and the number of runs that got False from `ctx.patched`, by name. The store keeps these
+        counts, so this reads few records."""
+        return self._bridge.call(self._inner.counts)
+
+    def unfinished(self) -> dict[tuple[str, int], int]:
+        """Return the number of unfinished runs, by workflow and version, from the counts that
+        `counts` returns. Nothing is scanned."""
+        return self._bridge.call(self._inner.unfinished)
+
+    @property
+    def unreadable(self) -> int:
+        """Return the number of damaged records that the listings of this reader left out."""
+        return self._inner.unreadable

@@ -1,0 +1,221 @@
+"""The run inspector: the progress, the execution graph and the history of a run.
+
+All of them describe one durable commit, in a runtime and in a reader of another process. Most
+programs do not need them, so this module is imported when it is first used.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from keyrun.runtime.graphs.view import (
+    ExecutionGraph,
+    NodeState,
+    count_states,
+    node_states,
+    percent_over,
+    view,
+)
+from keyrun.runtime.inspect.durations import RunDurations
+from keyrun.runtime.inspect.graph_shapes import StoredGraphs
+from keyrun.runtime.inspect.history import History, HistoryBuilder
+from keyrun.runtime.inspect.progress import (
+    Progress,
+    Snapshot,
+    StoredReport,
+    assess,
+    knows_progress,
+    read_report,
+    snapshot_of_records,
+    snapshot_of_run,
+    snapshot_of_summary,
+)
+from keyrun.runtime.inspect.statuses import StatusReader
+from keyrun.runtime.inspect.stored_run import JournalFollower, StoredRun, last_entry
+from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.exported import Records as Exported
+from keyrun.runtime.records.journal_entry import JournalEntry, decode
+from keyrun.runtime.records.pages import Rows
+from keyrun.runtime.records.submission import StatusRecord
+from keyrun.runtime.values import State
+from keyrun.storage import StoreError
+from keyrun.storage.record import unseal
+
+if TYPE_CHECKING:
+    from keyrun.runtime.run.run import Run
+
+AT_ONCE = 256
+"""Entries of a history that are processed before other tasks run."""
+
+
+class RunInspector:
+    """Returns the progress, the execution graph and the history of runs."""
+
+    def __init__(self, statuses: StatusReader, wall: Callable[[], float]) -> None:
+        self._statuses = statuses
+        self._wall = wall
+        self._ledger = statuses.ledger
+        self._durations = RunDurations(statuses.ledger)
+        self._graphs = StoredGraphs(statuses.ledger, statuses.codec, statuses.registry)
+
+    def look(self, number: int) -> "RunView":
+        """Return a view of one run, which returns its progress again and again."""
+        return RunView(self._statuses, self._graphs, self._durations, self._wall, number)
+
+    async def progress(self, number: int) -> Progress | None:
+        """Return the progress of a run, or None if there is no such run."""
+        return await self.look(number).progress()
+
+    async def execution_graph(
+        self, number: int, queues: Mapping[str, int] | None = None
+    ) -> ExecutionGraph | None:
+        """Return a run of a graph with its nodes and edges. None if there is no such run, or it is
+        not a run of a graph."""
+        submission = await self._ledger.submission(number)
+        if submission is None or await self._graphs.tracing(submission) is None:
+            return None
+        stored = StoredRun(self._statuses, self._graphs, number)
+        records = await stored.refresh()
+        status = await self._statuses.status(number, result=False)
+        if records is None or status is None or stored.tracing is None:
+            return None
+        return view(
+            stored.tracing,
+            stored.tally.journal,
+            about=(submission.run_id, submission.workflow, submission.version),
+            state=status.state,
+            running={step: (attempt, at) for step, attempt, at, _ in records.begun},
+            queues=queues,
+        )
+
+    async def history(self, number: int | None) -> History:
+        """Return the history of a run. It is empty if there is no such run."""
+        if number is None:
+            return History()
+        ledger, key = self._ledger, self._ledger.number(number)
+        entries: list[tuple[int, JournalEntry | StoreError]] = []
+
+        def take(rows: Rows) -> None:
+            for record, raw in rows:
+                entries.append((int.from_bytes(record[-4:], "big"), _entry(record, raw)))
+
+        async def rest() -> tuple[bytes | None, StatusRecord | StoreError | None]:
+            try:
+                return await ledger.store.get("runs", key), await ledger.status(number)
+            except DAMAGE as error:
+                return await ledger.store.get("runs", key), error
+
+        raw, status = await JournalFollower(ledger, number, take, entries.clear).catch_up(rest)
+        if raw is None:
+            return History()
+        submission = self._statuses.read(key, raw)
+        builder = HistoryBuilder(submission)
+        for at in range(0, len(entries), AT_ONCE):
+            if at:
+                await trio.lowlevel.checkpoint()
+            builder.add(entry for _, entry in entries[at : at + AT_ONCE])
+        story = builder.end(status)
+        whole = [(at, entry) for at, entry in entries if not isinstance(entry, StoreError)]
+        if (
+            isinstance(submission, StoreError)
+            or isinstance(status, StoreError)
+            or len(whole) < len(entries)
+        ):
+            return History(story=story)
+        return History(Exported(submission, status, tuple(whole)), story=story)
+
+
+class RunView:
+    """Returns the progress of one run again and again. It asks a run in memory, and reads the
+    records of any other run. Records that were read are kept for the next time."""
+
+    def __init__(
+        self,
+        statuses: StatusReader,
+        graphs: StoredGraphs,
+        durations: RunDurations,
+        wall: Callable[[], float],
+        number: int,
+    ) -> None:
+        self._statuses = statuses
+        self._ledger = statuses.ledger
+        self._durations = durations
+        self._wall = wall
+        self._number = number
+        self._stored = StoredRun(statuses, graphs, number)
+
+    async def progress(self, ended: "Run | None" = None) -> Progress | None:
+        """Return the progress of the run, or None if there is no such run. `ended` is the run
+        itself if it has ended in this process and is still in memory."""
+        run = ended or self._statuses.live(self._number)
+        if run is None or not knows_progress(run):
+            return await self._from_records()
+        known = snapshot_of_run(run)
+        nodes = None if run.graph is None else read_nodes(run.graph.node_counts())
+        # Nothing is shown before it is durable.
+        await self._ledger.store.durable()
+        report = read_report(await self._ledger.get("reports", run.record))
+        return await self._assess(known, report, await last_entry(self._ledger, run.number), nodes)
+
+    async def _from_records(self) -> Progress | None:
+        records = await self._stored.summarized()
+        if records is not None:
+            known, summary = snapshot_of_summary(records), records.status.summary
+            nodes = None if summary is None else read_nodes(summary.nodes)
+            return await self._assess(known, records.report, records.last, nodes)
+        records = await self._stored.refresh()
+        if records is None:
+            return None
+        tally, tracing, nodes = self._stored.tally, self._stored.tracing, None
+        known = snapshot_of_records(records, tally)
+        if tracing is not None:
+            running = [step for step, *_ in records.begun]
+            ended = known.state.terminal
+            states = node_states(tracing.frontier, running, tally.journal, ended=ended)
+            nodes = count_states(states.values())
+        return await self._assess(known, records.report, tally.last, nodes)
+
+    async def _assess(
+        self,
+        known: Snapshot,
+        report: StoredReport | None,
+        last: float | None,
+        nodes: dict[NodeState, int] | None,
+    ) -> Progress:
+        submission, usual, now = known.submission, None, self._wall()
+        if nodes is None and not known.state.terminal:
+            name, version = submission.workflow, submission.version
+            usual = await self._durations.of(name, version, now)
+        far = assess(known, report, last, usual, now)
+        return far if nodes is None else by_nodes(far, nodes)
+
+
+def _entry(key: bytes, raw: bytes) -> JournalEntry | StoreError:
+    """Return a journal entry, or the error that reading it raises."""
+    try:
+        return decode(unseal("journal", key, raw))
+    except DAMAGE as error:
+        return error
+
+
+def by_nodes(far: Progress, counts: Mapping[NodeState, int]) -> Progress:
+    """Return the progress of a run of a graph, estimated by its nodes unless the run reports its
+    progress itself. `counts` has the number of nodes in each state."""
+    nodes = {str(state): count for state, count in counts.items()}
+    if far.message is not None or far.state is State.SUCCEEDED or far.compensating:
+        return attrs.evolve(far, nodes=nodes)
+    percent, left = percent_over(counts, far.state), far.time_left
+    if not far.state.terminal:
+        left = None
+        if percent and far.elapsed is not None:
+            left = far.elapsed * (100 - percent) / percent
+    return attrs.evolve(far, nodes=nodes, percent=percent, time_left=left)
+
+
+def read_nodes(stored: Mapping[str, int] | None) -> dict[NodeState, int] | None:
+    """Return the number of nodes in each state, from a summary."""
+    if stored is None:
+        return None
+    return {state: stored.get(str(state), 0) for state in NodeState}

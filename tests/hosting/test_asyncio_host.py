@@ -1,0 +1,436 @@
+"""Keyrun on asyncio: as a guest of the loop, and in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import keyrun
+import keyrun.asyncio
+from keyrun import Context, RunFailed, RunOutcome, StoreClosed, UnknownRun, step, workflow
+from keyrun.asyncio import Runtime, open_runtime
+from keyrun.events import EventKind
+from keyrun.groups import Member
+from keyrun.storage import MemoryStore
+from keyrun.storage.errors import StoreCrashed
+from keyrun.testing import CrashingMemoryStore
+from tests.hosting.workflows import (
+    ALL,
+    Counter,
+    adding,
+    fails,
+    keyrun_threads,
+    one,
+    submits,
+    tells_loop,
+    uses_resources,
+    waits,
+)
+
+Body = Callable[[Runtime], Awaitable[Any]]
+
+
+def asyncio_run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine on a loop of asyncio. Once trio-asyncio was imported, `asyncio.run` runs it
+    on Trio."""
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        return runner.run(main)
+
+
+def run_on(body: Body, *, thread: bool, **options: Any) -> Any:
+    """Run a body with a runtime on memory, on a new loop."""
+
+    async def main() -> Any:
+        store = options.pop("store", None) or MemoryStore()
+        options.setdefault("workflows", ALL)
+        async with open_runtime(store, thread=thread, **options) as rt:
+            return await body(rt)
+
+    value = asyncio_run(main())
+    assert not keyrun_threads()
+    return value
+
+
+@pytest.fixture(params=[False, True], ids=["guest", "thread"])
+def thread(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_a_run_has_steps_on_trio_on_the_loop_and_in_a_thread(thread: bool) -> None:
+    async def body(rt: Runtime) -> int:
+        run = await rt.submit(adding, 1, key="k", run_id="r")
+        assert (run.run_id, run.key, run.newly_submitted) == ("r", "k", True)
+        assert not (await rt.submit(adding, 1, key="k", run_id="r")).newly_submitted
+        return await run.result()
+
+    assert run_on(body, thread=thread) == 112
+
+
+def test_steps_with_asyncio_run_on_the_loop_of_the_host(thread: bool) -> None:
+    async def body(rt: Runtime) -> bool:
+        run = await rt.submit(tells_loop, key="k")
+        return await run.result() == id(asyncio.get_running_loop())
+
+    assert run_on(body, thread=thread)
+
+
+def test_a_failed_run_raises_in_the_task_that_waits_for_it(thread: bool) -> None:
+    async def body(rt: Runtime) -> None:
+        run = await rt.submit(fails, key="k")
+        with pytest.raises(RunFailed, match="ValueError: no"):
+            await run.result()
+        with pytest.raises(UnknownRun):
+            await rt.signal("nothing", "go")
+
+    run_on(body, thread=thread)
+
+
+def test_wrong_arguments_raise_in_the_caller(thread: bool) -> None:
+    async def body(rt: Runtime) -> None:
+        with pytest.raises(ValueError, match="key must have"):
+            await rt.submit(one, 1, key="")
+        with pytest.raises(keyrun.UnknownWorkflow):
+            await rt.submit(_unregistered, key="k")
+
+    run_on(body, thread=thread)
+
+
+@workflow
+async def _unregistered(ctx: Context) -> None: ...
+
+
+def test_a_signal_reaches_a_run_and_status_history_and_progress_show_it(thread: bool) -> None:
+    async def body(rt: Runtime) -> None:
+        run = await rt.submit(waits, key="k", run_id="r")
+        while (await rt.status("r")).waiting_on is None:  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        await rt.signal("r", "go", "now")
+        assert await run.result() == "now"
+        assert [entry.event for entry in await rt.history("r")][-1] == "succeeded"
+        assert [progress.state async for progress in rt.watch("r")] == ["succeeded"]
+        assert rt.statistics().backlog.pending == 0
+
+    run_on(body, thread=thread)
+
+
+def test_events_arrive_and_a_cancelled_wait_loses_none(thread: bool) -> None:
+    async def body(rt: Runtime) -> list[str]:
+        seen: list[str] = []
+        async with rt.events(run_id="r") as events:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(events), 0.01)
+            await rt.submit(one, 1, key="k", run_id="r")
+            async for event in events:
+                seen.append(event.kind)
+                if event.kind is EventKind.RUN_SUCCEEDED:
+                    return seen
+        raise AssertionError
+
+    kinds = run_on(body, thread=thread)
+    assert kinds[0] == "run_submitted"
+    assert kinds[-1] == "run_succeeded"
+
+
+def test_entities_and_groups_work(thread: bool) -> None:
+    async def body(rt: Runtime) -> None:
+        counter = rt.entity(Counter, "c")
+        assert await counter.add(2) == 2
+        assert await rt.call(Counter, "c", "add", 3) == 5
+        members = [Member(one, n, key=f"k{n}", member_id=f"m{n}") for n in range(3)]
+        group = await rt.submit_group("g", members)
+        assert sorted([outcome.result or 0 async for outcome in group]) == [1, 2, 3]
+        found = await rt.group("g")
+        assert found is not None
+        assert len(await found.results()) == 3
+
+    run_on(body, thread=thread, entities=[Counter])
+
+
+def test_a_lifespan_is_entered_on_the_loop_and_its_value_is_in_every_kind_of_step(
+    thread: bool,
+) -> None:
+    entered: list[object] = []
+
+    @asynccontextmanager
+    async def pools() -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        entered.append(loop)
+        yield "pool"
+        assert asyncio.get_running_loop() is loop
+        entered.append("left")
+
+    async def body(rt: Runtime) -> list[str]:
+        return await (await rt.submit(uses_resources, key="k")).result()
+
+    assert run_on(body, thread=thread, lifespan=pools) == ["pool", "pool", "pool"]
+    assert entered[1] == "left"
+
+
+def test_every_kind_of_step_can_submit_a_run_and_wait_for_it(thread: bool) -> None:
+    async def body(rt: Runtime) -> list[int]:
+        return await (await rt.submit(submits, key="k")).result()
+
+    assert run_on(body, thread=thread) == [2, 3, 4]
+
+
+def test_an_async_hook_runs_on_the_loop(thread: bool) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        seen.append((outcome.run_id, id(asyncio.get_running_loop())))
+
+    async def body(rt: Runtime) -> int:
+        await (await rt.submit(one, 1, key="k", run_id="r")).result()
+        while not seen:
+            await asyncio.sleep(0.001)
+        return id(asyncio.get_running_loop())
+
+    assert seen == [("r", run_on(body, thread=thread, on_terminal=hook))]
+
+
+def test_cancelling_a_task_that_waits_for_a_result_leaves_the_run_alone(thread: bool) -> None:
+    async def body(rt: Runtime) -> str:
+        run = await rt.submit(waits, key="k", run_id="r")
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(run.result(), 0.01)
+        await rt.signal("r", "go", "late")
+        return await run.result()
+
+    assert run_on(body, thread=thread) == "late"
+
+
+def test_cancelling_a_run_cancels_its_asyncio_step(thread: bool) -> None:
+    ended: list[str] = []
+    begun = threading.Event()
+
+    @step(asyncio=True)
+    async def sleeps() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    @workflow
+    async def sleeping(ctx: Context) -> None:
+        await ctx.step(sleeps)
+
+    async def body(rt: Runtime) -> None:
+        run = await rt.submit(sleeping, key="k")
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        assert await run.cancel()
+        with pytest.raises(keyrun.RunCancelled):
+            await run.result()
+
+    run_on(body, thread=thread, workflows=[sleeping])
+    assert ended == ["cancelled"]
+
+
+def test_sys_exit_in_an_asyncio_step_fails_the_attempt_and_not_the_loop(thread: bool) -> None:
+    @step(asyncio=True, retry=keyrun.Retry.none())
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    @workflow
+    async def exiting(ctx: Context) -> None:
+        await ctx.step(exits)
+
+    async def body(rt: Runtime) -> None:
+        with pytest.raises(RunFailed, match=r"the step called sys\.exit\(3\)"):
+            await (await rt.submit(exiting, key="k")).result()
+
+    run_on(body, thread=thread, workflows=[exiting])
+
+
+def test_leaving_by_an_exception_or_a_cancellation_drains(thread: bool, tmp_path: Path) -> None:
+    submitted = threading.Event()
+
+    async def main(how: str) -> None:
+        submitted.clear()
+        async with open_runtime(tmp_path / how, workflows=ALL, thread=thread) as rt:
+            await rt.submit(waits, key="k", run_id="r")
+            submitted.set()
+            if how == "exception":
+                raise LookupError("out")
+            await asyncio.sleep(3600)
+
+    with pytest.raises(LookupError, match="out"):
+        asyncio_run(main("exception"))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(main("cancellation"))
+        await asyncio.sleep(0)
+        while not submitted.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio_run(cancelled())
+
+    async def again(how: str) -> str:
+        async with open_runtime(tmp_path / how, workflows=ALL, thread=thread) as rt:
+            await rt.signal("r", "go", how)
+            return await (await rt.submit(waits, key="k", run_id="r")).result()
+
+    assert [asyncio_run(again(how)) for how in ("exception", "cancellation")] == [
+        "exception",
+        "cancellation",
+    ]
+    assert not keyrun_threads()
+
+
+def test_a_store_that_fails_cancels_the_block_and_raises_its_error(thread: bool) -> None:
+    async def body(rt: Runtime) -> None:
+        await rt.submit(waits, key="k")
+        store.crash_at(1, applied=False)
+        with pytest.raises(StoreCrashed):
+            await rt.submit(one, 1, key="k2")
+        await asyncio.sleep(3600)
+
+    store = CrashingMemoryStore()
+    with pytest.raises(StoreCrashed):
+        run_on(body, thread=thread, store=store)
+
+
+def test_calls_after_the_block_say_that_the_runtime_is_closed(thread: bool) -> None:
+    async def main() -> None:
+        async with open_runtime(MemoryStore(), workflows=ALL, thread=thread) as rt:
+            run = await rt.submit(waits, key="k")
+            waiting = asyncio.create_task(run.result())
+            await asyncio.sleep(0.01)
+        with pytest.raises(StoreClosed):
+            await waiting
+        for call in (rt.submit(one, 1, key="k"), rt.status("r"), run.result()):
+            with pytest.raises(StoreClosed):
+                await call
+
+    asyncio_run(main())
+
+
+def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
+    async def main() -> list[int]:
+        first = open_runtime(MemoryStore(), workflows=ALL)
+        second = open_runtime(MemoryStore(), workflows=ALL)
+        one_rt = await first.__aenter__()
+        two_rt = await second.__aenter__()
+        values = [await (await rt.submit(one, 1, key="k")).result() for rt in (one_rt, two_rt)]
+        await first.__aexit__(None, None, None)
+        values.append(await (await two_rt.submit(one, 2, key="k")).result())
+        await second.__aexit__(None, None, None)
+        async with open_runtime(MemoryStore(), workflows=ALL) as rt:
+            values.append(await (await rt.submit(one, 3, key="k")).result())
+        return values
+
+    assert asyncio_run(main()) == [2, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["sleep", "sleep_0", "gather", "wait_for", "future", "create_task", "to_thread"],
+)
+def test_workflow_code_that_awaits_asyncio_fails_with_a_hint(wrong: str, thread: bool) -> None:
+    @step
+    async def nothing() -> None: ...
+
+    @workflow
+    async def mistaken(ctx: Context) -> None:
+        match wrong:
+            case "sleep":
+                await asyncio.sleep(1)
+            case "sleep_0":
+                await asyncio.sleep(0)
+            case "gather":
+                await asyncio.gather(ctx.step(nothing), ctx.step(nothing))
+            case "wait_for":
+                await asyncio.wait_for(ctx.step(nothing), 1)
+            case "future":
+                await asyncio.Future()
+            case "create_task":
+                coroutine = asyncio.sleep(1)
+                try:
+                    await asyncio.create_task(coroutine)
+                finally:
+                    coroutine.close()
+            case "to_thread":
+                await asyncio.to_thread(print)
+
+    async def body(rt: Runtime) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        run = await rt.submit(mistaken, key="k")
+        with pytest.raises(RunFailed, match=r"ctx\.sleep, ctx\.gather, ctx\.fail_after"):
+            await asyncio.wait_for(run.result(), 5)
+        assert await (await rt.submit(one, 1, key="k")).result() == 2
+
+    run_on(body, thread=thread, workflows=[mistaken, one])
+
+
+def test_a_step_that_needs_asyncio_and_does_not_say_so_fails_with_a_hint(thread: bool) -> None:
+    @step(retry=keyrun.Retry.none())
+    async def sleeps() -> None:
+        await asyncio.sleep(1)
+
+    @workflow
+    async def sleeping(ctx: Context) -> None:
+        await ctx.step(sleeps)
+
+    async def body(rt: Runtime) -> None:
+        with pytest.raises(RunFailed, match=r"declare it with @step\(asyncio=True\)"):
+            await (await rt.submit(sleeping, key="k")).result()
+
+    run_on(body, thread=thread, workflows=[sleeping])
+
+
+async def test_the_asyncio_runtime_names_the_right_import_on_trio() -> None:
+    with pytest.raises(RuntimeError, match=r"use keyrun\.open_runtime"):
+        async with open_runtime(MemoryStore()):
+            pass
+
+
+def test_the_trio_runtime_names_the_right_import_on_asyncio() -> None:
+    async def main() -> None:
+        async with keyrun.open_runtime(MemoryStore()):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"use keyrun\.asyncio\.open_runtime"):
+        asyncio_run(main())
+
+
+async def test_a_trio_host_runs_a_marked_lifespan_on_the_loop_of_its_asyncio_steps() -> None:
+    loops: list[object] = []
+
+    @keyrun.asyncio.lifespan
+    @asynccontextmanager
+    async def pools() -> AsyncIterator[str]:
+        loops.append(asyncio.get_running_loop())
+        yield "pool"
+        loops.append(asyncio.get_running_loop())
+
+    @step(asyncio=True)
+    async def uses() -> str:
+        loops.append(asyncio.get_running_loop())
+        return str(keyrun.current_step().resources)
+
+    @workflow
+    async def using(ctx: Context) -> str:
+        return await ctx.step(uses)
+
+    async with keyrun.open_runtime(MemoryStore(), workflows=[using], lifespan=pools) as rt:
+        assert await (await rt.submit(using, key="k")).result() == "pool"
+    assert len(loops) == 3
+    assert len(set(map(id, loops))) == 1
+
+
+async def test_every_kind_of_step_can_submit_on_a_trio_host() -> None:
+    async with keyrun.open_runtime(MemoryStore(), workflows=ALL) as rt:
+        assert await (await rt.submit(submits, key="k")).result() == [2, 3, 4]
+    assert trio.lowlevel.in_trio_task()

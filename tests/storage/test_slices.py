@@ -1,0 +1,83 @@
+"""A host that shares its loop with Trio gets its turn while many tasks are woken by one commit."""
+
+from collections import Counter
+
+import trio
+from trio.testing import MockClock
+
+from keyrun.storage import MemoryStore
+
+
+async def _wait_for_commit(
+    store: MemoryStore, size: int | None, tasks: int, cancel: int | None = None
+) -> tuple[Counter[int], list[int]]:
+    """Let many tasks wait for one commit. Return how many were woken in each pass of the loop, and
+    their order. `cancel` is cancelled when the commit is durable, before it is woken."""
+    passes = 0
+    woken: list[tuple[int, int]] = []
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async def wait(number: int, scope: trio.CancelScope) -> None:
+        with scope:
+            await group.wait()
+            woken.append((passes, number))
+
+    async with store:
+        if size is not None:
+            store.group_commit.wake_in_slices(size)
+        group = store.open_group()
+        group.put("t", b"k", b"v")
+        scopes = [trio.CancelScope() for _ in range(tasks)]
+        if cancel is not None:
+            group.when_durable(scopes[cancel].cancel)
+        async with trio.open_nursery() as counting:
+            counting.start_soon(count_passes)
+            async with trio.open_nursery() as nursery:
+                for number, scope in enumerate(scopes):
+                    nursery.start_soon(wait, number, scope)
+            counting.cancel_scope.cancel()
+    first = min(at for at, _ in woken)
+    return Counter(at - first for at, _ in woken), [number for _, number in woken]
+
+
+async def test_all_tasks_are_woken_in_one_pass_by_default(autojump_clock: MockClock) -> None:
+    per_pass, woken = await _wait_for_commit(MemoryStore(), None, 50)
+    assert sorted(woken) == list(range(50))
+    assert len(per_pass) <= 2  # the counter may run before or after a task in the same pass
+
+
+async def test_slices_wake_a_few_tasks_in_each_pass(autojump_clock: MockClock) -> None:
+    per_pass, woken = await _wait_for_commit(MemoryStore(), 5, 50)
+    assert sorted(woken) == list(range(50))
+    assert len(per_pass) >= 9
+    assert max(per_pass.values()) <= 10
+
+
+async def test_a_task_that_is_cancelled_before_its_slice_is_not_woken(
+    autojump_clock: MockClock,
+) -> None:
+    _, woken = await _wait_for_commit(MemoryStore(), 2, 20, cancel=19)
+    assert sorted(woken) == list(range(19))
+
+
+async def test_the_groups_of_several_commits_are_woken_in_order(autojump_clock: MockClock) -> None:
+    store, woken = MemoryStore(), []
+
+    async def put(number: int) -> None:
+        group = store.open_group()
+        group.put("t", b"%d" % number, b"")
+        await group.wait()
+        woken.append(number)
+
+    async with store:
+        store.group_commit.wake_in_slices(1)
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(put, number)
+                await trio.lowlevel.checkpoint()
+    assert sorted(woken) == list(range(30))

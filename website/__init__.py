@@ -1,0 +1,1 @@
+"""The documentation site, and the reference in docs/ that is generated from docstrings."""
