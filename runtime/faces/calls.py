@@ -33,7 +33,7 @@ Post: TypeAlias = "Callable[..., None]"
 function must not raise."""
 
 MAX_IDLE = 64
-"""StatusRecord tasks that wait for a call. More of them end."""
+"""Standing tasks that may wait for a call. More of them end."""
 
 
 class Call:
