@@ -286,7 +286,7 @@ SHOWN = {
 """The members for users of classes that other parts of Keyrun use in other ways."""
 
 HIDDEN = {
-    "ActorSystem": "renew_scope scope seat suspension",
+    "ActorSystem": "renew_scope scope suspension wait_slot",
     "Batch": "tables",
     "CircuitStatus": "numbers",
     "Context": "branch",

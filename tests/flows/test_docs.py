@@ -1,33 +1,25 @@
-"""What the page about flows shows is so."""
+"""The flows of the page about flows are valid, and the page has every kind, field and name.
 
-import shlex
-from pathlib import Path
+`tests/keyrun/test_pasted_pages.py` runs its programs and commands."""
 
 import pytest
 
 import keyrun.flows
 from keyrun.flows import parse
 from keyrun.flows.kinds import KINDS
-from tests.keyrun.cli import shell
 from tests.keyrun.pages import Block, read_pages
 
 (PAGE,) = [page for page in read_pages() if page.name == "docs/flows.md"]
 FLOWS = PAGE.blocks("yaml")
 
 
+def greeting(name: str) -> str:
+    return name
+
+
 @pytest.mark.parametrize("block", FLOWS, ids=lambda block: f"line-{block.line}")
-def test_a_flow_of_the_page_is_fine(block: Block) -> None:
-    assert parse(block.code).nodes
-
-
-def test_the_commands_of_the_page_give_what_it_says(tmp_path: Path) -> None:
-    (tmp_path / "order.yaml").write_text(FLOWS[0].code)
-    (commands,) = PAGE.blocks("sh")
-    for line in commands.code.splitlines():
-        _, *words = shlex.split(line)
-        done = shell(*words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert f"`{done.stdout.strip()}`" in PAGE.prose
+def test_a_flow_of_the_page_is_valid(block: Block) -> None:
+    assert parse(block.code, functions={"greeting": greeting}).nodes
 
 
 @pytest.mark.parametrize("name", keyrun.flows.__all__)

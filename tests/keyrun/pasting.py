@@ -39,10 +39,6 @@ import attrs
 
 from tests.keyrun.pages import ROOT, Block, Page
 
-NOT_YET = ("docs/flows.md",)
-"""Pages that do not follow these rules yet. They run on virtual time. `examples.py` has no other
-use."""
-
 CONTINUES = "# Continues the program above."
 BLOCK_LIMIT = 10.0
 PAGE_LIMIT = 30.0
@@ -96,7 +92,7 @@ def slowness() -> float:
 
 def pasted_pages(pages: Iterable[Page]) -> list[Page]:
     """Return the pages that have Python."""
-    return [page for page in pages if page.name not in NOT_YET and page.blocks("python")]
+    return [page for page in pages if page.blocks("python")]
 
 
 def printed_comments(block: Block) -> list[str]:
