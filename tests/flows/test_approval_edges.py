@@ -153,7 +153,7 @@ FAILURES = {
     "timeout": (
         FailureKind.STEP_TIMEOUT,
         "SignalTimeout",
-        "no decision at the gate 'gate' within 1000 s",
+        "nobody decided at the gate 'gate' within 1000 s",
     ),
 }
 
