@@ -15,6 +15,7 @@ from keyrun.flows.scope import NAMES, UNDOING
 from keyrun.flows.shapes import Fault
 from keyrun.flows.source import Place
 from keyrun.flows.templates import has_template, renderable
+from keyrun.runtime.graphs.condition import NAMES as CONDITION_NAMES
 from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.plan import reach, successors
@@ -45,6 +46,8 @@ _FIELDS = {
     "error": tuple(field.name for field in attrs.fields(Failure)),
 }
 """The fields of names that always have the same fields."""
+_NOT_UNDOING = frozenset({"outputs", "port", "failures", "iteration"})
+"""The names that a node which compensates another does not have."""
 _NO_FILTER = re.compile(r"No (filter|test) named '(.*)'")
 
 
@@ -175,7 +178,7 @@ class ReferenceCheck:
             node=edge.source,
             before=frozenset(reach(edge.source, self._before)),
             after=frozenset(reach(edge.source, self._after)) - {edge.source},
-            names=("output", "input", "outputs", "error"),
+            names=CONDITION_NAMES,
             what="condition",
             output=known if edge.on is On.COMPLETE else None,
         )
@@ -188,9 +191,7 @@ class ReferenceCheck:
         start = node.entry
         undoes = node.name in self._undoing
         env = node.fields.get("env", ()) if "env" in node.kind.fields else None
-        names = (
-            NAMES if not undoes else tuple({*NAMES, *UNDOING} - {"outputs", "port", "iteration"})
-        )
+        names = NAMES if not undoes else tuple({*NAMES, *UNDOING} - _NOT_UNDOING)
         return _Context(
             node=start,
             before=frozenset(reach(start, self._before)) - {start},
@@ -239,19 +240,35 @@ class ReferenceCheck:
             return _no_field(name, fields[0], about.output)
         if name == "outputs":
             return self._output(fields)
+        if name == "failures":
+            return self._source(fields[0], about)
         return None
+
+    def _source(self, name: str, about: _Context) -> str | None:
+        """Return why no edge leads from a node to the one that a reference is about."""
+        if name not in self._known:
+            return self._no_node("failures", name)
+        if any(edge.source == name and edge.target == about.node for edge in self._edges):
+            return None
+        return (
+            f"failures.{name}: no edge leads from {name!r} to {_declared_name(about.node)!r}; only "
+            "the nodes right before it have their failures there"
+        )
 
     def _output(self, fields: list[str]) -> str | None:
         name, *rest = fields
         if name not in self._known:
-            known = tuple(self._nodes)
-            meant = did_you_mean(name, known) or f"; the nodes are {', '.join(known)}"
-            return f"outputs.{name}: there is no node {name!r}{meant}"
+            return self._no_node("outputs", name)
         node = self._nodes.get(name)
         kind = None if node is None else node.kind
         if rest and kind is not None and kind.output is not None and rest[0] not in kind.output:
             return _no_field(f"outputs.{name}", rest[0], kind.output)
         return None
+
+    def _no_node(self, owner: str, name: str) -> str:
+        known = tuple(self._nodes)
+        meant = did_you_mean(name, known) or f"; the nodes are {', '.join(known)}"
+        return f"{owner}.{name}: there is no node {name!r}{meant}"
 
     def _check_order(self, name: str, place: Place, line: int, about: _Context) -> None:
         """Report a reference to the output of a node that has not completed at that time."""

@@ -12,7 +12,7 @@ from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.run.running_step import running
 
-NAMES = ("input", "output", "outputs", "port", "error", "iteration", "run", "env")
+NAMES = ("input", "output", "outputs", "port", "error", "failures", "iteration", "run", "env")
 """The names that a template can use."""
 UNDOING = ("why", "failed", "undoes", "left")
 """The names that are added in a node that compensates another."""
@@ -31,6 +31,8 @@ class Given(Protocol):
     def port(self) -> str | None: ...
     @property
     def error(self) -> Any: ...
+    @property
+    def failures(self) -> Mapping[str, Any]: ...
     @property
     def iteration(self) -> int: ...
 
@@ -56,6 +58,7 @@ def names(given: Given | Compensation) -> dict[str, Any]:
         "outputs": dict(given.outputs),
         "port": given.port,
         "error": given.error,
+        "failures": dict(given.failures),
         "iteration": given.iteration,
     }
 
@@ -74,7 +77,7 @@ def holds(condition: Condition, given: Given, output: Any) -> bool:
     """Return whether a condition is true for the input of a node and this output."""
     given = given.record if isinstance(given, NodeInput) else given
     try:
-        return condition.holds(output, given.run_input, given.outputs, given.error)
+        return condition.holds(output, given.run_input, given.outputs, given.error, given.failures)
     except ConditionError as error:
         raise NodeFailed(str(error)) from error
 

@@ -8,6 +8,7 @@ is counted as it runs. The count depends on the expression and the data only, so
 same answer.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from keyrun.actors.errors import shown
@@ -21,8 +22,10 @@ from keyrun.runtime.graphs.cel.errors import (
 
 __all__ = ["BUDGET", "NAMES", "Condition", "InvalidExpression"]
 
-NAMES = ("output", "input", "outputs", "error")
+NAMES = ("output", "input", "outputs", "error", "failures")
 """The names that a condition can use."""
+NO_FAILURES: Mapping[str, Any] = {}
+"""The failures of the inputs of a node none of whose inputs failed."""
 BUDGET = 3_000_000
 """Operations of one evaluation, of about a tenth of a microsecond each."""
 
@@ -43,9 +46,16 @@ class Condition:
         self._variables = [None] * compiler.variables
         self._names = sorted(compiler.used)
 
-    def holds(self, output: Any, run_input: Any, outputs: Any, error: Any = None) -> bool:
+    def holds(
+        self,
+        output: Any,
+        run_input: Any,
+        outputs: Any,
+        error: Any = None,
+        failures: Mapping[str, Any] = NO_FAILURES,
+    ) -> bool:
         """Return whether the condition is true for these values."""
-        frame = [output, run_input, outputs, error, BUDGET]
+        frame = [output, run_input, outputs, error, failures, BUDGET]
         if self._variables:
             frame += self._variables
         try:

@@ -16,15 +16,18 @@ nodes in the same order, which is what makes a graph replay.
 """
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from keyrun.runtime.errors import ConditionError
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.condition import NO_FAILURES
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.node_input import NodeInputRecord
 from keyrun.runtime.graphs.plan import GraphPlan, Station
+from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
 
 
@@ -110,7 +113,7 @@ class Frontier:
             self._levels[level] -= 1
             if not self._levels[level]:
                 del self._levels[level]
-        if end.otherwise is not None and not self._fired(activation.station, end):
+        if end.otherwise is not None and not self._fired(activation, end):
             end = end.otherwise
         if end.on is On.COMPLETE:
             self.outputs[name] = end.output
@@ -138,7 +141,10 @@ class Frontier:
         self, station: Station, end: NodeEnd, activation: Activation | None
     ) -> list[Station]:
         """Decide the edges out of a node: the targets of those that are."""
-        fired = set[int]() if end.on is None else self._fired(station, end)
+        fired = set[int]()
+        if end.on is not None:
+            assert activation is not None
+            fired = self._fired(activation, end)
         broken = end.broken
         if end.failure is not None and not fired:
             assert activation is not None
@@ -171,11 +177,11 @@ class Frontier:
                     self._held.append((link, way))
         return touched
 
-    def _fired(self, station: Station, end: NodeEnd) -> set[int]:
+    def _fired(self, activation: Activation, end: NodeEnd) -> set[int]:
         """Return the edges that are taken for this end of a node."""
         on, port = end.on, end.port
         fired: set[int] = set()
-        for link in station.leaving:
+        for link in activation.station.leaving:
             if link.on is not on and (link.on is not On.ALL or on is On.OPEN):
                 continue
             if link.port != port and (link.port is not None or end.otherwise is not None):
@@ -183,7 +189,11 @@ class Frontier:
             condition = link.condition
             if condition is not None:
                 try:
-                    if not condition.holds(end.output, self.run_input, self.outputs, end.failure):
+                    failures = activation.given.failures
+                    holds = condition.holds(
+                        end.output, self.run_input, self.outputs, end.failure, failures
+                    )
+                    if not holds:
                         continue
                 except ConditionError as error:
                     said = f"the condition of edge {link.edge} of the graph: {error}"
@@ -227,19 +237,30 @@ class Frontier:
     def _take(self, station: Station) -> None:
         """Activate a node with the latest of the ends that led to it."""
         tokens, latest = self._tokens, None
+        failures = NO_FAILURES
         for link in station.incoming:
             token = tokens.pop(link.index, None)
-            if token is not None and (latest is None or token[0] > latest[0]):
+            if token is None:
+                continue
+            if latest is None or token[0] > latest[0]:
                 latest, way = token, link
+            if token[1].failure is not None:
+                failures = {**failures, link.edge.source: token[1].failure}
         assert latest is not None
-        self._activate(station, latest[1], way)
+        self._activate(station, latest[1], way, failures)
 
-    def _activate(self, station: Station, end: NodeEnd, link: Link | None) -> None:
+    def _activate(
+        self,
+        station: Station,
+        end: NodeEnd,
+        link: Link | None,
+        failures: Mapping[str, Failure] = NO_FAILURES,
+    ) -> None:
         name = station.node.id
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
         given = NodeInputRecord(
-            self.run_input, end.output, dict(self.outputs), port, end.failure, number
+            self.run_input, end.output, dict(self.outputs), port, end.failure, number, failures
         )
         ident = name if number == 1 else f"{name}#{number}"
         self._entered.add(name)
@@ -273,7 +294,8 @@ class Frontier:
             for index in loop.inner:
                 self._fired_back.pop(index, None)
             self._held = [(e, way) for e, way in self._held if e.edge.source not in loop.region]
-            self._activate(self.plan.stations[link.edge.target], end, link)
+            failures = {} if end.failure is None else {link.edge.source: end.failure}
+            self._activate(self.plan.stations[link.edge.target], end, link, failures)
 
     def _fill(self) -> None:
         """Pick what may be begun."""

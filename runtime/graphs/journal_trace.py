@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from keyrun.runtime.graphs.activation import NodeEnd
+from keyrun.runtime.graphs.activation import Activation, NodeEnd
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node import read
@@ -54,15 +54,15 @@ class _Retraced(Frontier):
             waves=sketch.schedule == "waves",
         )
 
-    def _fired(self, station: Station, end: NodeEnd) -> set[int]:
-        noted = self.noted.get(station.node.id)
+    def _fired(self, activation: Activation, end: NodeEnd) -> set[int]:
+        noted = self.noted.get(activation.station.node.id)
         if noted is not None:
             return set(noted)
         try:
-            return super()._fired(station, end)
+            return super()._fired(activation, end)
         except Exception:
             # This process cannot evaluate the conditions.
-            return set(self.reached_from(station))
+            return set(self.reached_from(activation.station))
 
     def reached_from(self, station: Station) -> list[int]:
         """The edges out of a node that must have been taken, since nodes after it were reached."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from keyrun.runtime.graphs.condition import NO_FAILURES
 from keyrun.runtime.internal_errors import GUARD, from_user
 from keyrun.runtime.values import Failure
 
@@ -25,6 +26,7 @@ class NodeInputRecord(NamedTuple):
     port: str | None
     error: Failure | None
     iteration: int
+    failures: Mapping[str, Failure] = NO_FAILURES
 
 
 class NodeInput:
@@ -41,8 +43,11 @@ class NodeInput:
         port: str | None = None,
         error: Failure | None = None,
         iteration: int = 1,
+        failures: Mapping[str, Failure] | None = None,
     ) -> None:
-        self.record = NodeInputRecord(run_input, output, outputs or {}, port, error, iteration)
+        self.record = NodeInputRecord(
+            run_input, output, outputs or {}, port, error, iteration, failures or NO_FAILURES
+        )
         self._own: dict[str, Any] | None = None
 
     @classmethod
@@ -85,6 +90,12 @@ class NodeInput:
     def iteration(self) -> int:
         """Return the number of times that the node was reached, from 1."""
         return self.record.iteration
+
+    @property
+    def failures(self) -> Mapping[str, Failure]:
+        """Return the failures of the nodes before, by the id of the node. A node that joins several
+        nodes sees which of them failed."""
+        return dict(self.record.failures)
 
     def _kept(self, name: str, value: Any) -> Any:
         with GUARD:

@@ -21,6 +21,7 @@ class Given:
     outputs: dict[str, Any] = attrs.field(factory=dict)
     port: str | None = None
     error: Any = None
+    failures: dict[str, Any] = attrs.field(factory=dict)
     iteration: int = 0
 
 

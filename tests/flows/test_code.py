@@ -88,6 +88,7 @@ async def test_without_arguments_main_gets_what_templates_know() -> None:
         "outputs": {"a": [True]},
         "port": "p",
         "error": None,
+        "failures": {},
         "iteration": 0,
     }
 

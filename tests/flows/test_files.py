@@ -202,7 +202,7 @@ edges:
 
 def test_a_template_about_what_there_is_not_is_told() -> None:
     found = told("name: a\nnodes:\n  x: {kind: http, url: 'http://x/{{ inptu.a }}{{ why }}'}\n")
-    names = "input, output, outputs, port, error, iteration, run, env"
+    names = "input, output, outputs, port, error, failures, iteration, run, env"
     assert found == [
         (3, "nodes.x.url: there is no name 'inptu'; did you mean 'input'?"),
         (3, "nodes.x.url: 'why' is not available in this node; its templates can use " + names),

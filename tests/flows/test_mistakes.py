@@ -721,6 +721,20 @@ MISTAKES = [
         ],
     ),
     (
+        "the failure of a node that is not right before",
+        changed(('{id: "{{ outputs.reserve.body.id }}"}', '{id: "{{ failures.charge.reason }}"}')),
+        [
+            "order.yaml:17: nodes.ship.args.id: failures.charge: no edge leads from 'charge' to 'ship'; only the nodes right before it have their failures there",
+        ],
+    ),
+    (
+        "the failure of a node that does not exist",
+        changed(('{id: "{{ outputs.reserve.body.id }}"}', '{id: "{{ failures.gates.reason }}"}')),
+        [
+            "order.yaml:17: nodes.ship.args.id: failures.gates: there is no node 'gates'; did you mean 'gate'?",
+        ],
+    ),
+    (
         "a template on its third line",
         changed(
             (

@@ -46,6 +46,27 @@ async def test_params_headers_and_a_form_may_each_be_one_template(server: Server
     assert request.body == b"text=%5B1%5D"
 
 
+async def test_a_join_knows_in_templates_and_conditions_which_of_its_inputs_failed() -> None:
+    text = """
+    name: fan
+    nodes:
+      good: {kind: code, source: "def main(data): return 1"}
+      bad: {kind: code, source: "def main(data): raise PermanentError('no')"}
+      join: {kind: branch, when: "has(failures.bad) && !has(failures.good)"}
+      told:
+        kind: call
+        function: keep
+        args: {names: "{{ failures | list }}", why: "{{ failures.bad.kind }}"}
+    edges:
+      - {from: good, to: join, on: all}
+      - {from: bad, to: join, on: all}
+      - {from: bad, to: told, on: all}
+      - {from: join, to: told, port: then, when: size(failures) == 1}
+    """
+    given = await run_flow(parse(text, functions=[keep]))
+    assert given == {"names": ["bad"], "why": "permanent_error"}
+
+
 async def test_the_whole_address_may_be_a_template_and_is_text(server: Server) -> None:
     text = node("kind: http, url: '{{ input.url }}', headers: {X-Literal: 5}")
     await run_flow(parse(text), {"url": server.url + "/x"})

@@ -48,7 +48,8 @@ def code(
       writes its result to stdout.
     - `language`: the language of the source.
     - `args`: the argument, with templates, or one template that gives the whole mapping. By
-      default it has `input`, `output`, `outputs`, `port`, `error` and `iteration`.
+      default it has `input`, `output`, `outputs`, `port`, `error`, `failures` and
+      `iteration`.
     - `env`: the names of environment variables that the process receives.
     - `max_output`: the number of bytes that the result may have.
     - `where`: the name of the node in errors.

@@ -6,11 +6,12 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from keyrun import Context, Graph, NodeInput, Retry, TransientError
+from keyrun import Context, Graph, NodeInput, PermanentError, Retry, TransientError
 from keyrun.graphs import durable
 from keyrun.runtime.graphs.node_input import copied
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
+from tests.runtime.graphs.nodes import result_of
 
 AGAIN = Retry.fixed(max_attempts=3, delay=1, jitter=0)
 
@@ -135,6 +136,49 @@ async def test_workflow_code_in_a_node_has_its_own_too(autojump_clock: MockClock
 @attrs.define
 class Basket:
     items: list[int]
+
+
+async def test_a_join_receives_which_of_its_inputs_failed(autojump_clock: MockClock) -> None:
+    async def fetch(page: int) -> int:
+        await trio.sleep(60 if page == 3 else 1)
+        if page % 2:
+            raise PermanentError(f"page {page} is broken")
+        return page
+
+    async def total(given: NodeInput) -> Any:
+        assert given.error is not None
+        assert given.error.reason == given.failures["p3"].reason
+        return {name: failure.error_type for name, failure in given.failures.items()}
+
+    async def alarm(given: NodeInput) -> Any:
+        return sorted(given.outputs["total"])
+
+    graph = Graph("g")
+    graph.node("total", total)
+    graph.node("alarm", alarm)
+    graph.node("calm", alarm)
+    for page in range(4):
+        graph.node(f"p{page}", fetch, args={"page": page})
+        graph.edge(f"p{page}", "total", on="all")
+    graph.edge(
+        "total", "alarm", when='size(failures) == 2 && failures.p1.reason.contains("page 1")'
+    )
+    graph.edge("total", "calm", when="size(failures) < 2")
+    assert await _result(graph, None) == {"alarm": ["p1", "p3"]}
+
+
+async def test_a_node_none_of_whose_inputs_failed_receives_no_failures() -> None:
+    async def first(given: NodeInput) -> Any:
+        return dict(given.failures)
+
+    async def second(given: NodeInput) -> Any:
+        return [given.output, dict(given.failures)]
+
+    graph = Graph("g")
+    graph.node("first", first)
+    graph.node("second", second)
+    graph.edge("first", "second", on="all")
+    assert await result_of(graph) == [{}, {}]
 
 
 def test_a_copy_shares_nothing_that_can_be_changed() -> None:
