@@ -8,7 +8,7 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 SOAKERS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit docs bench bench-peers soak clean help
+.PHONY: demo test test-pythons lint types unit docs bench bench-peers soak clean help
 
 help:            ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -27,6 +27,9 @@ types: $(VENV)/dev.stamp  ## mypy, strict
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov --cov-report term $(TESTS)
+
+test-pythons: $(VENV)/dev.stamp  ## the tests of the hosts, on every Python that Keyrun supports
+	$(BIN)/python -m tests.hosting.pythons
 
 docs: $(VENV)/dev.stamp  ## the reference, and the documentation site in build/site/index.html
 	$(BIN)/python -m website.reference
@@ -58,4 +61,4 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	touch $@ $(VENV)/user.stamp
 
 clean:           ## remove everything that make made
-	rm -rf $(VENV) build .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(VENV)-3.* build .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
