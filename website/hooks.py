@@ -22,6 +22,12 @@ PAGES = {
 }
 """Pages with another address on the site than in docs/."""
 
+ASSETS = {
+    "website/site.css": "site.css",
+    "website/iframe-worker.js": "iframe-worker.js",
+}
+"""Files that the pages load."""
+
 CDN = "https://unpkg.com/"
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
@@ -34,7 +40,7 @@ def on_files(files: Files, config: Any) -> Files:
     readme = files.get_file_from_path("README.md")
     if readme is not None:
         files.remove(readme)
-    for source, address in {**PAGES, "website/site.css": "site.css"}.items():
+    for source, address in {**PAGES, **ASSETS}.items():
         files.append(File.generated(config, address, content=(ROOT / source).read_text()))
     for page in list(files.documentation_pages()):
         source = path_of(page.src_uri)

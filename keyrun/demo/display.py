@@ -1,4 +1,4 @@
-"""The display: what the service is doing, live on a terminal, line by line elsewhere."""
+"""The display: the service at work, as a live picture on a terminal and as lines elsewhere."""
 
 from collections import deque
 from time import monotonic
@@ -19,17 +19,18 @@ EVERY = 2.0
 """Seconds between plain lines."""
 WIDTH = 60
 LATEST = 6
+STOPPING = "Stopping. Running steps finish first; Ctrl-C kills them."
 STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow"}
 
 
 class Pace:
-    """How fast something grows, over the last seconds."""
+    """The growth of a count per second, over the last 2 seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def of(self, count: int) -> float:
-        """`count` is what it has come to."""
+        """Return the growth per second. `count` is the count now."""
         now = monotonic()
         self._seen.append((now, count))
         while now - self._seen[0][0] > 2.0:
@@ -39,7 +40,7 @@ class Pace:
 
 
 class Display:
-    """Shows a service at work. It holds 60 columns."""
+    """Show a service at work, in 60 columns."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -66,18 +67,19 @@ class Display:
             self._live.stop()
 
     def show(self, campaign: Campaign) -> None:
-        """As it is now."""
+        """Show the current state."""
         record = campaign.record
         self._follow(record)
         attempts, commits = self._attempts.of(record.attempts), self._commits.of(record.commits)
         if self._live is not None:
             self._live.update(self._picture(campaign, attempts, commits))
+        elif campaign.stopping:
+            self._console.print(STOPPING, soft_wrap=True)
         elif monotonic() - self._said >= EVERY:
             self._said = monotonic()
             self._console.print(
                 f"{campaign.elapsed:5.1f} s {len(record.told):>6,} orders "
-                f"{attempts:>5,.0f} tries/s {commits:>5,.0f} commits/s "
-                f"{max(0, record.lives - 1)} kills",
+                f"{attempts:>5,.0f} attempts/s {record.kills} kills",
                 soft_wrap=True,
             )
 
@@ -97,16 +99,17 @@ class Display:
         placed, done = record.acknowledged, len(record.told)
         for count, words in (
             (placed, f"orders of {campaign.assignment.keys:,} customers"),
-            (done, f"of them done, {max(0, placed - done):,} under way"),
+            (done, f"of them finished, {max(0, placed - done):,} unfinished"),
             (record.attempts, f"attempts of steps, {attempts:,.0f} per second"),
-            (self._retries, "of them not the first of their step"),
+            (self._retries, "of them repeat a step"),
             (record.commits, f"commits, {commits:,.0f} per second"),
-            (max(0, record.lives - 1), "times killed and restarted"),
+            (record.kills, "times killed and restarted"),
+            (record.stops, "times stopped and restarted"),
         ):
             table.add_row(f"{count:,}", words)
         over = campaign.elapsed >= seconds
         share = done / max(placed, 1) if over else campaign.elapsed / seconds
-        words = "finishing what was ordered" if over else f"{campaign.elapsed:.0f} of {seconds:g} s"
+        words = "finishing the orders" if over else f"{campaign.elapsed:.0f} of {seconds:g} s"
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             ProgressBar(total=1.0, completed=min(share, 1.0), width=WIDTH - 32),
@@ -119,7 +122,7 @@ class Display:
             *latest,
             *[Text()] * (LATEST - len(latest)),
             Text(),
-            bar,
+            Text(STOPPING) if campaign.stopping else bar,
         )
 
     def _end(self, record: Record, number: int, state: str) -> Text:

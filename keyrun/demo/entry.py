@@ -1,7 +1,8 @@
-"""`keyrun demo`: the service at work, and in the end the proof that it kept its promises."""
+"""`keyrun demo`: show an order service at work, then check that it kept every guarantee."""
 
 import fcntl
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,9 +15,11 @@ import cattrs
 import click
 from rich.console import Console
 
+from keyrun.demo import orders
 from keyrun.demo.display import WIDTH, Display
-from keyrun.demo.orders import Orders
-from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppable
+from keyrun.stress import acting
+from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, Terminated, stoppable
+from keyrun.stress.checking import Checking, SteadyConsole
 from keyrun.stress.record import Record
 from keyrun.stress.report import pronounce
 from keyrun.stress.verdict import Verdict, judge
@@ -28,7 +31,7 @@ MANY = 1_000_000_000
 
 @attrs.frozen(kw_only=True)
 class Begun:
-    """What a demo was begun with; it is kept beside the store, for whoever goes on with it."""
+    """The options that a demo began with. They are kept beside the store."""
 
     seconds: float
     keys: int
@@ -36,24 +39,27 @@ class Begun:
 
 
 def begin(folder: Path, asked: Begun) -> tuple[Begun, bool]:
-    """What the demo in `folder` was begun with, and whether it was there before."""
+    """Return the options of the demo in `folder`, and whether it existed before."""
     file = folder / BEGUN
     if file.exists():
         return cattrs.structure(json.loads(file.read_text()), Begun), True
     if folder.exists() and any(folder.iterdir()):
-        raise click.BadParameter(f"{folder} is not empty, and not of a demo", param_hint="--store")
+        raise click.BadParameter(
+            f"{folder} is not empty and contains no demo; give an empty or a new directory",
+            param_hint="--store",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(attrs.asdict(asked)))
     return asked, False
 
 
 def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
-    """The work that is left to do."""
-    orders = Orders(keys=begun.keys, seed=begun.seed)
+    """Return the rest of the work."""
+    planner = orders.Orders(keys=begun.keys, seed=begun.seed)
     assignment = Assignment(
         folder=folder,
         planner="keyrun.demo.orders:Orders",
-        options=attrs.asdict(orders),
+        options=attrs.asdict(planner),
         workflow="keyrun.demo.orders:order",
         keys=begun.keys,
         runs=MANY,
@@ -64,7 +70,7 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
         slots=begun.keys,
         child=CHILD,
     )
-    return Campaign(assignment, Record(orders, begun.keys))
+    return Campaign(assignment, Record(planner, begun.keys))
 
 
 @click.command(
@@ -111,17 +117,19 @@ def command(
     """Watch an order service at work, and break it.
 
     Hundreds of customers place orders of six steps each, with failures, retries, timeouts and
-    delays. Stop it with Ctrl-C, or kill -9 it, from outside or with --kill-every; the same command
-    goes on where it stopped. In the end it proves from the store, and from a file that the steps
-    wrote as they ran, that every customer was served in order, that nothing was lost, and that no
-    finished step ran twice.
+    delays. Stop the service with Ctrl-C, or kill it with kill -9 or --kill-every. The same command
+    resumes it.
+
+    In the end the command checks the store, and compares it with a file that the steps wrote while
+    they ran: the orders of each customer ran in order, no order was lost, and no finished step ran
+    twice. The exit code is 1 if a guarantee was broken.
 
     \b
     Examples:
       keyrun demo
       keyrun demo --seconds 20 --kill-every 2
     """
-    console = Console(highlight=False)
+    console = SteadyConsole(highlight=False)
     folder = Path(FOLDER) if store is None else store
     asked = Begun(
         seconds=seconds,
@@ -131,7 +139,9 @@ def command(
     begun, before = begin(folder, asked)
     alone = _alone_in(folder)
     campaign = campaign_of(folder, begun, kill_every)
-    say(console, _opening(folder, begun, campaign.record, before))
+    for line in opening(folder, begun, campaign.record, before):
+        say(console, line)
+    console.print()
     verdict = _work(console, campaign, folder)
     pronounce(verdict, console, "orders")
     alone.close()
@@ -141,18 +151,19 @@ def command(
     if store is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        say(console, f"The store is in {folder}; remove it to begin anew.")
+        say(console, f"The store is in {folder}. To start a new demo, remove it.")
 
 
 def _alone_in(folder: Path) -> TextIO:
-    """A lock on the demo in `folder`, which ends with the process, however that ends."""
+    """Return a lock on the demo in `folder`. The lock ends with the process."""
     lock = (folder / "demo.lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         raise click.ClickException(
-            f"a demo is running in {folder}; wait for it, or give another folder with --store"
+            f"another process runs the demo in {folder}; wait for it, or use another directory "
+            "with --store"
         ) from None
     return lock
 
@@ -165,30 +176,58 @@ def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True)
 
 
-def _opening(folder: Path, begun: Begun, record: Record, before: bool) -> str:
-    if not before:
-        return (
-            f"{begun.keys:,} customers place orders for {begun.seconds:g} seconds. "
-            f"All is kept in {folder}: stop it or kill it, and the same command goes on."
-        )
+def opening(folder: Path, begun: Begun, record: Record, before: bool) -> list[str]:
+    """Return the lines above the picture: the state of the demo, its code, and how to break it."""
     if record.done:
-        return f"The demo in {folder} is finished; this is its proof."
-    return (
-        f"Going on in {folder} after {record.seconds():.0f} of {begun.seconds:g} seconds, with "
-        f"{record.acknowledged:,} orders placed and {len(record.told):,} done."
-    )
+        return [f"The demo in {folder} has finished. This is its proof."]
+    if not before:
+        first = f"{begun.keys:,} customers place orders for {begun.seconds:g} seconds."
+    else:
+        how = "was stopped" if record.stopped else "was killed"
+        first = (
+            f"Resuming the demo in {folder}, which {how} after {record.seconds():.0f} of "
+            f"{begun.seconds:g} seconds with {record.acknowledged:,} orders, "
+            f"{len(record.told):,} of them finished."
+        )
+    return [
+        first,
+        f"Workflow: {_path(orders.__file__)}",
+        f"Steps: {_path(acting.__file__)}",
+        f"Store: {folder}",
+        f"Stop the demo with Ctrl-C, or kill it with kill -9 {os.getpid()}. The same command "
+        "resumes it.",
+    ]
+
+
+def _path(file: str) -> Path:
+    """Return a path, relative to the current directory if it is inside of it."""
+    path = Path(file)
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _work(console: Console, campaign: Campaign, folder: Path) -> Verdict:
     broken: Broken | None = None
     try:
-        with stoppable(), Display(console) as display:
+        with stoppable():
             try:
-                campaign.run(display.show)
+                with Display(console) as display:
+                    campaign.run(display.show)
             except Broken as error:
                 broken = error
-        say(console, "Now the proof.")
-        return judge(campaign, broken, folder)
-    except KeyboardInterrupt:
-        say(console, f"Stopped. The same command goes on; remove {folder} to begin anew.")
+            ended = "All orders are finished." if broken is None else "The service failed."
+            say(console, f"{ended} Checking the guarantees:")
+            with Checking(console) as checking:
+                return judge(campaign, broken, folder, checking)
+    except KeyboardInterrupt as interrupt:
+        say(console, _stopped(campaign, folder, interrupt))
         sys.exit(130)
+
+
+def _stopped(campaign: Campaign, folder: Path, interrupt: KeyboardInterrupt) -> str:
+    by = "SIGTERM" if isinstance(interrupt, Terminated) else "Ctrl-C"
+    after = f"The same command resumes the demo. To start a new one, remove {folder}."
+    if campaign.record.done:
+        return f"Stopped by {by} during the check. The same command checks again."
+    if campaign.record.stopped:
+        return f"Stopped by {by}, not killed: the running steps have finished. {after}"
+    return f"Stopped by {by}. The service was killed before its running steps finished. {after}"

@@ -1,9 +1,9 @@
-"""Orders: what customers order, and what goes wrong with it.
+"""The orders of the demo: their steps, and the faults of these steps.
 
     reserve ──► charge ──► pack (takes a while) ──► label beside invoice ──► ship ──► notify
 
-Customers are the keys: their orders are handled one after the other, those of different customers
-side by side. What fails when follows from the seed and the number of the order alone.
+A customer is a key. The orders of one customer run one after the other, and the orders of different
+customers run concurrently. The faults follow from the seed and the number of the order alone.
 """
 
 from random import Random
@@ -16,24 +16,24 @@ from keyrun.stress.acting import perform
 from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Plan, Stage, Way
 
 RESERVE_LIMIT = 0.5
-"""Seconds that the warehouse has to answer."""
+"""Seconds within which the warehouse must answer."""
 
 
 @workflow(name="order")
 async def order(ctx: Context, number: int) -> int:
-    """One order, from the reservation to the notice."""
+    """Handle one order, from the reservation to the notification."""
     return await perform(ctx, number)
 
 
 @attrs.frozen(kw_only=True)
 class Orders:
-    """The orders of so many customers."""
+    """The orders of `keys` customers."""
 
     keys: int
     seed: int
 
     def plan(self, number: int) -> Plan:
-        """What is to happen to order `number`."""
+        """Return the plan of order `number`."""
         chance = Random(f"{self.seed}/order/{number}")
         slow = Fault.TIMEOUT if chance.random() < 0.04 else Fault.NONE
         declined = chance.random() < 0.03

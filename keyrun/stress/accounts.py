@@ -9,7 +9,7 @@ Tolerated: an attempt that timed out although that was not planned, if its journ
 really took that long. Then the machine stood still, and the rest is foreseen anew from there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -22,6 +22,11 @@ from keyrun.stress.testimony import Testimony
 from keyrun.stress.violation import Promise, Violation
 
 PAGE = 1000
+REPORTED = 50
+"""Runs between two reports of progress."""
+
+Progress = Callable[[str, int, int | None], object]
+"""Called with what is checked, the number that was checked, and their total if it is known."""
 
 
 @attrs.define
@@ -42,8 +47,9 @@ class Accounts:
     _ledgers: dict[str, dict[str, int]] = attrs.field(factory=dict)
     _audits: dict[str, RunStatus] = attrs.field(factory=dict)
 
-    async def read(self, path: Path) -> None:
+    async def read(self, path: Path, progress: Progress) -> None:
         """Check every run that is in the store at `path`, and that none is missing."""
+        total = len(self.testimony.acknowledged)
         async with open_reader(path) as reader:
             dead = await self._dead(reader)
             after: str | None = None
@@ -55,7 +61,10 @@ class Accounts:
                     else:
                         history = await reader.history(status.run_id)
                         self._run(self.planner.plan(number), status, history, number in dead)
+                    if len(self._seen) % REPORTED == 0:
+                        progress("histories of the runs", len(self._seen), total)
                 after = page[-1].run_id
+        progress("histories of the runs", len(self._seen), total)
         for number in sorted(self.testimony.acknowledged - self._seen):
             self._found(Promise.LOSS, self.planner.plan(number), "acknowledged, and not there")
         self._states()

@@ -53,12 +53,16 @@ class Assignment:
     most_kills: float = float("inf")
 
 
+class Terminated(KeyboardInterrupt):
+    """The interrupt of a SIGTERM."""
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A block that SIGTERM stops as Ctrl-C does."""
+    """A block that SIGTERM stops as Ctrl-C does, with `Terminated`."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -91,6 +95,8 @@ class Campaign:
         self.kills = 0
         self.orphaned = 0
         """Kills of the committer alone."""
+        self.stopping = False
+        """Whether the child was asked to stop, and its running steps may finish."""
         self._tail = Tail(self._evidence)
         self._chance = Random(f"{assignment.seed}/kills")
         self._look()
@@ -116,7 +122,7 @@ class Campaign:
         assignment, record = self.assignment, self.record
         self._mend()
         life = record.lives
-        with self._child() as child:
+        with self._child(progress) as child:
             began = record.last_at = monotonic()
             kill_at = float("inf")
             while True:
@@ -171,7 +177,7 @@ class Campaign:
         return now + after
 
     @contextmanager
-    def _child(self) -> Iterator[Popen[bytes]]:
+    def _child(self, progress: Callable[["Campaign"], None]) -> Iterator[Popen[bytes]]:
         assignment, record = self.assignment, self.record
         setup = Setup(
             planner=assignment.planner,
@@ -204,10 +210,13 @@ class Campaign:
                         child.stdin.close()
                 yield child
             except KeyboardInterrupt:
-                # Whoever stops this means no harm: what is running may finish.
+                # Not a kill: the running steps may finish. A second Ctrl-C kills the child.
                 child.terminate()
+                self.stopping = True
+                progress(self)
                 with suppress(TimeoutExpired):
                     child.wait(DRAIN)
+                self._look()
                 raise
             finally:
                 if child.poll() is None:

@@ -137,8 +137,7 @@ class Child:
                     await self._paid.wait()
                 self._done = True
                 ticking.cancel_scope.cancel()
-        if self._done:
-            self._log.write(Mark.DONE)
+        self._log.write(Mark.DONE if self._done else Mark.STOPPED)
 
     async def _obey(self, scope: trio.CancelScope) -> None:
         """Leave in good order when asked to."""

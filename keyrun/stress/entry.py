@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppable
+from keyrun.stress.checking import Checking, SteadyConsole
 from keyrun.stress.display import Display
 from keyrun.stress.options import Options
 from keyrun.stress.record import Record
@@ -53,7 +54,8 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
             campaign.run(display.show)
         except Broken as error:
             broken = error
-    return judge(campaign, broken, folder)
+    with Checking(console) as checking:
+        return judge(campaign, broken, folder, checking)
 
 
 def _rate(name: str, text: str) -> Callable[[F], F]:
@@ -162,7 +164,7 @@ def command(seed: int | None, store: Path | None, report: Path | None, **given: 
         )
     folder = Path(mkdtemp(prefix="keyrun-stress-")) if store is None else store
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = SteadyConsole(highlight=False)
     keep = True
     try:
         with stoppable():

@@ -49,6 +49,8 @@ class Mark(StrEnum):
     """A redrive is asked for: run."""
     COMMITS = "S"
     """Commits and records since the process began."""
+    STOPPED = "T"
+    """The process was asked to stop, and has left the runtime."""
     DONE = "D"
     """Everything has ended, and the runtime was left."""
 

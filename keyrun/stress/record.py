@@ -19,6 +19,12 @@ class Record:
     told: set[int] = attrs.field(factory=set)
     attempts: int = 0
     lives: int = 0
+    kills: int = 0
+    """How many processes were killed. The next process has begun since."""
+    stops: int = 0
+    """How many processes were asked to stop, and have left the runtime."""
+    stopped: bool = False
+    """Whether the latest process was asked to stop, and has left the runtime."""
     ready: bool = False
     done: bool = False
     last_at: float = 0.0
@@ -72,8 +78,9 @@ class Record:
             self.last_at = line.at
         match line.mark:
             case Mark.LIFE:
+                self.kills += self.lives > 0 and not self.stopped
                 self.lives += 1
-                self.ready = False
+                self.ready = self.stopped = False
                 self._commits.append((0, 0))
             case Mark.READY:
                 self.ready = True
@@ -97,5 +104,8 @@ class Record:
                 self.attempts += 1
             case Mark.COMMITS:
                 self._commits[-1] = (int(line.fields[0]), int(line.fields[1]))
+            case Mark.STOPPED:
+                self.stops += 1
+                self.stopped = True
             case Mark.DONE:
                 self.done = True

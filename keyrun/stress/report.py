@@ -19,6 +19,7 @@ def pronounce(verdict: Verdict, console: Console, runs: str = "runs") -> None:
         (verdict.attempts - verdict.steps, f"attempts failed, {verdict.timeouts:,} by timeout"),
         (verdict.commits, f"commits of {verdict.records:,} records"),
         (verdict.kills, f"kills, {verdict.interrupted:,} attempts interrupted"),
+        *([(verdict.stops, "stops without a kill")] if verdict.stops else []),
     ):
         console.print(f"{count:>9,}  {words}", soft_wrap=True)
     if verdict.late:

@@ -7,10 +7,13 @@ import attrs
 import trio
 
 from keyrun.storage import StoreError, verify
-from keyrun.stress.accounts import Accounts
+from keyrun.stress.accounts import Accounts, Progress
 from keyrun.stress.campaign import Broken, Campaign
 from keyrun.stress.testimony import Testimony
 from keyrun.stress.violation import Promise, Violation
+
+LINES = 5000
+"""Lines of evidence between two reports of progress."""
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +31,7 @@ class Verdict:
     timeouts: int
     late: int
     kills: int
+    stops: int
     commits: int
     records: int
     seconds: float
@@ -55,22 +59,30 @@ class Verdict:
         return report
 
 
-def judge(campaign: Campaign, broken: Broken | None, folder: Path) -> Verdict:
-    """Check everything. A child that broke off left runs that have not ended: the store is then
+def judge(
+    campaign: Campaign, broken: Broken | None, folder: Path, progress: Progress = lambda *_: None
+) -> Verdict:
+    """Check everything. A child that broke off left runs that have not ended. The store is then
     asked nothing that only holds at the end."""
     record = campaign.record
-    testimony = Testimony(record.planner).hear(record.lines)
-    accounts = Accounts(record.planner, testimony, max(0, record.lives - 1))
+    testimony = Testimony(record.planner)
+    for at in range(0, len(record.lines), LINES):
+        progress("events of the log", at, len(record.lines))
+        testimony.hear(record.lines[at : at + LINES])
+    progress("events of the log", len(record.lines), len(record.lines))
+    accounts = Accounts(record.planner, testimony, record.kills)
     violations = list(testimony.violations)
     if broken is not None:
         violations.append(Violation(promise=Promise.ALIVE, text=str(broken)))
     else:
         try:
+            progress("records of the store", 0, None)
             found = verify(folder / "store")
+            progress("records of the store", found.records, found.records)
             violations += [
                 Violation(promise=Promise.STORE, text=damage.problem) for damage in found.damage
             ]
-            trio.run(accounts.read, folder / "store")
+            trio.run(accounts.read, folder / "store", progress)
         except StoreError as error:
             violations.append(Violation(promise=Promise.STORE, text=str(error)))
         violations += accounts.violations
@@ -84,7 +96,8 @@ def judge(campaign: Campaign, broken: Broken | None, folder: Path) -> Verdict:
         interrupted=testimony.interrupted,
         timeouts=accounts.timeouts,
         late=accounts.late,
-        kills=max(0, record.lives - 1),
+        kills=record.kills,
+        stops=record.stops,
         commits=record.commits,
         records=record.records,
         seconds=record.seconds(),

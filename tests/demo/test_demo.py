@@ -1,4 +1,4 @@
-"""The demo: killed, started again, and run to its proof, which would fail if it did not hold."""
+"""The demo: it is killed, resumes, and checks its guarantees. A broken guarantee fails it."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from keyrun.demo import command
 from keyrun.demo.display import Display
-from keyrun.demo.entry import Begun, begin, campaign_of
+from keyrun.demo.entry import Begun, begin, campaign_of, opening
 from keyrun.runtime.records.journal_entry import EntryKind
 from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import Batch, LmdbStore, unseal
@@ -37,15 +37,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def kept(text: str) -> int:
-    """How many promises were kept."""
+    """Return the number of guarantees that hold."""
     return len(re.findall("^yes  ", text, re.MULTILINE))
 
 
 def end_when(
     folder: Path, lines: int, how: signal.Signals, seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Start a demo of so many seconds, more than it takes a busy machine to notice, and end it when
-    there are so many lines of evidence in all."""
+    """Start a demo of `seconds`, and send it the signal `how` when its log has `lines` lines. The
+    demo takes longer than a busy machine needs to notice."""
     evidence = folder / "evidence.log"
     with subprocess.Popen(
         [*PYTHON, *SMALL, f"--seconds={seconds}", f"--store={folder}"],
@@ -66,7 +66,7 @@ def end_when(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demo that was killed three times, whoever was at work, and then run to its end."""
+    """A demo that was killed three times, and then ran to its end."""
     folder = tmp_path_factory.mktemp("demo") / "orders"
     chance, lines = Random(5), 1
     for _ in range(3):
@@ -75,15 +75,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines += chance.randrange(150)
     done = run(*SMALL, f"--store={folder}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("Going on in ")
+    assert re.match(r"Resuming the demo in .*, which was killed after ", done.stdout)
     assert kept(done.stdout) == len(Promise)
     return folder
 
 
-def test_the_demo_is_killed_and_goes_on_to_its_proof(finished: Path) -> None:
+def test_a_demo_that_was_killed_resumes_and_ends_with_its_proof(finished: Path) -> None:
     again = CliRunner().invoke(command, ["--store", str(finished)])
     assert again.exit_code == 0, again.output
-    assert "is finished; this is its proof." in again.output.replace("\n", " ")
+    assert "has finished. This is its proof." in again.output.replace("\n", " ")
+    for what in ("events of the log: ", "records of the store\n", "histories of the runs: "):
+        assert f"Checking {what}" in again.output
+    assert re.search(r"^ +3  kills", again.output, re.MULTILINE)
     assert kept(again.output) == len(Promise)
 
 
@@ -95,10 +98,11 @@ def test_the_demo_kills_its_own_service_and_logs_plain_lines_of_60_columns(
     assert done.returncode == 0, done.stdout + done.stderr
     assert kept(done.stdout) == len(Promise)
     assert re.search(r"^ +[1-9]\d*  kills", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ tries/s", done.stdout, re.MULTILINE)
-    opening, *lines = done.stdout.splitlines()
-    assert opening.endswith("and the same command goes on.")
-    assert max(map(len, lines)) <= 60
+    assert re.search(r"^ *\d+\.\d s +\d+ orders +\d+ attempts/s", done.stdout, re.MULTILINE)
+    opening, _, lines = done.stdout.partition("\n\n")
+    assert "keyrun/demo/orders.py\n" in opening
+    assert opening.endswith("The same command resumes it.")
+    assert max(map(len, lines.splitlines())) <= 60
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -110,19 +114,23 @@ async def left_in_good_order(store: Path) -> bool:
         return await ledger.get("counter", ledger.name("open")) is None
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_was_stopped_has_drained_and_says_how_to_go_on(
-    tmp_path: Path, how: signal.Signals
+@pytest.mark.parametrize(("how", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_demo_that_was_stopped_has_drained_and_says_that_it_was_not_killed(
+    tmp_path: Path, how: signal.Signals, name: str
 ) -> None:
     folder = tmp_path / "orders"
     stopped = end_when(folder, 100, how, 600)
     assert stopped.returncode == 130
-    assert "Stopped. The same command goes on" in stopped.stdout.replace("\n", " ")
-    assert (folder / "demo.json").exists()
+    assert "Stopping. Running steps finish first" in stopped.stdout
+    assert f"Stopped by {name}, not killed: the running steps have finished." in stopped.stdout
+    begun, _ = begin(folder, Begun(seconds=1.0, keys=1, seed=1))
+    record = campaign_of(folder, begun, 0.0).record
+    assert (record.stops, record.kills) == (1, 0)
+    assert "which was stopped after" in opening(folder, begun, record, True)[0]
     assert trio.run(left_in_good_order, folder / "store")
 
 
-def test_on_a_terminal_it_is_drawn_within_60_columns(tmp_path: Path) -> None:
+def test_on_a_terminal_it_is_drawn_within_60_columns_and_the_cursor_stays(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
@@ -141,10 +149,12 @@ def test_on_a_terminal_it_is_drawn_within_60_columns(tmp_path: Path) -> None:
             drawn += part
     os.close(master)
     assert demo.returncode == 0
+    assert b"\x1b[?25l" not in drawn  # hides the cursor
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
     lines = text.replace("\r", "\n").splitlines()
-    assert max(map(len, lines)) <= 60
+    assert max(len(line) for line in lines if "/" not in line) <= 60
     assert "orders of 10 customers" in text
+    assert "histories of the runs ━" in text
     assert kept(text) == len(Promise)
 
 
@@ -152,7 +162,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     refused = CliRunner().invoke(command, ["--store", str(tmp_path)])
     assert refused.exit_code == 2
-    assert "not of a demo" in refused.output
+    assert "contains no demo" in refused.output
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
@@ -225,5 +235,5 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
     begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
     with Display(Console(file=drawn, force_terminal=True, width=60)) as display:
         display.show(campaign_of(finished, begun, 0.0))
-    assert "tries/s" in drawn.getvalue()
+    assert "attempts/s" in drawn.getvalue()
     assert "\x1b" not in drawn.getvalue()

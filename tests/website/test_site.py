@@ -182,6 +182,19 @@ def test_diagrams_are_in_the_page_and_have_its_colours(documents: dict[Path, Doc
     )
 
 
+def test_search_works_in_a_site_that_is_opened_from_its_files(
+    site: Path, documents: dict[Path, Document]
+) -> None:
+    """A browser reads no JSON from files there, and starts no workers."""
+    index = (site / "search/search_index.json").read_text()
+    assert (site / "search/search_index.js").read_text() == f"var __index = {index}"
+    for path, document in documents.items():
+        scripts = [address for address in document.loaded if address.endswith("iframe-worker.js")]
+        assert len(scripts) == 1, path.name
+        if path.name != "404.html":
+            assert (path.parent / scripts[0]).is_file()
+
+
 def test_the_site_has_search_and_a_dark_mode(site: Path, documents: dict[Path, Document]) -> None:
     index = json.loads((site / "search/search_index.json").read_text())
     assert "reference/runtime.html#runtimesubmit" in {each["location"] for each in index["docs"]}
