@@ -1,6 +1,7 @@
 """Checks of arguments at the door. Each names the argument and the value that was given."""
 
 import math
+from collections.abc import Iterable
 
 
 def at_least(name: str, value: float, least: float) -> None:
@@ -23,6 +24,24 @@ def count(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     at_least(name, value, least)
+
+
+def flag(name: str, value: bool) -> None:
+    """Refuse what is not True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Refuse what is not of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
+
+
+def several(name: str, value: object) -> None:
+    """Refuse what can't be iterated over, and a string."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list, got {value!r}")
 
 
 def function(name: str, value: object) -> None:

@@ -34,6 +34,7 @@ from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.claiming import claimed
+from keyrun.storage.lmdb_store import CommitterName
 from keyrun.storage.payload import PayloadCodec, Transform
 
 if TYPE_CHECKING:
@@ -91,6 +92,15 @@ async def _entered(host: Host, lifespan: Lifespan) -> AsyncIterator[Any]:
     else:
         async with manager as value:
             yield value
+
+
+def as_store(store: "str | os.PathLike[str] | Store", committer: CommitterName = "inline") -> Store:
+    """Return a store, or the LMDB store at a path."""
+    if isinstance(store, Store):
+        return store
+    if not isinstance(store, str | os.PathLike):
+        raise TypeError(f"store must be a path or a Store, got {store!r}")
+    return LmdbStore(store, committer=committer)
 
 
 def _check(name: str, value: float, least: float) -> None:
@@ -168,6 +178,19 @@ async def open_runtime(
     - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
     - `tuning`: page and window sizes. Only tests of Keyrun change them.
     """
+    checks.several("workflows", workflows)
+    checks.several("entities", entities)
+    checks.instance("limits", limits, Limits)
+    checks.instance("retention", retention, Retention)
+    checks.instance("tuning", tuning, Tuning)
+    if resources is not None:
+        from keyrun.runtime.policies.resources import Resources
+
+        checks.instance("resources", resources, Resources)
+    if transform is not None:
+        for name in ("wrap", "unwrap"):
+            checks.function(f"transform.{name}", getattr(transform, name, None))
+    checks.function("wall", wall)
     _check("max_concurrent_steps", max_concurrent_steps, 1)
     _check("max_pending", max_pending, 1)
     _check("max_pending_per_key", max_pending_per_key, 1)
@@ -182,8 +205,7 @@ async def open_runtime(
         raise ValueError(f"on_unregistered must be 'hold' or 'refuse', got {on_unregistered!r}")
     if when_locked not in get_args(WhenLocked):
         raise ValueError(f"when_locked must be 'fail' or 'wait', got {when_locked!r}")
-    if not isinstance(store, Store):
-        store = LmdbStore(store)
+    store = as_store(store)
     _check_on_trio()
     registry = Registry(workflows, resources)
     patience = lock_timeout if when_locked == "wait" else None

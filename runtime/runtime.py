@@ -13,6 +13,7 @@ from keyrun.runtime.entities.entity import EntityProxy
 from keyrun.runtime.errors import InvalidSchedule, UnknownRun
 from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.host.callers import on_trio, wrong_caller
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.partition import Partition
@@ -103,6 +104,7 @@ class Runtime(Reader):
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
+        self._partition.state.check_caller()
         if run_id is not None or self._must_wait(key):
             return await self._admit(described, wait=True)
         await self._admission.admit(described).wait()
@@ -125,6 +127,7 @@ class Runtime(Reader):
         described = self._admission.describe(
             workflow, input, key, run_id, headers, tags, priority, limits, delay
         )
+        self._partition.state.check_caller()
         if run_id is not None or self._must_wait(key):
             return await self._admit(described, wait=False)
         await self._admission.admit(described).wait()
@@ -216,6 +219,8 @@ class Runtime(Reader):
         """Return an awaitable of the last status of a run: its end or its quarantine, or None if
         the run was forgotten. Await it at once."""
         partition = self._partition
+        if not on_trio(partition.state.host.thread):
+            raise wrong_caller("on Trio")
         if submission.at_hand:
             return wait_for_end(partition.runs, submission.number)
         return self._find_end(submission.number)
@@ -305,7 +310,7 @@ class Runtime(Reader):
         If the runtime has no hook, the store also stops collecting outcomes until a runtime with a
         hook opens it."""
         partition = self._partition
-        partition.state.check_open()
+        partition.state.check_caller()
         return await partition.outbox.discard(collecting=partition.delivery is not None)
 
     async def signal(
@@ -588,7 +593,7 @@ class Runtime(Reader):
             run_id=None if run_id is None else check_run_id(run_id),
             kinds=check_kinds(kinds),
             buffer=buffer,
-            check_open=partition.state.check_open,
+            check_open=partition.state.check_caller,
         )
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> "Watch":

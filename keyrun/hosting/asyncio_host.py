@@ -9,15 +9,15 @@ from typing import Any
 import trio
 from outcome import Outcome
 
+from keyrun.actors import checks
 from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, settle
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.faces.calls import Post
 from keyrun.runtime.host.host_loop import HostLoop
-from keyrun.runtime.open import check_lifespan, open_runtime
+from keyrun.runtime.open import as_store, check_lifespan, open_runtime
 from keyrun.runtime.queue.hook import Hook, is_async
 from keyrun.runtime.values import RunOutcome
-from keyrun.storage import LmdbStore, Store
 
 
 @asynccontextmanager
@@ -30,10 +30,10 @@ async def opened(
     **options: Any,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime whose Trio side is a guest of the running loop, or runs in a thread."""
+    checks.flag("thread", thread)
     loop = _running_loop()
-    if not isinstance(store, Store):
-        # A commit in the thread of the loop would stop the application while the disk syncs.
-        store = LmdbStore(store, committer="process")
+    # A commit in the thread of the loop would stop the application while the disk syncs.
+    store = as_store(store, committer="process")
     host_loop = HostLoop(loop, in_thread=thread)
     if on_terminal is not None and is_async(on_terminal):
         on_terminal = partial(_call_on_loop, host_loop, on_terminal)

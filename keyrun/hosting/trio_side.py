@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -33,7 +33,13 @@ class Block:
         self._opened = opened
         self._closed = closed
         self._left = trio.Event()
+        self._context = copy_context()
+        """The context variables of the code that opens the runtime, which its steps see."""
         self.tasks = StandingTasks()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Open the runtime, in the context of the code that made this block."""
+        self._context.run(nursery.start_soon, self.run)
 
     async def run(self) -> None:
         """Keep the runtime open until `leave`, or until it fails."""
@@ -82,7 +88,7 @@ class TrioSide:
     def open(self, block: Block) -> None:
         """Open a runtime. Called in Trio's thread."""
         assert self._nursery is not None
-        self._nursery.start_soon(block.run)
+        block.start(self._nursery)
 
     def stop(self) -> None:
         """End Trio. No runtime is open any more. Called in Trio's thread."""
@@ -102,15 +108,22 @@ class Guest(TrioSide):
         self._users = 0
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
-        trio.lowlevel.start_guest_run(
-            self._main,
-            self._now_ready,
-            run_sync_soon_threadsafe=self._soon_threadsafe,
-            run_sync_soon_not_threadsafe=self._soon,
-            done_callback=self._done,
-            host_uses_signal_set_wakeup_fd=True,
-            restrict_keyboard_interrupt_to_checkpoints=True,
-        )
+        try:
+            trio.lowlevel.start_guest_run(
+                self._main,
+                self._now_ready,
+                run_sync_soon_threadsafe=self._soon_threadsafe,
+                run_sync_soon_not_threadsafe=self._soon,
+                done_callback=self._done,
+                host_uses_signal_set_wakeup_fd=True,
+                restrict_keyboard_interrupt_to_checkpoints=True,
+            )
+        except RuntimeError as error:
+            raise RuntimeError(
+                "Trio runs in this thread already, probably because an earlier event loop was "
+                "stopped inside of a block of keyrun.asyncio.open_runtime: leave the block before "
+                "the loop stops, or open the runtime with thread=True"
+            ) from error
 
     @classmethod
     async def enter(cls) -> "Guest":
@@ -122,7 +135,8 @@ class Guest(TrioSide):
             await asyncio.shield(guest._ended)  # it is ending
             guest = cls._of.get(loop)
         if guest is None:
-            guest = cls._of[loop] = cls(loop)
+            guest = cls(loop)
+            cls._of[loop] = guest
         guest._users += 1
         await asyncio.shield(guest._ready)
         return guest

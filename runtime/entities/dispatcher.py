@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import trio
+from sniffio import thread_local
 
 from keyrun._waking import WaiterPool
 from keyrun.runtime.entities.call_waits import CallWaits, call_of_own_key, is_workflow_code
@@ -110,6 +111,7 @@ class Dispatcher:
             or partition.closed
             or not partition.recovered
             or self._backlog.full(call.key)
+            or thread_local.name != "trio"
             or (request is not None and not self._is_first(request))
         ):
             found, value = await self._accept(call)
@@ -133,6 +135,7 @@ class Dispatcher:
     async def _accept(self, call: EntityCall) -> tuple[bool, Any]:
         """Return whether the request has an answer, and the answer. If it has none, the call may be
         enqueued when this returns, and no other call makes the same request."""
+        self._partition.check_caller()
         request, requested = call.request, self._services.requested
         while request is None:
             if not self._must_wait(call):
@@ -165,7 +168,7 @@ class Dispatcher:
 
     async def _wait_for_room(self, call: EntityCall) -> None:
         partition = self._partition
-        partition.check_open()
+        partition.check_caller()
         if partition.draining and call.caller is None:
             raise runtime_closed(call)
         if not partition.recovered:

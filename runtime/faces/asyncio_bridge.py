@@ -15,6 +15,7 @@ from outcome import Error, Outcome
 from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.host.callers import wrong_caller
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.runtime import Runtime
 
@@ -47,7 +48,7 @@ class AsyncioBridge:
     ) -> "tuple[asyncio.Future[T], Callable[[], None]]":
         """Call an async function on the Trio side. Return the future of its value, and how to
         cancel the call."""
-        future: asyncio.Future[T] = self.loop.create_future()
+        future: asyncio.Future[T] = self._future()
         call = Call(function, args, kwargs, copy_context(), partial(self._deliver, future))
         self.post(self._tasks.start, call)
         return future, partial(self.post, call.cancel)
@@ -65,6 +66,8 @@ class AsyncioBridge:
 
     def now(self, function: Callable[[], T]) -> T:
         """Call a plain function in Trio's thread. It must be short: the loop waits for it."""
+        if asyncio._get_running_loop() is not self.loop:
+            raise wrong_caller("on asyncio")
         if not self._in_thread:
             return function()
         waiter = Waiter()
@@ -74,7 +77,7 @@ class AsyncioBridge:
 
     async def submit(self, submission: Submission, *, wait: bool) -> RunHandle[Any]:
         """Admit a run, and return its handle when the run is durable."""
-        future: asyncio.Future[RunHandle[Any] | NeedsTask] = self.loop.create_future()
+        future: asyncio.Future[RunHandle[Any] | NeedsTask] = self._future()
         self.post(Submit(self.runtime, submission, partial(self._deliver, future)).start)
         handle = await future
         if handle is NEEDS_TASK:
@@ -84,7 +87,7 @@ class AsyncioBridge:
 
     async def wait_for_end(self, submission: Submission) -> StatusRecord | None:
         """Wait for the end of a run; see `Runtime.wait_for_end`."""
-        future: asyncio.Future[StatusRecord | NeedsTask | None] = self.loop.create_future()
+        future: asyncio.Future[StatusRecord | NeedsTask | None] = self._future()
         wait = WaitForEnd(self.runtime, submission, partial(self._deliver, future))
         self.post(wait.start)
         try:
@@ -95,6 +98,12 @@ class AsyncioBridge:
         if end is NEEDS_TASK:
             return await self.call(self.runtime._find_end, submission.number)
         return end
+
+    def _future(self) -> "asyncio.Future[Any]":
+        """Return a new future, if this code runs on the loop that the runtime belongs to."""
+        if asyncio._get_running_loop() is not self.loop:
+            raise wrong_caller("on asyncio")
+        return self.loop.create_future()
 
     def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
         """Set the outcome of a future. Called in Trio's thread."""

@@ -121,7 +121,7 @@ class MemberEnds:
                 return outcome
         while self._waiting:
             while not self._reported:
-                self._members.partition.check_open()
+                self._members.partition.check_caller()
                 self._woken = trio.Event()
                 await self._woken.wait()
             outcome = self._reported_outcome(*self._reported.popleft())
@@ -132,7 +132,7 @@ class MemberEnds:
     async def _look(self, member: MemberRecord) -> MemberOutcome[Any] | None:
         """Return the end of a member, or wait for it and return None."""
         members, number = self._members, member.number
-        members.partition.check_open()
+        members.partition.check_caller()
         if number not in self._waiting:
             # Before the look-up, so that the end cannot fall between the two.
             self._waiting[number] = member

@@ -93,7 +93,7 @@ class Groups:
         succeed."""
         check_group_id(group_id)
         partition = self._partition
-        partition.check_open()
+        partition.check_caller()
         described = await self._describe(group_id, members)
         digest = _digest(described)
         await partition.counted.wait()
@@ -189,7 +189,7 @@ class Groups:
                     key=submission.key,
                 )
             known[member.member_id] = admitted.submission
-        partition.check_open()
+        partition.check_caller()
         prefix = member_prefix(partition.ledger, group_id)
         with partition.together() as group:
             if new is not None:

@@ -1,5 +1,6 @@
 """The host: everything that a process has once, shared by all partitions in it."""
 
+import threading
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ class Host:
         self.suspects = trio.Lock()
         """Held by the one suspect step that may run; see `max_interruptions`."""
         self.token = trio.lowlevel.current_trio_token()
+        self.thread = threading.get_ident()
+        """The thread that Trio runs in."""
         self.subscribers = Subscribers()
         """The listeners to events of all partitions."""
         self.transitions = TransitionLog(self.subscribers)

@@ -151,7 +151,7 @@ class Control:
         """Return the run to change, from memory or loaded from the store. None if there is no such
         run, or it has ended."""
         partition = self._partition
-        partition.check_open()
+        partition.check_caller()
         number = await self._runs.number_of(run_id)
         if number is None:
             return None
@@ -272,7 +272,7 @@ class Control:
     async def pause_key(self, key: str, paused: bool) -> None:
         """Pause or resume a key. The empty key stands for all keys."""
         partition = self._partition
-        partition.check_open()
+        partition.check_caller()
         record = partition.ledger.name(key)
         group = partition.store.open_group()
         if paused:

@@ -303,7 +303,7 @@ class Redrive:
     async def release(self, key: str) -> bool:
         """Release a key that is quarantined, by itself or by its first run. Return whether this
         call released it."""
-        self._partition.check_open()
+        self._partition.check_caller()
         if self._supervisor.release(key):
             return True
         number = await self._partition.ledger.head(key)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from keyrun.runtime.host.callers import on_trio, wrong_caller
 from keyrun.runtime.host.wall_clock import TOLERANCE
 from keyrun.runtime.records.counter import stored_clock, stored_counter
 from keyrun.runtime.records.tables import Ledger, sealed
@@ -141,6 +142,14 @@ class PartitionState:
         """Raise `StoreClosed` if the runtime was closed."""
         if self.closed:
             raise StoreClosed("the runtime was closed; open it again to continue")
+
+    def check_caller(self) -> None:
+        """Raise an error if the runtime was closed, or if this is no task of the loop that it runs
+        on."""
+        if self.closed:
+            self.check_open()
+        if not on_trio(self.host.thread):
+            raise wrong_caller("on Trio")
 
 
 class StagedTogether(Together):

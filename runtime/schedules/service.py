@@ -170,7 +170,7 @@ class Schedules:
 
     def _stage(self, old: StoredSchedule, new: StoredSchedule | None) -> "Group":
         """Stage that a schedule is replaced, or deleted if `new` is None."""
-        self._partition.check_open()
+        self._partition.check_caller()
         self.begin()
         ledger, schedule_id = self._partition.ledger, old.schedule_id
         record = ledger.name(schedule_id)

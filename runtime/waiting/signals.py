@@ -167,7 +167,7 @@ class Signals:
     async def _find(self, run_id: str) -> tuple[int, Submission]:
         """Return the run to send a signal to. Raise `UnknownRun` or `RunEnded`."""
         partition = self._partition
-        partition.check_open()
+        partition.check_caller()
         await partition.counted.wait()
         number = await self._runs.number_of(run_id)
         submission = None if number is None else await partition.ledger.submission(number)

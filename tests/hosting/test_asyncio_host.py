@@ -2,10 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -19,6 +18,7 @@ from keyrun.groups import Member
 from keyrun.storage import MemoryStore
 from keyrun.storage.errors import StoreCrashed
 from keyrun.testing import CrashingMemoryStore
+from tests.hosting.hosts import GUEST, Host
 from tests.hosting.workflows import (
     ALL,
     Counter,
@@ -32,54 +32,26 @@ from tests.hosting.workflows import (
     waits,
 )
 
-Body = Callable[[Runtime], Awaitable[Any]]
 
-
-def asyncio_run(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on a loop of asyncio. Once trio-asyncio was imported, `asyncio.run` runs it
-    on Trio."""
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        return runner.run(main)
-
-
-def run_on(body: Body, *, thread: bool, **options: Any) -> Any:
-    """Run a body with a runtime on memory, on a new loop."""
-
-    async def main() -> Any:
-        store = options.pop("store", None) or MemoryStore()
-        options.setdefault("workflows", ALL)
-        async with open_runtime(store, thread=thread, **options) as rt:
-            return await body(rt)
-
-    value = asyncio_run(main())
-    assert not keyrun_threads()
-    return value
-
-
-@pytest.fixture(params=[False, True], ids=["guest", "thread"])
-def thread(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-def test_a_run_has_steps_on_trio_on_the_loop_and_in_a_thread(thread: bool) -> None:
+def test_a_run_has_steps_on_trio_on_the_loop_and_in_a_thread(host: Host) -> None:
     async def body(rt: Runtime) -> int:
         run = await rt.submit(adding, 1, key="k", run_id="r")
         assert (run.run_id, run.key, run.newly_submitted) == ("r", "k", True)
         assert not (await rt.submit(adding, 1, key="k", run_id="r")).newly_submitted
         return await run.result()
 
-    assert run_on(body, thread=thread) == 112
+    assert host.run_with_runtime(body) == 112
 
 
-def test_steps_with_asyncio_run_on_the_loop_of_the_host(thread: bool) -> None:
+def test_steps_with_asyncio_run_on_the_loop_of_the_host(host: Host) -> None:
     async def body(rt: Runtime) -> bool:
         run = await rt.submit(tells_loop, key="k")
         return await run.result() == id(asyncio.get_running_loop())
 
-    assert run_on(body, thread=thread)
+    assert host.run_with_runtime(body)
 
 
-def test_a_failed_run_raises_in_the_task_that_waits_for_it(thread: bool) -> None:
+def test_a_failed_run_raises_in_the_task_that_waits_for_it(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         run = await rt.submit(fails, key="k")
         with pytest.raises(RunFailed, match="ValueError: no"):
@@ -87,24 +59,24 @@ def test_a_failed_run_raises_in_the_task_that_waits_for_it(thread: bool) -> None
         with pytest.raises(UnknownRun):
             await rt.signal("nothing", "go")
 
-    run_on(body, thread=thread)
+    host.run_with_runtime(body)
 
 
-def test_wrong_arguments_raise_in_the_caller(thread: bool) -> None:
+def test_wrong_arguments_raise_in_the_caller(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         with pytest.raises(ValueError, match="key must have"):
             await rt.submit(one, 1, key="")
         with pytest.raises(keyrun.UnknownWorkflow):
             await rt.submit(_unregistered, key="k")
 
-    run_on(body, thread=thread)
+    host.run_with_runtime(body)
 
 
 @workflow
 async def _unregistered(ctx: Context) -> None: ...
 
 
-def test_a_signal_reaches_a_run_and_status_history_and_progress_show_it(thread: bool) -> None:
+def test_a_signal_reaches_a_run_and_status_history_and_progress_show_it(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         run = await rt.submit(waits, key="k", run_id="r")
         while (await rt.status("r")).waiting_on is None:  # type: ignore[union-attr]
@@ -115,10 +87,10 @@ def test_a_signal_reaches_a_run_and_status_history_and_progress_show_it(thread: 
         assert [progress.state async for progress in rt.watch("r")] == ["succeeded"]
         assert rt.statistics().backlog.pending == 0
 
-    run_on(body, thread=thread)
+    host.run_with_runtime(body)
 
 
-def test_events_arrive_and_a_cancelled_wait_loses_none(thread: bool) -> None:
+def test_events_arrive_and_a_cancelled_wait_loses_none(host: Host) -> None:
     async def body(rt: Runtime) -> list[str]:
         seen: list[str] = []
         async with rt.events(run_id="r") as events:
@@ -132,12 +104,12 @@ def test_events_arrive_and_a_cancelled_wait_loses_none(thread: bool) -> None:
                     return seen
         raise AssertionError
 
-    kinds = run_on(body, thread=thread)
+    kinds = host.run_with_runtime(body)
     assert kinds[0] == "run_submitted"
     assert kinds[-1] == "run_succeeded"
 
 
-def test_entities_and_groups_work(thread: bool) -> None:
+def test_entities_and_groups_work(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         counter = rt.entity(Counter, "c")
         assert await counter.add(2) == 2
@@ -149,11 +121,11 @@ def test_entities_and_groups_work(thread: bool) -> None:
         assert found is not None
         assert len(await found.results()) == 3
 
-    run_on(body, thread=thread, entities=[Counter])
+    host.run_with_runtime(body, entities=[Counter])
 
 
 def test_a_lifespan_is_entered_on_the_loop_and_its_value_is_in_every_kind_of_step(
-    thread: bool,
+    host: Host,
 ) -> None:
     entered: list[object] = []
 
@@ -168,18 +140,18 @@ def test_a_lifespan_is_entered_on_the_loop_and_its_value_is_in_every_kind_of_ste
     async def body(rt: Runtime) -> list[str]:
         return await (await rt.submit(uses_resources, key="k")).result()
 
-    assert run_on(body, thread=thread, lifespan=pools) == ["pool", "pool", "pool"]
+    assert host.run_with_runtime(body, lifespan=pools) == ["pool", "pool", "pool"]
     assert entered[1] == "left"
 
 
-def test_every_kind_of_step_can_submit_a_run_and_wait_for_it(thread: bool) -> None:
+def test_every_kind_of_step_can_submit_a_run_and_wait_for_it(host: Host) -> None:
     async def body(rt: Runtime) -> list[int]:
         return await (await rt.submit(submits, key="k")).result()
 
-    assert run_on(body, thread=thread) == [2, 3, 4]
+    assert host.run_with_runtime(body) == [2, 3, 4]
 
 
-def test_an_async_hook_runs_on_the_loop(thread: bool) -> None:
+def test_an_async_hook_runs_on_the_loop(host: Host) -> None:
     seen: list[tuple[str, int]] = []
 
     async def hook(outcome: RunOutcome) -> None:
@@ -191,10 +163,10 @@ def test_an_async_hook_runs_on_the_loop(thread: bool) -> None:
             await asyncio.sleep(0.001)
         return id(asyncio.get_running_loop())
 
-    assert seen == [("r", run_on(body, thread=thread, on_terminal=hook))]
+    assert seen == [("r", host.run_with_runtime(body, on_terminal=hook))]
 
 
-def test_cancelling_a_task_that_waits_for_a_result_leaves_the_run_alone(thread: bool) -> None:
+def test_cancelling_a_task_that_waits_for_a_result_leaves_the_run_alone(host: Host) -> None:
     async def body(rt: Runtime) -> str:
         run = await rt.submit(waits, key="k", run_id="r")
         for _ in range(3):
@@ -203,10 +175,10 @@ def test_cancelling_a_task_that_waits_for_a_result_leaves_the_run_alone(thread: 
         await rt.signal("r", "go", "late")
         return await run.result()
 
-    assert run_on(body, thread=thread) == "late"
+    assert host.run_with_runtime(body) == "late"
 
 
-def test_cancelling_a_run_cancels_its_asyncio_step(thread: bool) -> None:
+def test_cancelling_a_run_cancels_its_asyncio_step(host: Host) -> None:
     ended: list[str] = []
     begun = threading.Event()
 
@@ -231,11 +203,11 @@ def test_cancelling_a_run_cancels_its_asyncio_step(thread: bool) -> None:
         with pytest.raises(keyrun.RunCancelled):
             await run.result()
 
-    run_on(body, thread=thread, workflows=[sleeping])
+    host.run_with_runtime(body, workflows=[sleeping])
     assert ended == ["cancelled"]
 
 
-def test_sys_exit_in_an_asyncio_step_fails_the_attempt_and_not_the_loop(thread: bool) -> None:
+def test_sys_exit_in_an_asyncio_step_fails_the_attempt_and_not_the_loop(host: Host) -> None:
     @step(asyncio=True, retry=keyrun.Retry.none())
     async def exits() -> None:
         raise SystemExit(3)
@@ -248,15 +220,15 @@ def test_sys_exit_in_an_asyncio_step_fails_the_attempt_and_not_the_loop(thread: 
         with pytest.raises(RunFailed, match=r"the step called sys\.exit\(3\)"):
             await (await rt.submit(exiting, key="k")).result()
 
-    run_on(body, thread=thread, workflows=[exiting])
+    host.run_with_runtime(body, workflows=[exiting])
 
 
-def test_leaving_by_an_exception_or_a_cancellation_drains(thread: bool, tmp_path: Path) -> None:
+def test_leaving_by_an_exception_or_a_cancellation_drains(host: Host, tmp_path: Path) -> None:
     submitted = threading.Event()
 
     async def main(how: str) -> None:
         submitted.clear()
-        async with open_runtime(tmp_path / how, workflows=ALL, thread=thread) as rt:
+        async with open_runtime(tmp_path / how, workflows=ALL, thread=host.thread) as rt:
             await rt.submit(waits, key="k", run_id="r")
             submitted.set()
             if how == "exception":
@@ -264,7 +236,7 @@ def test_leaving_by_an_exception_or_a_cancellation_drains(thread: bool, tmp_path
             await asyncio.sleep(3600)
 
     with pytest.raises(LookupError, match="out"):
-        asyncio_run(main("exception"))
+        host.run(main("exception"))
 
     async def cancelled() -> None:
         task = asyncio.create_task(main("cancellation"))
@@ -275,21 +247,21 @@ def test_leaving_by_an_exception_or_a_cancellation_drains(thread: bool, tmp_path
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio_run(cancelled())
+    host.run(cancelled())
 
     async def again(how: str) -> str:
-        async with open_runtime(tmp_path / how, workflows=ALL, thread=thread) as rt:
+        async with open_runtime(tmp_path / how, workflows=ALL, thread=host.thread) as rt:
             await rt.signal("r", "go", how)
             return await (await rt.submit(waits, key="k", run_id="r")).result()
 
-    assert [asyncio_run(again(how)) for how in ("exception", "cancellation")] == [
+    assert [host.run(again(how)) for how in ("exception", "cancellation")] == [
         "exception",
         "cancellation",
     ]
     assert not keyrun_threads()
 
 
-def test_a_store_that_fails_cancels_the_block_and_raises_its_error(thread: bool) -> None:
+def test_a_store_that_fails_cancels_the_block_and_raises_its_error(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         await rt.submit(waits, key="k")
         store.crash_at(1, applied=False)
@@ -299,12 +271,12 @@ def test_a_store_that_fails_cancels_the_block_and_raises_its_error(thread: bool)
 
     store = CrashingMemoryStore()
     with pytest.raises(StoreCrashed):
-        run_on(body, thread=thread, store=store)
+        host.run_with_runtime(body, store=store)
 
 
-def test_calls_after_the_block_say_that_the_runtime_is_closed(thread: bool) -> None:
+def test_calls_after_the_block_say_that_the_runtime_is_closed(host: Host) -> None:
     async def main() -> None:
-        async with open_runtime(MemoryStore(), workflows=ALL, thread=thread) as rt:
+        async with open_runtime(MemoryStore(), workflows=ALL, thread=host.thread) as rt:
             run = await rt.submit(waits, key="k")
             waiting = asyncio.create_task(run.result())
             await asyncio.sleep(0.01)
@@ -314,7 +286,7 @@ def test_calls_after_the_block_say_that_the_runtime_is_closed(thread: bool) -> N
             with pytest.raises(StoreClosed):
                 await call
 
-    asyncio_run(main())
+    host.run(main())
 
 
 def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
@@ -331,7 +303,7 @@ def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
             values.append(await (await rt.submit(one, 3, key="k")).result())
         return values
 
-    assert asyncio_run(main()) == [2, 2, 3, 4]
+    assert GUEST.run(main()) == [2, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +313,7 @@ def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
 # From Python 3.12 on, asyncio.gather leaves it behind.
 @pytest.mark.filterwarnings("ignore:coroutine 'ensure_future.*never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*ensure_future.*:pytest.PytestUnraisableExceptionWarning")
-def test_workflow_code_that_awaits_asyncio_fails_with_a_hint(wrong: str, thread: bool) -> None:
+def test_workflow_code_that_awaits_asyncio_fails_with_a_hint(wrong: str, host: Host) -> None:
     @step
     async def nothing() -> None: ...
 
@@ -374,10 +346,10 @@ def test_workflow_code_that_awaits_asyncio_fails_with_a_hint(wrong: str, thread:
             await asyncio.wait_for(run.result(), 5)
         assert await (await rt.submit(one, 1, key="k")).result() == 2
 
-    run_on(body, thread=thread, workflows=[mistaken, one])
+    host.run_with_runtime(body, workflows=[mistaken, one])
 
 
-def test_a_step_that_needs_asyncio_and_does_not_say_so_fails_with_a_hint(thread: bool) -> None:
+def test_a_step_that_needs_asyncio_and_does_not_say_so_fails_with_a_hint(host: Host) -> None:
     @step(retry=keyrun.Retry.none())
     async def sleeps() -> None:
         await asyncio.sleep(1)
@@ -390,7 +362,7 @@ def test_a_step_that_needs_asyncio_and_does_not_say_so_fails_with_a_hint(thread:
         with pytest.raises(RunFailed, match=r"declare it with @step\(asyncio=True\)"):
             await (await rt.submit(sleeping, key="k")).result()
 
-    run_on(body, thread=thread, workflows=[sleeping])
+    host.run_with_runtime(body, workflows=[sleeping])
 
 
 async def test_the_asyncio_runtime_names_the_right_import_on_trio() -> None:
@@ -405,7 +377,7 @@ def test_the_trio_runtime_names_the_right_import_on_asyncio() -> None:
             pass
 
     with pytest.raises(RuntimeError, match=r"use keyrun\.asyncio\.open_runtime"):
-        asyncio_run(main())
+        GUEST.run(main())
 
 
 async def test_a_trio_host_runs_a_marked_lifespan_on_the_loop_of_its_asyncio_steps() -> None:
