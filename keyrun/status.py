@@ -6,6 +6,7 @@ All are frozen values, except `Watch`, an async iterator of `Progress`.
 
 from keyrun.runtime.host.step_gates import StepGateStatus
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
+from keyrun.runtime.inspect.explain import Cause, Explanation
 from keyrun.runtime.inspect.history import Happening, History
 from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
@@ -17,10 +18,12 @@ from keyrun.runtime.values import CircuitState, CircuitStatus, CompensationProgr
 
 __all__ = [
     "BacklogStatistics",
+    "Cause",
     "CircuitState",
     "CircuitStatus",
     "CompensationProgress",
     "EntityStatus",
+    "Explanation",
     "Happening",
     "History",
     "KeyStatus",

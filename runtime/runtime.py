@@ -5,6 +5,7 @@ use are imported by the first call.
 """
 
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from keyrun.actors import checks
@@ -30,6 +31,7 @@ from keyrun.runtime.waiting.signals import Delivery
 if TYPE_CHECKING:
     from keyrun.runtime.groups.handle import GroupHandle
     from keyrun.runtime.groups.records import Member
+    from keyrun.runtime.inspect.explain import Explainer
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.inspect.watch import Watch
     from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
@@ -610,6 +612,14 @@ class Runtime(Reader):
         changes = Changes(check_run_id(run_id), partition.state.host.subscribers, partition.runs)
         partition.state.check_open()
         return Watch(run_id, self._ledger.find, self._inspector.look, interval, changes)
+
+    @cached_property
+    def _explainer(self) -> "Explainer":
+        from keyrun.runtime.inspect.explain import Explainer, Inside
+
+        partition = self._partition
+        inside = Inside(partition.state, partition.runs, partition.queues, partition.instances)
+        return Explainer(self._statuses, inside)
 
     def statistics(self) -> "RuntimeStatistics":
         """Return a frozen snapshot of queue depths, slots, commits and other counters."""

@@ -56,6 +56,18 @@ class QuarantineCause(StrEnum):
     """The actor of the key crashed more than `max_restarts` times within `restart_window`."""
 
 
+class Obstacle(StrEnum):
+    """Name what a call or a run waits for before it may start."""
+
+    SLOT = "slot"
+    RATE_LIMIT = "rate_limit"
+    CIRCUIT = "circuit"
+    RESOURCES = "resources"
+    MAX_CONCURRENT = "max_concurrent"
+    INSTANCES = "instances"
+    SUSPECT = "suspect"
+
+
 class Priority(IntEnum):
     """Decide which keys get free slots first. A priority never changes the order inside a key."""
 
@@ -152,7 +164,7 @@ class RunStatus:
     state: State
     """The state of the run."""
     step: str | None
-    """The latest step that the run has started, or the step that failed."""
+    """The step that is running, or the step that failed. None between steps."""
     attempt: int
     """The number of the latest attempt of that step."""
     steps_done: int

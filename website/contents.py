@@ -137,6 +137,7 @@ PAGES = (
                 " EntityStatus OutboxStatus",
             ),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
+            Section("Why a run does not move", "Explanation Cause"),
             Section("History of a run", "History Happening"),
             Section(
                 "Counts and statistics",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyrun.status import (
         CompensationProgress,
         EntityStatus,
+        Explanation,
         Happening,
         KeyStatus,
         Progress,
@@ -141,6 +142,20 @@ def compensation(progress: "CompensationProgress | None") -> Document | None:
         "done": progress.done,
         "step": progress.step,
         "left": list(progress.left),
+    }
+
+
+def explanation(found: "Explanation") -> Document:
+    """Return why a run or a key does not move."""
+    return {
+        "run_id": found.run_id,
+        "key": found.key,
+        "cause": str(found.cause),
+        "sentence": found.sentence,
+        "step": found.step,
+        "holder": found.holder,
+        "holder_key": found.holder_key,
+        "until": utc(found.until),
     }
 
 

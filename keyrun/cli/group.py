@@ -20,6 +20,7 @@ COMMANDS = {
     "schema": ("keyrun.cli.schema:command", "Print the JSON Schema of flows"),
     "runs": ("keyrun.cli.runs:command", "List runs, the newest first"),
     "status": ("keyrun.cli.status:command", "Show the state of a run"),
+    "why": ("keyrun.cli.why:command", "Explain why a run does not move"),
     "history": ("keyrun.cli.history:command", "List the events of a run"),
     "progress": ("keyrun.cli.progress:command", "Show the progress of a run"),
     "graph": ("keyrun.cli.graph:command", "Draw a run of a graph"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import Member
     from keyrun.runtime.inspect.counts import StoreCounts
+    from keyrun.runtime.inspect.explain import Explanation
     from keyrun.runtime.inspect.history import History
     from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
     from keyrun.runtime.inspect.progress import Progress
@@ -510,6 +511,18 @@ class Runtime:
     def progress(self, run_id: str) -> Progress | None:
         """Return the progress of a run as of the last commit, or None if the run is unknown."""
         return self._bridge.call(self._inner.progress, run_id)
+
+    def explain(self, run_id: str) -> Explanation | None:
+        """Explain why a run does not move: one cause, and one sentence that names everything that
+        the run waits for. Return None if the run is unknown.
+
+        A runtime knows more than a reader: for a reader, a run that waits for a slot or a policy
+        is running."""
+        return self._bridge.call(self._inner.explain, run_id)
+
+    def explain_key(self, key: str) -> Explanation:
+        """Explain why the run at the head of the queue of a key does not move."""
+        return self._bridge.call(self._inner.explain_key, key)
 
     def execution_graph(self, run_id: str) -> ExecutionGraph | None:
         """Return the nodes and edges of a run with their states, as of the last commit. None if the

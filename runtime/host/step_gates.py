@@ -20,7 +20,7 @@ from keyrun.runtime.policies.rate_limit import Bucket
 from keyrun.runtime.policies.resources import Quota, Resources
 from keyrun.runtime.policies.saturation import Saturation
 from keyrun.runtime.records.journal_entry import CallRecord, EntryKind
-from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Priority
+from keyrun.runtime.values import CircuitState, CircuitStatus, FailureKind, Obstacle, Priority
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
@@ -47,6 +47,12 @@ class GatedRun(emitter.EventRun, Protocol):
 
     def leave_if_asked(self) -> None:
         """Stop waiting if the run was cancelled or the runtime drains."""
+
+    def block(self, ident: str, obstacle: Obstacle) -> None:
+        """Record what a call waits for."""
+
+    def unblock(self, ident: str) -> None:
+        """Record that a call does not wait any more."""
 
 
 class HeldNode(NamedTuple):
@@ -202,41 +208,46 @@ class StepGate:
             passed = self._pass = GatePass(self, circuit.era)
         return passed
 
-    async def enter(self, run: GatedRun, priority: Priority, name: str) -> GatePass:
-        """Pass as soon as no policy delays the call. Raise `CircuitOpen` if the circuit is open and
-        its policy is to fail."""
+    async def enter(self, run: GatedRun, priority: Priority, name: str, ident: str) -> GatePass:
+        """Pass as soon as no policy delays the call `ident`. Raise `CircuitOpen` if the circuit is
+        open and its policy is to fail."""
         place = (run.number, name)
         try:
-            return self.enter_nowait(place) or await self._enter(run, priority)
+            return self.enter_nowait(place) or await self._enter(run, priority, ident)
         finally:
             if self._places:
                 self.vacate(place)
 
-    async def _enter(self, run: GatedRun, priority: Priority) -> GatePass:
+    async def _enter(self, run: GatedRun, priority: Priority, ident: str) -> GatePass:
         self.waiting += 1
         run.leave_if_asked()
         try:
-            era = await self._wait(run, priority)
+            era = await self._wait(run, priority, ident)
         finally:
             self.waiting -= 1
+            run.unblock(ident)
         self.running += 1
         return GatePass(self, era)
 
-    async def _wait(self, run: GatedRun, priority: Priority) -> int:
+    async def _wait(self, run: GatedRun, priority: Priority, ident: str) -> int:
         slots, quota, bucket = self._slots, self._quota, self._bucket
         while True:
+            run.block(ident, Obstacle.CIRCUIT)
             await self._circuit_lets_through(run)
             has_slot = has_need = False
             try:
                 if slots is not None:
+                    run.block(ident, Obstacle.MAX_CONCURRENT)
                     if not slots.take_nowait():
                         await slots.take(priority)
                     has_slot = True
                 if quota is not None:
                     assert self._need is not None
+                    run.block(ident, Obstacle.RESOURCES)
                     await quota.take(self._need, priority, lambda waited: self._warn(run, waited))
                     has_need = True
                 if bucket is not None:
+                    run.block(ident, Obstacle.RATE_LIMIT)
                     await bucket.take()
                 era = 0 if self.circuit is None else self.circuit.admit()
                 if era is not None:

@@ -11,6 +11,7 @@ from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.inspect.listing import Listing, ListingFilter
 from keyrun.runtime.inspect.statuses import StatusReader
+from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.texts import brief
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import GroupStatus
     from keyrun.runtime.inspect.counts import StoreCounts
+    from keyrun.runtime.inspect.explain import Explainer, Explanation
     from keyrun.runtime.inspect.history import History
     from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
     from keyrun.runtime.inspect.progress import Progress
@@ -68,6 +70,25 @@ class Reader:
         """Return the progress of a run as of the last commit, or None if the run is unknown."""
         number = await self._ledger.find(run_id)
         return None if number is None else await self._inspector.progress(number)
+
+    async def explain(self, run_id: str) -> "Explanation | None":
+        """Explain why a run does not move: one cause, and one sentence that names everything that
+        the run waits for. Return None if the run is unknown.
+
+        A runtime knows more than a reader: for a reader, a run that waits for a slot or a policy
+        is running."""
+        number = await self._ledger.find(run_id)
+        return None if number is None else await self._explainer.run(number)
+
+    async def explain_key(self, key: str) -> "Explanation":
+        """Explain why the run at the head of the queue of a key does not move."""
+        return await self._explainer.key(check_key(key))
+
+    @cached_property
+    def _explainer(self) -> "Explainer":
+        from keyrun.runtime.inspect.explain import Explainer
+
+        return Explainer(self._statuses, None)
 
     async def execution_graph(self, run_id: str) -> "ExecutionGraph | None":
         """Return the nodes and edges of a run with their states, as of the last commit. None if the

@@ -60,6 +60,10 @@ class Instances:
         self._admit(self._partition.store.open_group(), name, run.number)
         return True
 
+    def is_waiting(self, number: int) -> bool:
+        """Return whether a run waits for room."""
+        return any(number in waiting for waiting in self._waiting.values())
+
     def check(self, submission: "Submission") -> None:
         """Raise `Backpressure` if a workflow with `when_full="reject"` has no room."""
         name = submission.workflow

@@ -20,7 +20,7 @@ from keyrun.runtime.run.empty import NOTHING, writable
 from keyrun.runtime.run.inbox import Inbox
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.wait import Eviction, Wait, waiting_on
-from keyrun.runtime.values import QuarantineCause, RunStatus, State
+from keyrun.runtime.values import Obstacle, QuarantineCause, RunStatus, State
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Run:
         "_resumed",
         "allowance",
         "begun_steps",
+        "blocked",
         "careful",
         "checkpointer",
         "compensators",
@@ -146,6 +147,8 @@ class Run:
         """The last group that has a record of this run, or of the run before it. The next effect
         waits until it is durable."""
         self.current: dict[str, RunningStep] = {}
+        self.blocked: dict[str, Obstacle] = NOTHING
+        """What each call waits for that may not start yet."""
         self.logged: dict[str, int] = NOTHING
         """The lines of `ctx.log` that the passes of the present journal have reached, by branch."""
         self.allowance: OutputAllowance | None = None
@@ -255,6 +258,15 @@ class Run:
         self.memos = writable(self.memos)
         self.memos[step] = encoded
         self.put("memo", self.partition.ledger.step(self.number, step), step, encoded)
+
+    def block(self, ident: str, obstacle: Obstacle) -> None:
+        """Record what a call waits for before it may start."""
+        self.blocked = writable(self.blocked)
+        self.blocked[ident] = obstacle
+
+    def unblock(self, ident: str) -> None:
+        """Record that a call waits for nothing any more before it starts."""
+        self.blocked.pop(ident, None)
 
     def compensated_by(self, ident: str, step: "StepFunction[..., Any]") -> None:
         """Remember the step whose compensation undoes the call `ident`."""

@@ -27,6 +27,7 @@ from keyrun.runtime.steps.invocation import (
 )
 from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
+from keyrun.runtime.values import Obstacle
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
@@ -123,7 +124,11 @@ async def _try(
         if gate is not None and suspects.locked():
             gate.set_back()
             is_late = True
-        await suspects.acquire()
+        run.block(ident, Obstacle.SUSPECT)
+        try:
+            await suspects.acquire()
+        finally:
+            run.unblock(ident)
     try:
         if started is not None and started.current.until is not None:
             pass  # it has its slot
@@ -134,7 +139,11 @@ async def _try(
                 gate.set_back()
                 is_late = True
             rank = step.set.priority
-            await slots.take(run.submission.priority if rank is None else rank)
+            run.block(ident, Obstacle.SLOT)
+            try:
+                await slots.take(run.submission.priority if rank is None else rank)
+            finally:
+                run.unblock(ident)
         if is_late and gate is not None and not gate.begins_late():
             slots.give()
             return _RETRY

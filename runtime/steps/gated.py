@@ -54,7 +54,7 @@ async def _enter(
         raise _impossible(run, ident, memory, gate.lacks)
     try:
         rank = run.submission.priority if rank is None else rank
-        return await gate.enter(run, rank, step.set.name)
+        return await gate.enter(run, rank, step.set.name, ident)
     except CircuitOpen as error:
         raise _refused(run, ident, memory, error) from error
 

@@ -200,3 +200,12 @@ def test_the_page_about_the_command_line_has_all_fields() -> None:
         (row,) = re.findall(rf"^\| `{command}` \| [^|]* \| (.*) \|$", page, re.M)
         told = {word for words in re.findall(r"`([^`]+)`", row) for word in words.split()}
         assert told - {"--key"} == set().union(*map(fields_of, functions)), command
+
+
+def test_an_explanation_has_these_fields_in_this_order(filled: Path) -> None:
+    (found,) = read("why", filled, "--key", "carol")
+    assert list(found) == [
+        *("run_id", "key", "cause", "sentence", "step", "holder", "holder_key", "until"),
+    ]
+    assert (found["run_id"], found["cause"]) == ("r4", "timer")
+    assert found["until"] == KEY["waiting_until"]
