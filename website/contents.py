@@ -229,7 +229,7 @@ PAGES = (
         "See [flows](../flows.md).",
         (
             Section("Load a flow", "load parse InvalidFlow Problem"),
-            Section("Nodes", "http code agent approval branch child"),
+            Section("Nodes", "http code agent approval branch child fail signal switch wait"),
             Section("Errors of nodes", "NodeFailed NodeUnavailable TemplateFailed CodeFailed"),
         ),
     ),

@@ -414,7 +414,9 @@ def field(reference: Reference, name: str, member: str, source: Any, here: str) 
     if source.annotation is None:
         return f"- `{member}`: {text}"
     typed = reference.annotation(source.annotation, source.module)
-    named = [each for each in _NAME.findall(typed) if each in reference.homes and each != name]
+    # A word in quotes, as in Literal["wait"], is no name.
+    names = _NAME.findall(re.sub(r'"[^"]*"', "", typed))
+    named = [each for each in names if each in reference.homes and each != name]
     span = f"[`{typed}`]({_from(here, reference.place(named[0]))})" if named else f"`{typed}`"
     return f"- `{member}` ({span}): {text}"
 

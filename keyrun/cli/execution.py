@@ -6,7 +6,7 @@ at once. Like a crash, that loses nothing that is committed, and the run can be 
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from getpass import getuser
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class RunRequest:
     """Print the command that resumes the run with this id."""
     approve: tuple[str, ...] = ()
     """Gates to approve."""
+    signals: tuple[tuple[str, Any], ...] = ()
+    """Signals to send, with their payloads."""
 
 
 @attrs.define(kw_only=True)
@@ -154,6 +156,7 @@ async def _follow(
             nursery.start_soon(printer.run)
         for gate in request.approve:
             nursery.start_soon(_approve, runtime, handle.run_id, gate)
+        nursery.start_soon(_send, runtime, handle.run_id, request.signals)
         nursery.start_soon(until, _wait, handle, outcome)
     if outcome.state is not None and printer is not None:
         await printer.print_new()
@@ -169,6 +172,15 @@ async def _approve(runtime: Runtime, run_id: str, gate: str) -> None:
             return
         else:
             note(f"Approved gate {visible(gate)}.")
+            return
+
+
+async def _send(runtime: Runtime, run_id: str, signals: Iterable[tuple[str, Any]]) -> None:
+    for number, (name, payload) in enumerate(signals, 1):
+        try:
+            # With an id, because the command that resumes the run sends the signal again.
+            await runtime.signal(run_id, name, payload, signal_id=f"command line {number}")
+        except RunEnded:
             return
 
 

@@ -33,8 +33,9 @@ from keyrun.cli.exit_codes import (
 from keyrun.cli.failures import tracebacks
 from keyrun.cli.reading import check_namespace
 from keyrun.cli.screen import Screen, columns, note, visible
-from keyrun.cli.target import convert_input, plain_result, read_input
+from keyrun.cli.target import convert_input, parse_json, plain_result, read_input
 from keyrun.runtime.records.checks import check_key, check_run_id
+from keyrun.runtime.waiting.receive import check_channel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +59,7 @@ class RunOptions:
     tags: tuple[str, ...]
     headers: tuple[str, ...]
     approve: tuple[str, ...]
+    signals: tuple[str, ...]
     modules: tuple[str, ...]
     namespace: str
     quiet: bool
@@ -80,6 +82,13 @@ def run_options(function: F) -> F:
             multiple=True,
             metavar="GATE",
             help="Approve this gate when the run waits there. Repeat the option for more gates.",
+        ),
+        click.option(
+            "--signal",
+            "signals",
+            multiple=True,
+            metavar="NAME[=JSON]",
+            help="Send this signal to the run, with a payload. Repeat the option for more signals.",
         ),
         click.option(
             "--header",
@@ -140,6 +149,7 @@ def run_workflow(
         if given.text is not None:
             words += ["--input", documents.line(value) if given.text == "-" else given.text]
         words += [word for gate in given.approve for word in ("--approve", gate)]
+        words += [word for signal in given.signals for word in ("--signal", signal)]
         words += [word for module in given.modules for word in ("--with", module)]
         words += [] if given.namespace == "default" else ["--namespace", given.namespace]
         note(f"Interrupted. The run {run_id} is stored. To resume it:")
@@ -158,6 +168,7 @@ def run_workflow(
         quiet=given.quiet,
         print_resume=print_resume,
         approve=given.approve,
+        signals=tuple(map(_signal, given.signals)),
     )
     logger, handler = logging.getLogger("keyrun"), _InternalErrors()
     logger.addHandler(handler)
@@ -213,6 +224,17 @@ def print_command(words: Sequence[str]) -> None:
             line = "     "
         line += f" {word}"
     print(line, file=sys.stderr, flush=True)
+
+
+def _signal(text: str) -> tuple[str, Any]:
+    name, equals, payload = text.partition("=")
+    try:
+        check_channel(name)
+    except ValueError as error:
+        reason = f"--signal requires NAME or NAME=JSON, got {text!r}: {error}"
+        raise CommandError(reason, USAGE) from error
+    hint = f"""; JSON text has double quotes: --signal '{name}="text"'"""
+    return name, parse_json(payload, f"the payload of --signal {name}", hint) if equals else None
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -90,6 +90,11 @@ def read_input(text: str | None) -> Any:
             text = Path(source).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"cannot read {source}: {error}", USAGE) from error
+    return parse_json(text, source, hint)
+
+
+def parse_json(text: str, source: str, hint: str = "") -> Any:
+    """Return the value of a JSON text. An error names the `source` and ends with the `hint`."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

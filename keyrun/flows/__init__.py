@@ -10,7 +10,11 @@ from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.approval import approval
 from keyrun.flows.nodes.branch import branch
 from keyrun.flows.nodes.code import code
+from keyrun.flows.nodes.fail import fail
 from keyrun.flows.nodes.http import http
+from keyrun.flows.nodes.signal import signal
+from keyrun.flows.nodes.switch import switch
+from keyrun.flows.nodes.wait import wait
 from keyrun.flows.nodes.workflow import child
 
 __all__ = [
@@ -26,7 +30,11 @@ __all__ = [
     "branch",
     "child",
     "code",
+    "fail",
     "http",
     "load",
     "parse",
+    "signal",
+    "switch",
+    "wait",
 ]

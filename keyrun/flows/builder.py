@@ -121,6 +121,10 @@ class Builder:
             if not {source, target} <= here.keys():
                 self._astray.append((source, target, at))
                 continue
+            kind = here[source].kind
+            if kind is not None and kind.ends_run:
+                reason = f"the run ends at {source!r}, so no edge leads out of it; remove the edge"
+                self.faults.append(Fault((*at, "from"), reason))
             if not given.get("back"):
                 between.add((source, target))
             self._edge(source, here[target].entry, given, at)
@@ -162,7 +166,7 @@ class Builder:
         options: dict[str, Any] = {}
         if node.kind is not None and target is not None:
             options = self._options(node)
-        ports = () if node.kind is None else node.kind.ports_of(node.fields)
+        ports = () if node.kind is None else node.kind.ports_of(fields)
         self.graph.node(node.name, target or _never_run, ports=ports, **options)
 
     def _loop(self, node: Declared, fields: dict[str, Any]) -> None:
@@ -200,7 +204,7 @@ class Builder:
         try:
             target = kind.make(node.fields, making)
         except WrongField as error:
-            place = (*node.place, error.field)
+            place = (*node.place, *error.place)
             self.faults.append(Fault(place, error.reason, error.line - 1))
         except (KeyrunError, PermanentError, ValueError, TypeError) as error:
             self.faults.append(Fault(node.place, str(error)))
@@ -213,7 +217,7 @@ class Builder:
         try:
             options = policies_of(node.fields, step=node.kind.steps)
         except WrongField as error:
-            self.faults.append(Fault((*node.place, error.field), error.reason))
+            self.faults.append(Fault((*node.place, *error.place), error.reason))
             return {}
         if node.kind is KINDS["call"] and "args" in node.fields:
             options["args"] = node.fields["args"]

@@ -9,6 +9,7 @@ import attrs
 from keyrun.flows.builder import Builder, Declared
 from keyrun.flows.errors import TemplateFailed
 from keyrun.flows.kinds import KINDS
+from keyrun.flows.nodes.failure_port import TIMEOUT
 from keyrun.flows.nodes.loop import begin_of, end_of
 from keyrun.flows.references import Reference, in_condition, in_template
 from keyrun.flows.scope import NAMES, UNDOING
@@ -157,6 +158,7 @@ class ReferenceCheck:
         kind = node.kind
         if kind is None:
             return
+        self.faults += self._check_compensation(node)
         place, about = node.place, self._context(node)
         for field in kind.templates:
             for below, text in _texts(node.fields.get(field), (field,)):
@@ -169,6 +171,15 @@ class ReferenceCheck:
         url = node.fields.get("url")
         if kind is KINDS["http"] and isinstance(url, str):
             self.faults += _check_url(url, (*place, "url"))
+
+    def _check_compensation(self, node: Declared) -> Iterator[Fault]:
+        """Report a compensation that is not a step."""
+        name = node.fields.get("compensate")
+        kind = self._nodes[name].kind if name in self._nodes else None
+        if kind is not None and not kind.steps:
+            steps = ", ".join(each for each, known in KINDS.items() if known.steps)
+            reason = f"the node {name!r} cannot compensate another; only the kinds {steps} can"
+            yield Fault((*node.place, "compensate"), reason)
 
     def _check_edge(self, edge: Edge, place: Place) -> None:
         assert edge.when is not None
@@ -278,9 +289,11 @@ class ReferenceCheck:
             reason = f"outputs.{name}: {name!r} only compensates another node, so it has no output"
             self.faults.append(Fault(place, reason, line))
         elif name in about.after:
+            own = _declared_name(about.node)
+            why = "it is this node" if name == own else f"it comes after {own!r}"
             reason = (
-                f"outputs.{name}: {name!r} has not completed at this point, because it comes after "
-                f"{_declared_name(about.node)!r}; {_guard(name, about)}"
+                f"outputs.{name}: {name!r} has not completed at this point, because {why}; "
+                f"{_guard(name, about)}"
             )
             self.faults.append(Fault(place, reason, line))
         else:
@@ -388,7 +401,7 @@ def unused_ports(builder: Builder) -> list[Fault]:
             fails = port in failing
             # A node with one port for completion and no edges is an end of the flow.
             is_end = not edges and [port] == completing
-            never = port == "timeout" and fails and "timeout" not in declared.fields
+            never = port == TIMEOUT and fails and "timeout" not in declared.fields
             if is_end or never or any(_takes(edge, port, fails=fails) for edge in edges):
                 continue
             reason = f"no edge takes the port {port!r}, so no node runs after it"
@@ -398,6 +411,22 @@ def unused_ports(builder: Builder) -> list[Fault]:
                     f"'port: {port}' or 'on: fail' to continue"
                 )
             warnings.append(Fault(declared.place, reason))
+    return warnings
+
+
+def unreachable_timeouts(builder: Builder) -> list[Fault]:
+    """Return a warning for each edge that takes the timeout of a node that has none."""
+    warnings = []
+    for edge in builder.graph.edges:
+        source, place = builder.nodes.get(edge.source), builder.edges.get(id(edge))
+        if source is None or source.kind is None or place is None or edge.port != TIMEOUT:
+            continue
+        if TIMEOUT in source.kind.failing and "timeout" not in source.fields:
+            reason = (
+                f"{edge.source!r} waits without a limit, so it never leaves by the port "
+                f"{TIMEOUT!r}; add 'timeout' to the node, or remove the edge"
+            )
+            warnings.append(Fault((*place, "port"), reason))
     return warnings
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from keyrun.flows.kinds import KINDS
+from keyrun.flows.kinds import KINDS, OTHER_WORDS
 from keyrun.flows.policies import CHECKPOINT, COUNT, RESOURCES, RETRY, SECONDS
 from keyrun.flows.shapes import (
     Choice,
@@ -21,7 +21,10 @@ from keyrun.flows.shapes import (
 from keyrun.flows.source import Place
 
 _KINDS = Variants(
-    "kind", {name: kind.record(name) for name, kind in KINDS.items()}, "What the node does."
+    "kind",
+    {name: kind.record(name) for name, kind in KINDS.items()},
+    "What the node does.",
+    instead=OTHER_WORDS,
 )
 
 

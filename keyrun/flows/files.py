@@ -10,7 +10,7 @@ from keyrun import Graph
 from keyrun._errors import KeyrunError
 from keyrun.flows import source
 from keyrun.flows.builder import Builder
-from keyrun.flows.checks import ReferenceCheck, check_syntax, unused_ports
+from keyrun.flows.checks import ReferenceCheck, check_syntax, unreachable_timeouts, unused_ports
 from keyrun.flows.document import DOCUMENT
 from keyrun.flows.shapes import Fault
 from keyrun.flows.source import Source, Unreadable
@@ -134,7 +134,7 @@ def _checked(
         )
         references = ReferenceCheck(builder)
         found += [*builder.faults, *references.faults]
-        warnings = [*references.warnings, *unused_ports(builder)]
+        warnings = [*references.warnings, *unused_ports(builder), *unreachable_timeouts(builder)]
     problems = [*(Problem(*each) for each in read.problems), *_placed(read, found)]
     if problems:
         raise InvalidFlow(name, _sorted(problems))

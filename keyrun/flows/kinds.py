@@ -8,10 +8,14 @@ import attrs
 
 from keyrun.flows.nodes import approval as approvals
 from keyrun.flows.nodes import branch as branches
+from keyrun.flows.nodes import signal as signals
 from keyrun.flows.nodes.agent import agent
 from keyrun.flows.nodes.code import LANGUAGES, InvalidCode, code
+from keyrun.flows.nodes.fail import fail
 from keyrun.flows.nodes.http import METHODS, http
 from keyrun.flows.nodes.loop import MOST
+from keyrun.flows.nodes.switch import DEFAULT, switch
+from keyrun.flows.nodes.wait import LONGEST, wait
 from keyrun.flows.nodes.workflow import child
 from keyrun.flows.policies import COUNT, OF_NODES, OF_STEPS, SECONDS
 from keyrun.flows.shapes import (
@@ -26,8 +30,10 @@ from keyrun.flows.shapes import (
     Reference,
     Templated,
     Text,
+    Time,
     WrongField,
 )
+from keyrun.flows.source import Place
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.texts import did_you_mean
 
@@ -40,10 +46,8 @@ _MAPPING = Templated(MapOf(shape=_ANY))
 _OUTPUT = Field(COUNT, "The largest output, in bytes.")
 _ENV = Field(_NAMES, "The environment variables that its templates can use as env.NAME.")
 _ARGS = Field(_MAPPING, "Arguments by name, with templates, or one template for all of them.")
-_INSTEAD = dict.fromkeys(
-    ("depends_on", "needs", "next", "after"),
-    "connect nodes under 'edges', as in '{from: a, to: b}'",
-)
+_CONNECT = "connect nodes under 'edges', as in '{from: a, to: b}'"
+_INSTEAD = dict.fromkeys(("depends_on", "needs", "next", "after"), _CONNECT)
 
 
 @attrs.frozen(kw_only=True)
@@ -81,24 +85,41 @@ class Kind:
     """The fields of its output, if they are always the same."""
     steps: bool = True
     """Whether it is a step, with a timeout and retries."""
+    ends_run: bool = False
+    """Whether the run ends there, so that no edge can lead out of it."""
+    instead: Mapping[str, str] = attrs.field(factory=dict)
+    """What to write instead of the fields that other tools have."""
 
     def record(self, name: str) -> Record:
         """Return the shape with all fields. `name` is the name of the kind."""
         policies = {**OF_NODES, **(OF_STEPS if self.steps else {})}
         about = {"about": Field(_TEXT, "A remark for readers.")}
         fields = {**about, **self.fields, **policies}
-        return Record(fields, f"a node of kind {name!r}", _INSTEAD)
+        return Record(fields, f"a node of kind {name!r}", {**_INSTEAD, **self.instead})
 
     def ports_of(self, fields: Fields) -> tuple[str, ...]:
-        """Return the ports of a node with these fields."""
-        ports = fields.get("ports")
-        return self.ports or (tuple(ports) if isinstance(ports, list) else ())
+        """Return the ports of a node with these fields, which may have errors."""
+        own = [*_items(fields, "ports"), *(case.get("port") for case in _cases(fields))]
+        return tuple(dict.fromkeys(port for port in (*own, *self.ports) if isinstance(port, str)))
 
-    def conditions_of(self, fields: Fields) -> Iterator[tuple[tuple[str, ...], Any]]:
+    def conditions_of(self, fields: Fields) -> Iterator[tuple[Place, Any]]:
         """Yield the conditions of a node, with their places below the node."""
         for name in self.conditions:
-            if name in fields:
+            if name == "cases":
+                for number, case in enumerate(_cases(fields)):
+                    yield (name, number, "when"), case.get("when")
+            elif name in fields:
                 yield (name,), fields[name]
+
+
+def _items(fields: Fields, name: str) -> list[Any]:
+    found = fields.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _cases(fields: Fields) -> list[Fields]:
+    """Return the cases of a switch, with an empty mapping for each that is no mapping."""
+    return [case if isinstance(case, dict) else {} for case in _items(fields, "cases")]
 
 
 def _only(fields: Fields, *names: str) -> Fields:
@@ -181,6 +202,42 @@ def _missing(what: str, name: str, known: Mapping[str, Any]) -> str:
     option = "--with MODULE" if what == "function" else "--with MODULE or --with FILE"
     meant = did_you_mean(name, known)
     return f"there is no {what} {name!r}{meant or f'; {listed}'} (see {option})"
+
+
+def _wait(fields: Fields, making: Making) -> Any:
+    if "seconds" not in fields and "until" not in fields:
+        raise ValueError(
+            "requires the field 'seconds' with the length of the wait, or 'until' with its end"
+        )
+    if "seconds" in fields and "until" in fields:
+        raise WrongField("until", "a node has 'seconds' or 'until', got both; remove one")
+    return wait(**_only(fields, "seconds", "until"), where=making.where)
+
+
+def _signal(fields: Fields, making: Making) -> Any:
+    if "{{" in fields["name"]:
+        raise WrongField("name", "the name of a signal cannot contain a template; write the name")
+    try:
+        return signals.signal(fields["name"], timeout=fields.get("timeout"))
+    except ValueError as error:
+        raise WrongField("name", str(error).removeprefix("name ")) from error
+
+
+def _switch(fields: Fields, making: Making) -> Any:
+    cases: dict[str, str] = {}
+    for number, case in enumerate(fields["cases"]):
+        port = case["port"]
+        if port in (*cases, DEFAULT):
+            reason = f"the port {port!r} has two cases; join their conditions with ||"
+            if port == DEFAULT:
+                reason = f"the port {port!r} is taken if no condition is true; choose another name"
+            raise WrongField(("cases", number, "port"), reason)
+        cases[port] = case["when"]
+    return switch(cases)
+
+
+def _fail(fields: Fields, making: Making) -> Any:
+    return fail(fields["reason"], where=making.where)
 
 
 def _branch(fields: Fields, making: Making) -> Any:
@@ -280,6 +337,79 @@ KINDS: dict[str, Kind] = {
         output=("by", "comment", "output"),
         steps=False,
     ),
+    "signal": Kind(
+        about="Waits for a signal and leaves by the port received or timeout. It fails if no edge "
+        "takes timeout.",
+        fields={
+            "name": Field(_TEXT, "The name of the signal.", required=True),
+            "timeout": Field(SECONDS, "The longest wait, in seconds."),
+        },
+        make=_signal,
+        ports=signals.PORTS,
+        failing=signals.FAILING,
+        output=("payload", "output"),
+        steps=False,
+        instead=dict.fromkeys(("signal", "event", "channel"), "write 'name'"),
+    ),
+    "switch": Kind(
+        about="Leaves by the port of the first case whose condition is true, or by default.",
+        fields={
+            "cases": Field(
+                ListOf(
+                    Record(
+                        {
+                            "port": Field(_TEXT, "The port.", required=True),
+                            "when": Field(_TEXT, "The condition, in CEL.", required=True),
+                        },
+                        "a case",
+                        {
+                            **dict.fromkeys(("if", "condition", "case"), "write 'when'"),
+                            **dict.fromkeys(("to", "then", "next", "goto"), _CONNECT),
+                        },
+                    ),
+                    some=True,
+                    example="- {port: large, when: output.total > 100}",
+                ),
+                "The ports with their conditions, in order.",
+                required=True,
+            ),
+        },
+        make=_switch,
+        conditions=("cases",),
+        ports=(DEFAULT,),
+        steps=False,
+        instead={
+            "default": "add an edge with 'port: default'",
+            **dict.fromkeys(("when", "branches", "conditions", "ports"), "write 'cases'"),
+        },
+    ),
+    "wait": Kind(
+        about="Waits for a number of seconds, or until a time.",
+        fields={
+            "seconds": Field(
+                Templated(Number(least=0, most=LONGEST, unit="seconds")),
+                "The length of the wait, in seconds.",
+            ),
+            "until": Field(Time(), "The time at which the wait ends, with its time zone."),
+        },
+        make=_wait,
+        templates=("seconds", "until"),
+        steps=False,
+        instead={
+            **dict.fromkeys(("for", "duration", "delay", "timeout"), "write 'seconds'"),
+            **dict.fromkeys(("minutes", "hours", "days"), "write the time in 'seconds'"),
+            "at": "write 'until'",
+        },
+    ),
+    "fail": Kind(
+        about="Ends the run as failed, with a reason.",
+        fields={"reason": Field(_TEXT, "The reason, for people.", required=True)},
+        make=_fail,
+        templates=("reason",),
+        steps=False,
+        ends_run=True,
+        instead=dict.fromkeys(("message", "error"), "write 'reason'"),
+    ),
     "loop": Kind(
         about="Repeats a body of nodes while a condition is true.",
         fields={
@@ -308,3 +438,19 @@ KINDS: dict[str, Kind] = {
         steps=False,
     ),
 }
+
+OTHER_WORDS = {
+    **dict.fromkeys(("sleep", "delay", "timer", "pause"), "wait"),
+    **dict.fromkeys(("event", "message", "receive"), "signal"),
+    **dict.fromkeys(("case", "choice", "choose", "match", "router"), "switch"),
+    **dict.fromkeys(("error", "raise", "throw", "abort", "stop", "terminate"), "fail"),
+    **dict.fromkeys(("if", "condition", "decision"), "branch"),
+    **dict.fromkeys(("human", "gate", "review"), "approval"),
+    **dict.fromkeys(("while", "repeat"), "loop"),
+    **dict.fromkeys(("request", "rest", "webhook"), "http"),
+    **dict.fromkeys(("script", "python", "javascript"), "code"),
+    **dict.fromkeys(("function", "step", "task"), "call"),
+    **dict.fromkeys(("llm", "model", "chat"), "agent"),
+    **dict.fromkeys(("child", "flow", "subflow", "subworkflow"), "workflow"),
+}
+"""What other tools call the kinds."""

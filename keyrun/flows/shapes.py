@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 
 from keyrun.flows.source import Place
+from keyrun.flows.times import TIME, ZONE, timestamp_of
 from keyrun.runtime.texts import did_you_mean
 
 Schema = dict[str, Any]
@@ -30,11 +31,12 @@ class Fault(NamedTuple):
 
 
 class WrongField(ValueError):
-    """A field of a node has a wrong value. `line` is the line of its text, from 1."""
+    """A field of a node has a wrong value. `field` is its name, or the place of a part of it below
+    the node. `line` is the line of its text, from 1."""
 
-    def __init__(self, field: str, reason: str, line: int = 1) -> None:
+    def __init__(self, field: str | Place, reason: str, line: int = 1) -> None:
         super().__init__(reason)
-        self.field = field
+        self.place: Place = (field,) if isinstance(field, str) else field
         self.reason = reason
         self.line = line
 
@@ -121,7 +123,7 @@ class Number:
         elif self.above is not None and value <= self.above:
             yield Fault(place, f"must be greater than {self.above:g}, got {value}")
         elif self.most is not None and value > self.most:
-            yield Fault(place, f"must be at most {self.most:g}, got {value}")
+            yield Fault(place, f"must be at most {self.most:,}, got {value}")
 
     def schema(self) -> Schema:
         """Return the schema of a number or an integer."""
@@ -136,15 +138,20 @@ class Number:
 
 @attrs.frozen
 class Choice:
-    """One of several words."""
+    """One of several words. `instead` has words of other tools, and the words that mean the
+    same."""
 
     words: tuple[str, ...]
+    instead: Mapping[str, str] = attrs.field(factory=dict)
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
         """Reject every other value."""
         if value not in self.words:
+            meant = did_you_mean(value, self.words)
+            if isinstance(value, str) and value in self.instead:
+                meant = f"; write {self.instead[value]!r}"
             reason = f"must be one of {', '.join(self.words)}; got {shown(value)}"
-            yield Fault(place, reason + did_you_mean(value, self.words))
+            yield Fault(place, reason + meant)
 
     def schema(self) -> Schema:
         """Return the schema of an enumeration."""
@@ -196,22 +203,47 @@ class Templated:
 
 
 @attrs.frozen
+class Time:
+    """A time with a time zone, or text with a template that gives one when the node runs."""
+
+    def faults(self, value: Any, place: Place) -> Iterator[Fault]:
+        """Check a value that has no template."""
+        if not isinstance(value, str):
+            yield Fault(place, f"must be a time as text, got {shown(value)}")
+        elif "{{" not in value:
+            try:
+                timestamp_of(value)
+            except ValueError as error:
+                yield Fault(place, str(error))
+
+    def schema(self) -> Schema:
+        """Return the schema of such a text."""
+        return {"type": "string", "pattern": rf"^{TIME}{ZONE}$|\{{\{{"}
+
+
+@attrs.frozen
 class ListOf:
-    """A list of values of one shape."""
+    """A list of values of one shape. It must not be empty if `some`. Errors show the `example`."""
 
     shape: Shape
+    some: bool = attrs.field(default=False, kw_only=True)
+    example: str = attrs.field(default="", kw_only=True)
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
         """Check the list and each of its items."""
         if not isinstance(value, list):
-            yield Fault(place, f"must be a list, got {shown(value)}")
+            example = f"; write {self.example!r} for each item" if self.example else ""
+            yield Fault(place, f"must be a list, got {shown(value)}{example}")
             return
+        if self.some and not value:
+            yield Fault(place, "must not be empty")
         for at, item in enumerate(value):
             yield from self.shape.faults(item, (*place, at))
 
     def schema(self) -> Schema:
         """Return the schema of an array."""
-        return {"type": "array", "items": self.shape.schema()}
+        least = {"minItems": 1} if self.some else {}
+        return {"type": "array", "items": self.shape.schema(), **least}
 
 
 @attrs.frozen(kw_only=True)
@@ -294,12 +326,13 @@ class Record:
 @attrs.frozen
 class Variants:
     """A record whose fields depend on the word in one field, `field`. Without that field, the word
-    is `default`."""
+    is `default`. `instead` has words of other tools, and the words that mean the same."""
 
     field: str
     records: Mapping[str, Record]
     about: str
     default: str | None = None
+    instead: Mapping[str, str] = attrs.field(factory=dict)
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
         """Check that field, and then the fields that belong to its word."""
@@ -312,7 +345,7 @@ class Variants:
             return
         word = value.get(self.field, self.default)
         if not isinstance(word, str) or word not in self.records:
-            yield from Choice(words).faults(word, (*place, self.field))
+            yield from Choice(words, self.instead).faults(word, (*place, self.field))
             return
         record = self.records[word]
         fields = {self.field: Field(Choice(words), self.about), **record.fields}

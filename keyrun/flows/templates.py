@@ -163,6 +163,13 @@ def as_mapping(value: Any, where: str) -> dict[str, Any]:
     raise NodeFailed(f"{where} requires a mapping, got {_kind(value)}")
 
 
+def as_number(value: Any, where: str) -> int | float | Decimal:
+    """Return a rendered value where a number is required."""
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return value
+    raise NodeFailed(f"{where} requires a number, got {_kind(value)}")
+
+
 def as_list(value: Any, where: str) -> list[Any]:
     """Return a rendered value where a list is required."""
     if isinstance(value, list | tuple):

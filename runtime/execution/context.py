@@ -377,7 +377,8 @@ class Context:
             self.branch.check_asked(asked)
             if cancelled:
                 raise self._run.halt(CancelVerdict(reason))
-            raise self._run.halt(Failure(kind=FailureKind.VERDICT, reason=reason))
+            verdict = Failure(kind=FailureKind.VERDICT, reason=reason, step=self.branch.node)
+            raise self._run.halt(verdict)
 
     def _seed(self, base: str) -> bytes:
         self.branch.check()

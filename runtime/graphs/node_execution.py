@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from keyrun.runtime.errors import StepFailed
+from keyrun.runtime.errors import ChildCancelled, ChildFailed, StepFailed
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
 from keyrun.runtime.graphs.branch import NodeBranch
@@ -143,7 +143,11 @@ class NodeExecutor:
         except BaseException as error:
             if has(error, Halt) or not is_user_error(error) or is_internal(error):
                 raise
-            self._fail(activation, _failure(activation, error), error)
+            failure = _failure(activation, error)
+            if not isinstance(error, ChildFailed | ChildCancelled):
+                # The failure of the run names the node, too.
+                error = step_failed(run, failure)
+            self._fail(activation, failure, error)
         else:
             if run.begun_steps == before:
                 # A loop of nodes that ask for nothing would go on for ever.

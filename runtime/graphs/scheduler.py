@@ -19,6 +19,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node_backpressure import PlaceReservations
 from keyrun.runtime.graphs.node_execution import NodeExecutor
@@ -126,6 +127,7 @@ class GraphScheduler:
                     raise
             elif self._raised is None:
                 self._raised = self._run.crash(error) if is_internal(error) else error
+                self._note_verdict()
                 self._stop()
         finally:
             self._tasks -= 1
@@ -246,7 +248,7 @@ class GraphScheduler:
         try:
             end = self._frontier.end(activation, end)
             if activation.station.step is None and not self._journal.replaying:
-                self._note(activation, end)
+                self._note(activation, end, sorted(self._frontier.fired))
         except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
             raise self._run.halt(limit) from None
@@ -254,12 +256,21 @@ class GraphScheduler:
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
 
-    def _note(self, activation: Activation, end: NodeEnd) -> None:
+    def _note_verdict(self) -> None:
+        """Record which node ended the run with `ctx.fail`."""
+        verdict = self._run.decision
+        if not isinstance(verdict, Failure) or verdict.kind is not FailureKind.VERDICT:
+            return
+        for activation in self._frontier.active.values():
+            if activation.ident == verdict.step:
+                self._note(activation, NodeEnd(On.FAIL, failure=verdict), [])
+
+    def _note(self, activation: Activation, end: NodeEnd, fired: list[int]) -> None:
         """Record how workflow code has ended, for the views of the run: its journal entries do not
-        say it."""
+        say it. `fired` are the edges that the run took."""
         run, failure = self._run, end.failure
         brief = failure and attrs.evolve(failure, traceback=None, cause=None)
-        at, fired = run.partition.wall(), sorted(self._frontier.fired)
+        at = run.partition.wall()
         run.write(NodeEnded(activation.ident, at, str(end.on), end.port, fired, brief))
         if end.afresh and failure is not None and not run.is_dry_run:
             log(run, "step_failed", failure.reason, failure)

@@ -166,7 +166,8 @@ def _of_call(node: Node, input_type: str) -> Iterator[str]:
     except TypeError as error:
         takes = f"the context and one {input_type}" if len(given) == 2 else f"one {input_type}"
         takes = takes if render is None else "the arguments in args"
-        yield f"its function is called with {takes}, but takes {signature}: {error}"
+        hint = "; pass other arguments with args" if render is None else ""
+        yield f"its function is called with {takes}, but takes {signature}: {error}{hint}"
 
 
 def _of_edges(nodes: Sequence[Node], edges: Sequence[Edge], back: str) -> Iterator[GraphFault]:

@@ -67,6 +67,11 @@ class Branch:
         """How many lines of `ctx.log` it has come to."""
         self.task = trio.lowlevel.current_task()
 
+    @property
+    def node(self) -> str | None:
+        """The node of a graph that the branch belongs to, in its turn, as in `review#2`."""
+        return None if self.run.graph is None else self.prefix.partition("/")[0] or None
+
     def fork(self, prefix: str) -> "Branch":
         """Return a branch that runs beside others, for the current task."""
         fork = Branch(self.run, prefix, apart=True)

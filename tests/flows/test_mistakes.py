@@ -63,14 +63,14 @@ MISTAKES = [
         "a kind with a typo",
         changed(("kind: approval", "kind: aproval")),
         [
-            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, loop, workflow; got 'aproval'; did you mean 'approval'?",
+            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow; got 'aproval'; did you mean 'approval'?",
         ],
     ),
     (
         "no kind",
         changed(("    kind: approval\n", "")),
         [
-            "order.yaml:11: nodes.gate: requires the field 'kind': one of http, code, agent, call, branch, approval, loop, workflow",
+            "order.yaml:11: nodes.gate: requires the field 'kind': one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow",
         ],
     ),
     (
@@ -749,6 +749,307 @@ MISTAKES = [
 ]
 
 
+def gate(body: str, *, edge: str = "  - {from: gate, to: ship, on: all}\n") -> str:
+    """Return the flow with another node `gate`, and the edge that leads out of it."""
+    fields = "".join(f"    {line}\n" for line in body.splitlines())
+    return changed(
+        ("    kind: approval\n    timeout: 60\n", fields),
+        ("  - {from: gate, to: ship, on: all}\n", edge),
+    )
+
+
+MISTAKES += [
+    (
+        "a wait without a length",
+        gate("kind: wait"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'seconds' with the length of the wait, or 'until' with its end",
+        ],
+    ),
+    (
+        "a wait with two lengths",
+        gate("kind: wait\nseconds: 5\nuntil: 2026-12-24T18:00:00Z"),
+        [
+            "order.yaml:14: nodes.gate.until: a node has 'seconds' or 'until', got both; remove one",
+        ],
+    ),
+    (
+        "a wait with a unit",
+        gate("kind: wait\nseconds: 10m"),
+        [
+            "order.yaml:13: nodes.gate.seconds: must be a number of seconds, got '10m'; write a single template, as in \"{{ input.value }}\", with nothing around it if the value is known only when the node runs",
+        ],
+    ),
+    (
+        "a wait of less than nothing",
+        gate("kind: wait\nseconds: -1"),
+        [
+            "order.yaml:13: nodes.gate.seconds: must be at least 0, got -1",
+        ],
+    ),
+    (
+        "a wait that is too long",
+        gate("kind: wait\nseconds: 1e99"),
+        [
+            "order.yaml:13: nodes.gate.seconds: must be at most 10,000,000,000, got 1e+99",
+        ],
+    ),
+    (
+        "a template beside digits in the length of a wait",
+        gate('kind: wait\nseconds: "{{ input.minutes }}0"'),
+        [
+            "order.yaml:13: nodes.gate.seconds: must be a number of seconds, got '{{ input.minutes }}0'; write a single template, as in \"{{ input.value }}\", with nothing around it if the value is known only when the node runs",
+        ],
+    ),
+    (
+        "a typo in the length of a wait",
+        gate('kind: wait\nseconds: "{{ outptu.status }}"'),
+        [
+            "order.yaml:13: nodes.gate.seconds: there is no name 'outptu'; did you mean 'output'?",
+        ],
+    ),
+    (
+        "a wait until a day",
+        gate("kind: wait\nuntil: 2026-12-24"),
+        [
+            "order.yaml:13: nodes.gate.until: '2026-12-24' is not a time; write the date, time and zone, as in '2026-12-24T18:00:00Z'",
+        ],
+    ),
+    (
+        "a time without a zone",
+        gate("kind: wait\nuntil: 2026-12-24T18:00:00"),
+        [
+            "order.yaml:13: nodes.gate.until: the time '2026-12-24T18:00:00' has no time zone; write '2026-12-24T18:00:00Z' for UTC, or add an offset such as +01:00",
+        ],
+    ),
+    (
+        "a time with the name of a zone",
+        gate("kind: wait\nuntil: 2026-12-24T18:00:00 Europe/Berlin"),
+        [
+            "order.yaml:13: nodes.gate.until: '2026-12-24T18:00:00 Europe/Berlin' is not a time; write the date, time and zone, as in '2026-12-24T18:00:00Z'",
+        ],
+    ),
+    (
+        "a time that is in no calendar",
+        gate("kind: wait\nuntil: 2026-02-30T18:00:00Z"),
+        [
+            "order.yaml:13: nodes.gate.until: '2026-02-30T18:00:00Z' is not a time: day is out of range for month",
+        ],
+    ),
+    (
+        "a time as a number",
+        gate("kind: wait\nuntil: 1800000000"),
+        [
+            "order.yaml:13: nodes.gate.until: must be a time as text, got 1800000000",
+        ],
+    ),
+    (
+        "a word of another tool in a wait",
+        gate("kind: wait\nduration: 60"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'seconds' with the length of the wait, or 'until' with its end",
+            "order.yaml:13: nodes.gate.duration: unknown field; write 'seconds'",
+        ],
+    ),
+    (
+        "a kind of another tool",
+        gate("kind: sleep\nseconds: 60"),
+        [
+            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow; got 'sleep'; write 'wait'",
+        ],
+    ),
+    (
+        "a signal without a name",
+        gate("kind: signal"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'name': The name of the signal.",
+        ],
+    ),
+    (
+        "a signal with a word of another tool",
+        gate("kind: signal\nevent: paid"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'name': The name of the signal.",
+            "order.yaml:13: nodes.gate.event: unknown field; write 'name'",
+        ],
+    ),
+    (
+        "a template in the name of a signal",
+        gate('kind: signal\nname: "paid-{{ input.id }}"'),
+        [
+            "order.yaml:13: nodes.gate.name: the name of a signal cannot contain a template; write the name",
+        ],
+    ),
+    (
+        "a reserved name of a signal",
+        gate("kind: signal\nname: keyrun.paid"),
+        [
+            "order.yaml:13: nodes.gate.name: must not start with 'keyrun.', which is reserved, got 'keyrun.paid'",
+        ],
+    ),
+    (
+        "a port of a signal with a typo",
+        gate("kind: signal\nname: paid", edge="  - {from: gate, to: ship, port: recieved}\n"),
+        [
+            "order.yaml:24: edges[2].port: 'gate' has no port 'recieved'; its ports are 'received', 'timeout'; did you mean 'received'?",
+        ],
+    ),
+    (
+        "a field of the payload without payload",
+        gate(
+            "kind: signal\nname: paid", edge="  - {from: gate, to: ship, when: output.amount > 5}\n"
+        ),
+        [
+            "order.yaml:24: edges[2].when: output has no field 'amount'; it has payload, output",
+        ],
+    ),
+    (
+        "a switch without cases",
+        gate("kind: switch"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'cases': The ports with their conditions, in order.",
+        ],
+    ),
+    (
+        "a switch with an empty list",
+        gate("kind: switch\ncases: []"),
+        [
+            "order.yaml:13: nodes.gate.cases: must not be empty",
+        ],
+    ),
+    (
+        "a switch with a mapping",
+        gate("kind: switch\ncases: {large: output.status > 1}"),
+        [
+            "order.yaml:13: nodes.gate.cases: must be a list, got a mapping; write '- {port: large, when: output.total > 100}' for each item",
+        ],
+    ),
+    (
+        "a switch with the condition of a branch",
+        gate("kind: switch\nwhen: output.status > 1"),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'cases': The ports with their conditions, in order.",
+            "order.yaml:13: nodes.gate.when: unknown field; write 'cases'",
+        ],
+    ),
+    (
+        "a case without a port",
+        gate("kind: switch\ncases:\n  - when: output.status > 1"),
+        [
+            "order.yaml:14: nodes.gate.cases[0]: requires the field 'port': The port.",
+        ],
+    ),
+    (
+        "a case without a condition",
+        gate("kind: switch\ncases:\n  - port: large"),
+        [
+            "order.yaml:14: nodes.gate.cases[0]: requires the field 'when': The condition, in CEL.",
+        ],
+    ),
+    (
+        "a case with words of another tool",
+        gate("kind: switch\ncases:\n  - port: large\n    if: output.status > 1\n    then: ship"),
+        [
+            "order.yaml:14: nodes.gate.cases[0]: requires the field 'when': The condition, in CEL.",
+            "order.yaml:15: nodes.gate.cases[0].if: unknown field; write 'when'",
+            "order.yaml:16: nodes.gate.cases[0].then: unknown field; connect nodes under 'edges', as in '{from: a, to: b}'",
+        ],
+    ),
+    (
+        "two cases with the same port",
+        gate(
+            "kind: switch\ncases:\n  - {port: large, when: output.status > 1}\n  - {port: large, when: output.status > 2}"
+        ),
+        [
+            "order.yaml:15: nodes.gate.cases[1].port: the port 'large' has two cases; join their conditions with ||",
+        ],
+    ),
+    (
+        "a case with the port default",
+        gate("kind: switch\ncases:\n  - {port: default, when: output.status > 1}"),
+        [
+            "order.yaml:14: nodes.gate.cases[0].port: the port 'default' is taken if no condition is true; choose another name",
+        ],
+    ),
+    (
+        "a case with and",
+        gate(
+            "kind: switch\ncases:\n  - {port: large, when: output.status > 1}\n  - port: small\n    when: output.status > 0 and true"
+        ),
+        [
+            "order.yaml:16: nodes.gate.cases[1].when: in 'output.status > 0 and true', column 19: write '&&' instead of 'and'",
+        ],
+    ),
+    (
+        "a case with a typo in a node",
+        gate("kind: switch\ncases:\n  - {port: large, when: outputs.chrge.status > 1}"),
+        [
+            "order.yaml:14: nodes.gate.cases[0].when: outputs.chrge: there is no node 'chrge'; did you mean 'charge'?",
+        ],
+    ),
+    (
+        "a case with a field that is not there",
+        gate("kind: switch\ncases:\n  - {port: large, when: output.total > 1}"),
+        [
+            "order.yaml:14: nodes.gate.cases[0].when: output has no field 'total'; it has status, headers, body",
+        ],
+    ),
+    (
+        "a port that is no case",
+        gate(
+            "kind: switch\ncases:\n  - {port: large, when: output.status > 1}",
+            edge="  - {from: gate, to: ship, port: larg}\n",
+        ),
+        [
+            "order.yaml:25: edges[2].port: 'gate' has no port 'larg'; its ports are 'large', 'default'; did you mean 'large'?",
+        ],
+    ),
+    (
+        "a default of another tool in a switch",
+        gate("kind: switch\ncases:\n  - {port: large, when: output.status > 1}\ndefault: ship"),
+        [
+            "order.yaml:15: nodes.gate.default: unknown field; add an edge with 'port: default'",
+        ],
+    ),
+    (
+        "a fail without a reason",
+        gate("kind: fail", edge=""),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'reason': The reason, for people.",
+        ],
+    ),
+    (
+        "a fail with a word of another tool",
+        gate("kind: fail\nmessage: no money", edge=""),
+        [
+            "order.yaml:11: nodes.gate: requires the field 'reason': The reason, for people.",
+            "order.yaml:13: nodes.gate.message: unknown field; write 'reason'",
+        ],
+    ),
+    (
+        "a typo in the reason of a fail",
+        gate('kind: fail\nreason: "charge: {{ error.resaon }}"', edge=""),
+        [
+            "order.yaml:13: nodes.gate.reason: error has no field 'resaon'; did you mean 'reason'?",
+        ],
+    ),
+    (
+        "an edge out of a fail",
+        gate("kind: fail\nreason: no money"),
+        [
+            "order.yaml:24: edges[2].from: the run ends at 'gate', so no edge leads out of it; remove the edge",
+        ],
+    ),
+    (
+        "a fail that is retried",
+        gate("kind: fail\nreason: no money\nretry: none", edge=""),
+        [
+            "order.yaml:14: nodes.gate.retry: unknown field; the fields of a node of kind 'fail' are kind, about, reason, join",
+        ],
+    ),
+]
+
+
 def told(text: str, tmp_path: Path) -> list[str]:
     """Return the lines that `keyrun flow check` prints for a flow."""
     path = tmp_path / "order.yaml"
@@ -786,6 +1087,30 @@ def warned(text: str, tmp_path: Path) -> list[tuple[int | None, str]]:
     path = tmp_path / "order.yaml"
     path.write_text(text)
     return [(each.line, each.message) for each in check(path, functions=[ship]).warnings]
+
+
+def test_an_edge_that_takes_a_timeout_that_is_not_set_is_a_warning(tmp_path: Path) -> None:
+    edge = (
+        "  - {from: gate, to: ship}\n  - {from: gate, to: late, port: timeout}\n"
+        "  - {from: charge, to: late}\n"
+    )
+    text = gate("kind: signal\nname: paid", edge=edge)
+    late = "  late: {kind: wait, seconds: 1, join: any}\n  release:\n"
+    text = text.replace("  release:\n", late)
+    message = (
+        "edges[3].port: 'gate' waits without a limit, so it never leaves by the port 'timeout'; "
+        "add 'timeout' to the node, or remove the edge"
+    )
+    assert warned(text, tmp_path) == [(26, message)]
+    assert warned(text.replace("name: paid", "name: paid\n    timeout: 5"), tmp_path) == []
+
+
+def test_only_a_step_can_compensate(tmp_path: Path) -> None:
+    release = '    kind: http\n    url: "http://shop/release"\n'
+    text = changed((release, "    kind: wait\n    seconds: 5\n"))
+    assert told(text, tmp_path) == [
+        "order.yaml:7: nodes.reserve.compensate: the node 'release' cannot compensate another; only the kinds http, code, agent, call can",
+    ]
 
 
 def test_an_output_of_a_node_that_runs_at_the_same_time_is_a_warning(tmp_path: Path) -> None:

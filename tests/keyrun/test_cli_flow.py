@@ -187,6 +187,45 @@ def test_gates_can_be_approved_on_the_command_line(here: Path) -> None:
     assert told.index("Approved gate review.") < told.index("Approved gate sure.")
 
 
+SIGNALS = """
+name: signals
+nodes:
+  first: {kind: signal, name: go}
+  second: {kind: signal, name: go}
+  done: {kind: branch, when: 'outputs.first.payload.n == 1 && output.payload == null'}
+edges:
+  - {from: first, to: second}
+  - {from: second, to: done}
+"""
+
+
+def test_signals_can_be_sent_on_the_command_line_and_are_not_sent_again(here: Path) -> None:
+    (here / "signals.yaml").write_text(SIGNALS)
+    words = ["flow", "run", "signals.yaml", "--key", "k", "--store", "st", "--run-id", "r"]
+    words += ["--signal", 'go={"n": 1}', "--signal", "go"]
+    for _ in range(2):
+        done = shell(*words, cwd=here)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["output"]["payload"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"),
+    [
+        ("go=x", "the payload of --signal go is not JSON: Expecting value at line 1, column 1"),
+        ("=1", "--signal requires NAME or NAME=JSON, got '=1': name must be a non-empty string"),
+    ],
+)
+def test_a_bad_signal_is_refused_before_the_run_starts(
+    here: Path, signal: str, expected: str
+) -> None:
+    (here / "signals.yaml").write_text(SIGNALS)
+    result = invoke("flow", "run", "signals.yaml", "--key", "k", "--signal", signal)
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert "Run " not in result.stderr
+
+
 def test_another_flow_may_be_named_too(here: Path) -> None:
     result = invoke("flow", "check", "calling.yaml", "--with", "greetings", "--with", "sum.yaml")
     assert result.exit_code == 0, result.output

@@ -4,17 +4,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from keyrun import Port
+from keyrun.flows.nodes.failure_port import TIMEOUT, failed_by, timed_out
 from keyrun.flows.scope import Given
 from keyrun.graphs import durable
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.execution.context import Context
-from keyrun.runtime.graphs.node import FailurePort, with_ports
+from keyrun.runtime.graphs.node import with_ports
 from keyrun.runtime.run.scope import watched
-from keyrun.runtime.texts import type_of
-from keyrun.runtime.values import Failure, FailureKind
 from keyrun.runtime.waiting.receive import wait_approval
 
-FAILING = ("rejected", "timeout")
+FAILING = ("rejected", TIMEOUT)
 """The ports by which the node fails if no edge takes them."""
 PORTS = ("approved", *FAILING)
 
@@ -40,25 +39,10 @@ def approval(
         try:
             answer = await watched(ctx.branch, waiting)
         except SignalTimeout as error:
-            failure = _failure(FailureKind.STEP_TIMEOUT, gate, error, elapsed=timeout)
-            return FailurePort("timeout", output, failure=failure)
+            return timed_out(output, gate, error, timeout)
         except ApprovalRejected as error:
             output |= {"by": error.by, "comment": error.comment}
-            failure = _failure(FailureKind.PERMANENT_ERROR, gate, error)
-            return FailurePort("rejected", output, failure=failure)
+            return failed_by("rejected", output, gate, error)
         return Port("approved", output | {"by": answer.by, "comment": answer.comment})
 
     return with_ports(approval, PORTS)
-
-
-def _failure(
-    kind: FailureKind, gate: str, error: Exception, *, elapsed: float | None = None
-) -> Failure:
-    return Failure(
-        kind=kind,
-        reason=str(error),
-        step=gate,
-        attempt=1,
-        error_type=type_of(error),
-        elapsed=elapsed,
-    )
