@@ -30,7 +30,7 @@ from keyrun import (
 )
 from keyrun.cli.compensation import not_compensated
 from keyrun.cli.exit_codes import INTERRUPTED, USAGE, CommandError
-from keyrun.cli.history import detail
+from keyrun.cli.history import detail, headline
 from keyrun.cli.screen import note, visible
 from keyrun.cli.times import duration, local
 from keyrun.runtime.inspect.history import Happening
@@ -248,9 +248,7 @@ class ProgressPrinter:
 
 def progress_line(happened: Happening) -> str:
     """Return one line about one event."""
-    words = [local(happened.at), happened.event.replace("_", " ")]
-    if happened.step:
-        words.append(happened.step)
+    words = [local(happened.at), *filter(None, headline(happened))]
     if happened.attempt and happened.attempt > 1:
         words.append(f"(attempt {happened.attempt})")
     if happened.began_at is not None:

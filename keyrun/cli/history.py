@@ -12,6 +12,7 @@ from keyrun.cli.reading import read_store
 from keyrun.cli.table import Column, print_table
 from keyrun.cli.times import duration, local
 from keyrun.runtime.inspect.history import Happening
+from keyrun.runtime.records.journal_entry import COMPENSATION
 
 COLUMNS = [
     Column("time", 19),
@@ -56,8 +57,7 @@ def _print(events: Iterable[Happening]) -> None:
         (
             (
                 local(happened.at or None, to_the_second=True),
-                happened.event.replace("_", " "),
-                happened.step,
+                *headline(happened),
                 happened.attempt,
                 duration(_took(happened)),
                 detail(happened),
@@ -71,14 +71,43 @@ def _took(happened: Happening) -> float | None:
     return None if happened.began_at is None else happened.at - happened.began_at
 
 
+_COMPENSATION = {
+    "step_completed": "compensated",
+    "attempt_failed": "compensation attempt failed",
+    "step_failed": "compensation failed",
+    "step_cancelled": "compensation cancelled",
+    "interrupted": "compensation interrupted",
+}
+"""The events of compensations, in words."""
+_DELAYS = {
+    "attempt_failed": "next attempt in",
+    "signal_wanted": "for at most",
+    "approval_wanted": "for at most",
+}
+
+
+def headline(happened: Happening) -> tuple[str, str | None]:
+    """Return an event in words, and what it is about: the name of a node or step, without the call
+    inside of a node, which the event names already."""
+    words, step = happened.event.replace("_", " "), happened.step
+    if step is None:
+        return words, None
+    if step.startswith(COMPENSATION):
+        words = _COMPENSATION.get(happened.event, words)
+        step = step.removeprefix(COMPENSATION)
+    outer, _, call = step.rpartition("/")
+    return words, outer if outer and call.endswith("()") else step
+
+
 def detail(happened: Happening) -> str:
     """Return the error, the detail and the delay of an event."""
     parts = []
     if happened.failure is not None:
         parts.append(reason_of(happened.failure))
     elif happened.detail:
-        parts.append(happened.detail)
+        # The gate of a node has the name of the node.
+        first, comma, rest = happened.detail.partition(", ")
+        parts.append(rest if first == headline(happened)[1] else first + comma + rest)
     if happened.delay is not None:
-        what = "next attempt in" if happened.event == "attempt_failed" else "for"
-        parts.append(f"{what} {duration(happened.delay)}")
-    return "; ".join(parts)
+        parts.append(f"{_DELAYS.get(happened.event, 'for')} {duration(happened.delay)}")
+    return "; ".join(part for part in parts if part)

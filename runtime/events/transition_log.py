@@ -72,7 +72,14 @@ def _log(event: RunEvent | WaitEvent, message: str) -> None:
     logger.log(logging.INFO, "%s: %s", title(*about), message, extra=extra)
 
 
+_TIMES = {"backoff": "the next attempt", "timer": "a timer"}
+"""The waits that last until a time, in words."""
+
+
 def _waits(event: WaitEvent) -> str:
+    if event.waiting_on in _TIMES:
+        length = "" if event.delay is None else f", for {event.delay:.3f} s"
+        return f"waits for {_TIMES[event.waiting_on]}{length}"
     limit = "" if event.delay is None else f", for at most {event.delay:.3f} s"
     return f"waits for {event.waiting_on}{limit}"
 
@@ -82,5 +89,6 @@ def _message(event: RunEvent) -> str:
     if event.generation > 1:
         message += f" in generation {event.generation}"
     if event.elapsed is not None:
-        message += f" after {event.elapsed:.3f} s and {event.steps_done} steps"
+        steps = "1 step" if event.steps_done == 1 else f"{event.steps_done} steps"
+        message += f" after {event.elapsed:.3f} s and {steps}"
     return message if event.reason is None else f"{message}: {event.reason}"

@@ -268,6 +268,8 @@ class GraphScheduler:
     def _note(self, activation: Activation, end: NodeEnd, fired: list[int]) -> None:
         """Record how workflow code has ended, for the views of the run: its journal entries do not
         say it. `fired` are the edges that the run took."""
+        if not self._journal.note_node_ended(activation.ident):
+            return
         run, failure = self._run, end.failure
         brief = failure and attrs.evolve(failure, traceback=None, cause=None)
         at = run.partition.wall()

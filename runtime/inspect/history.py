@@ -20,8 +20,8 @@ from keyrun.runtime.records.exported import Records, parse, render
 from keyrun.runtime.records.journal_entry import (
     CHILD,
     GATE,
-    NODE_ENDED,
     STEP_OVERRUN,
+    UNDOABLE,
     AttemptFailed,
     CallDone,
     CallKind,
@@ -229,6 +229,11 @@ def _happening(entry: JournalEntry) -> Happening:
             if call in _RECEIVED:
                 return _received(at, ident, call, payload)
             event = _COMPLETED[call]
+            if call is CallKind.GRAPH:
+                failed = ", ".join(each.removesuffix("/") for each in payload)
+                return Happening(
+                    at=at, event=event, detail=f"no edge takes the failure of {failed}"
+                )
             attempt, begun = entry.attempt, entry.begun
             return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=begun)
         case AttemptFailed():
@@ -277,14 +282,16 @@ def _happening(entry: JournalEntry) -> Happening:
             said = f"the run will be {entry.state} when these steps are undone: {named}"
             return Happening(at=at, event="compensating", failure=entry.failure, detail=said)
         case NodeEnded(ident=ident, port=port, failure=failure):
-            said = entry.on if port is None else f"by the port {port!r}"
-            return Happening(at=at, event=NODE_ENDED, step=ident, failure=failure, detail=said)
+            event = "node_completed" if entry.on == "complete" else "node_failed"
+            way = None if port is None else f"by the port {port!r}"
+            return Happening(at=at, event=event, step=ident, failure=failure, detail=way)
         case StepOverrun(ident=ident, attempt=attempt):
             said = f"it exceeded its timeout of {entry.limit:g} s, and its thread still runs"
             return Happening(at=at, event=STEP_OVERRUN, step=ident, attempt=attempt, detail=said)
         case Note():
             detail = "; ".join(map(str, entry.details)) or None
-            return Happening(at=at, event=entry.what, step=entry.ident or None, detail=detail)
+            event = _NOTED.get(entry.what, entry.what)
+            return Happening(at=at, event=event, step=entry.ident or None, detail=detail)
 
 
 _COMPLETED = {
@@ -294,6 +301,7 @@ _COMPLETED = {
     CallKind.TIMER: "timer_fired",
     CallKind.GRAPH: "graph_failed",
 }
+_NOTED = {UNDOABLE: "compensation_registered"}
 _RECEIVED = (CallKind.SIGNAL, CallKind.APPROVAL, CallKind.CHILD)
 _WANTED = {
     CallKind.SIGNAL: "signal_wanted",

@@ -73,6 +73,7 @@ class Journal:
         "marks",
         "memories",
         "next",
+        "nodes_ended",
         "outside",
         "past",
         "resting",
@@ -116,6 +117,8 @@ class Journal:
         """The number of steps that were done before the last redrive, if there was one."""
         self.undoing: Undo | None = None
         """How the run ends when its compensations have run: see `compensation.decide`."""
+        self.nodes_ended: set[str] | None = None
+        """The nodes with workflow code whose end the journal has, since the last redrive."""
         self.left_by: dict[str, str] | None = None
         """The ports of nodes that ended under an older Keyrun, which let an edge without a port
         take every port."""
@@ -172,6 +175,14 @@ class Journal:
         memory = self.memory(ident)
         memory.fingerprint = fingerprint
         return memory
+
+    def note_node_ended(self, ident: str) -> bool:
+        """Record that the journal has the end of a node, and return whether that is new."""
+        if self.nodes_ended is None:
+            self.nodes_ended = set()
+        is_new = ident not in self.nodes_ended
+        self.nodes_ended.add(ident)
+        return is_new
 
     def note_undoable(self, ident: str) -> None:
         """Record that a step with a compensation is done, or was begun if that is enough. A step
@@ -274,6 +285,7 @@ class Journal:
                 self.undoing = entry
             case Redriven():
                 self.done_before = self.steps_done()
+                self.nodes_ended = None
                 self._forget_failures(fresh=self.turn is None or sequence >= self.turn.upto)
             case _:
                 if entry.ident.startswith(_TURN):
@@ -286,6 +298,7 @@ class Journal:
     def _fold_note(self, sequence: int, entry: Note | NodeEnded | StepOverrun) -> None:
         ident = entry.ident
         if isinstance(entry, NodeEnded):
+            self.note_node_ended(ident)
             if not entry.has_failure and entry.port is not None:
                 self.left_by = {**(self.left_by or {}), ident: entry.port}
         elif isinstance(entry, Note):

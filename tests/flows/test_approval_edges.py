@@ -385,7 +385,7 @@ async def test_a_failed_gate_is_in_the_events_the_history_and_the_status(
             with pytest.raises(RunFailed):
                 await run.result()
             event = await anext(aiter(events))
-        (ended,) = [each for each in await runtime.history("r") if each.event == "node_ended"]
+        (ended,) = [each for each in await runtime.history("r") if each.event == "node_failed"]
         status = await runtime.status("r")
     assert getattr(event, "step", None) == "gate"
     assert ended.failure is not None

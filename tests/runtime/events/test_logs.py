@@ -79,7 +79,7 @@ async def test_the_start_the_waits_and_the_end_of_a_run_are_logged_at_info(
         await (await runtime.submit(checkout, key="ann", run_id="r")).result()
     assert transitions(caplog) == [
         "checkout run r (key ann): started",
-        "checkout run r (key ann): waits for timer, for at most 5.000 s",
+        "checkout run r (key ann): waits for a timer, for 5.000 s",
         "checkout run r (key ann): resumed",
         "checkout run r (key ann): succeeded after 5.000 s and 2 steps",
     ]
