@@ -159,8 +159,8 @@ def explanation(found: "Explanation") -> Document:
     }
 
 
-def happening(happened: "Happening") -> Document:
-    """Return an event of the history of a run."""
+def happening(happened: "Happening", value: Any) -> Document:
+    """Return an event of the history of a run, with the value that it carries."""
     return {
         "at": utc(happened.at or None),
         "event": happened.event,
@@ -170,6 +170,7 @@ def happening(happened: "Happening") -> Document:
         "delay": happened.delay,
         "failure": failure(happened.failure),
         "detail": happened.detail,
+        "value": plain(value),
     }
 
 

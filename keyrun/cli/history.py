@@ -1,18 +1,25 @@
 """`keyrun history`: list the events of one run, with every attempt."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import click
 
+from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.failures import reason_of
 from keyrun.cli.reading import read_store
+from keyrun.cli.screen import note
 from keyrun.cli.table import Column, print_table
 from keyrun.cli.times import duration, local
-from keyrun.runtime.inspect.history import Happening
 from keyrun.runtime.records.journal_entry import COMPENSATION
+from keyrun.status import Happening
+from keyrun.storage import PayloadError
+
+Event: TypeAlias = tuple[Happening, Any]
+"""An event, and the value that it carries."""
 
 COLUMNS = [
     Column("time", 19),
@@ -21,6 +28,7 @@ COLUMNS = [
     Column("attempt", 7, 6),
     Column("took", 7, 5),
     Column("detail", 16, 8, lines=8),
+    Column("value", 16, 4),
 ]
 
 
@@ -38,20 +46,40 @@ def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
       keyrun history state/ order-7
       keyrun history state/ order-7 --json | jq .failure
 
-    Every attempt of a step is listed with its error and the delay before the next attempt. --json
+    Every attempt of a step is listed with its error and the delay before the next attempt. "value"
+    is the input or the result of the run, the result of a step, or the payload of a signal. --json
     also has the tracebacks. The exit code is 1 if the run does not exist.
     """
-    events = read_store(store, namespace, lambda reader: reader.history(run_id))
+
+    async def ask(reader: Reader) -> list[Event]:
+        return list(_with_values(reader, await reader.history(run_id)))
+
+    events = read_store(store, namespace, ask)
     if not events:
         raise unknown_run(run_id, store)
     if as_json:
-        for happened in events:
-            print(documents.line(documents.happening(happened)))
+        for happened, value in events:
+            print(documents.line(documents.happening(happened, value)))
     else:
         _print(events)
 
 
-def _print(events: Iterable[Happening]) -> None:
+def _with_values(reader: Reader, history: Iterable[Happening]) -> Iterator[Event]:
+    """Yield the events with the values that they carry."""
+    unreadable = None
+    for happened in history:
+        value = None
+        if happened.stored is not None:
+            try:
+                value = reader.value(happened.stored)
+            except PayloadError as error:
+                unreadable = error
+        yield happened, value
+    if unreadable is not None:
+        note(f"Values were left out that cannot be decoded here: {unreadable}")
+
+
+def _print(events: Iterable[Event]) -> None:
     print_table(
         COLUMNS,
         (
@@ -61,8 +89,9 @@ def _print(events: Iterable[Happening]) -> None:
                 happened.attempt,
                 duration(_took(happened)),
                 detail(happened),
+                None if value is None else documents.line(value),
             )
-            for happened in events
+            for happened, value in events
         ),
     )
 

@@ -69,6 +69,20 @@ def run_filters(function: F) -> F:
             ),
         ),
         click.option("--tag", metavar="TAG", help="Only runs with this tag."),
+        click.option(
+            "--error",
+            metavar="TYPE",
+            help="Only runs that failed with this type of exception, for example ValueError.",
+        ),
+        click.option(
+            "--step", metavar="NAME", help="Only runs that are at this step, or failed there."
+        ),
+        click.option(
+            "--version",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Only runs of this version of their workflow.",
+        ),
         click.option("--workflow", metavar="NAME", help="Only runs of this workflow."),
         click.option("--key", metavar="KEY", help="Only runs with this key."),
     ):

@@ -9,6 +9,7 @@ import click
 from keyrun import Reader, RunStatus, State
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors
+from keyrun.cli.failures import reason_of
 from keyrun.cli.listing import Listing
 from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import RUN_ID, Column
@@ -22,6 +23,7 @@ COLUMNS = [
     Column("submitted", 11, 8),
     Column("took", 7, 6),
     Column("at", 12, 4),
+    Column("reason", 16, 3),
 ]
 
 
@@ -41,6 +43,9 @@ def command(
     states: Sequence[str],
     key: str | None,
     workflow: str | None,
+    version: int | None,
+    step: str | None,
+    error: str | None,
     tag: str | None,
     group: str | None,
     since: float | None,
@@ -57,6 +62,7 @@ def command(
     Examples:
       keyrun runs state/
       keyrun runs state/ --state failed --since 2h
+      keyrun runs state/ --error CardError --step charge
       keyrun runs state/ --key alice --limit 10
       keyrun runs state/ --workflow checkout --tag eu
       keyrun runs state/ --group import-7 --state failed
@@ -64,8 +70,8 @@ def command(
       keyrun runs state/ --limit 0 --json | jq -r .run_id
 
     A run must match all filters. "took" is the time from the start to the end of the run, or until
-    now. "at" is the current step, the step that is being compensated, what the run waits for, or
-    why it is quarantined.
+    now. "at" is the current step, the step that is being compensated, or what the run waits for.
+    "reason" says why the run failed, was cancelled or is quarantined.
     """
 
     async def ask(reader: Reader) -> None:
@@ -74,6 +80,9 @@ def command(
                 state=[State(state) for state in states] or None,
                 key=key,
                 workflow=workflow,
+                version=version,
+                step=step,
+                error=error,
                 tag=tag,
                 group=group,
                 since=since,
@@ -107,6 +116,7 @@ def _row(run: RunStatus) -> tuple[object, ...]:
         local(run.submitted_at or None, now),
         duration(_took(run, now)),
         _at(run),
+        _reason(run),
     )
 
 
@@ -117,8 +127,14 @@ def _took(run: RunStatus, now: float) -> float | None:
 def _at(run: RunStatus) -> str:
     if run.state.terminal:
         return ""
-    if run.quarantine_cause is not None:
-        return str(run.quarantine_cause)
     if run.compensating and run.compensation is not None:
         return f"compensation of {run.compensation.step}" if run.compensation.step else ""
     return waiting(run.waiting_on, run.waiting_until) or run.step or ""
+
+
+def _reason(run: RunStatus) -> str | None:
+    if run.failure is not None:
+        return reason_of(run.failure)
+    if run.quarantine_cause is not None:
+        return f"{run.quarantine_cause}: {run.reason}"
+    return run.reason

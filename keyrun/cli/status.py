@@ -1,12 +1,14 @@
 """`keyrun status`: show everything that is known about one run."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import time
+from typing import Any
 
 import click
 
-from keyrun import Failure, Reader, RunStatus
+from keyrun import Failure, Reader, RunStatus, StoreCorrupt, UnknownRun
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.errors import report_errors, unknown_run
@@ -26,7 +28,7 @@ from keyrun.storage import PayloadError
 @options.as_json
 @report_errors
 def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
-    """Show a run of STORE: its state, its times, and its result or failure.
+    """Show a run of STORE: its state, its times, its input, and its result or failure.
 
     \b
     Examples:
@@ -35,26 +37,33 @@ def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
 
     The exit code is 1 if the run does not exist.
     """
-    found = read_store(store, namespace, lambda reader: _find(reader, run_id))
+    found, given = read_store(store, namespace, lambda reader: _find(reader, run_id))
     if found is None:
         raise unknown_run(run_id, store)
     if as_json:
-        print(documents.line(documents.run(found)))
+        print(documents.line({**documents.run(found), "input": documents.plain(given)}))
     else:
-        print_fields(_fields(found))
+        print_fields(_fields(found, given))
         for text in tracebacks(found.failure):
             print(f"\n{text}")
 
 
-async def _find(reader: Reader, run_id: str) -> RunStatus | None:
+async def _find(reader: Reader, run_id: str) -> tuple[RunStatus | None, Any]:
+    """Return the status of a run and its input."""
+    given = None
+    with suppress(UnknownRun, StoreCorrupt):
+        try:
+            given = await reader.input(run_id)
+        except PayloadError as error:
+            note(f"The input cannot be decoded here: {error}")
     try:
-        return await reader.status(run_id)
+        return await reader.status(run_id), given
     except PayloadError as error:
         note(f"The result cannot be decoded here: {error}")
-        return await reader.status(run_id, result=False)
+        return await reader.status(run_id, result=False), given
 
 
-def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
+def _fields(run: RunStatus, given: Any) -> Iterator[tuple[str, object]]:
     yield "run", run.run_id
     yield "key", run.key
     yield "workflow", f"{run.workflow}, version {run.version}"
@@ -80,6 +89,8 @@ def _fields(run: RunStatus) -> Iterator[tuple[str, object]]:
     yield "generation", run.generation if run.generation > 1 else None
     yield "tags", ", ".join(run.tags)
     yield "headers", ", ".join(f"{name}={value}" for name, value in run.headers.items())
+    if given is not None:
+        yield "input", documents.line(given)
     if run.result is not None:
         yield "result", documents.line(run.result)
     yield "reason", run.reason if run.failure is None else None

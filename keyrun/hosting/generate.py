@@ -138,6 +138,7 @@ return Events(self._bridge, self._inner.events(run_id=run_id, kinds=kinds, buffe
     ("Runtime", "watch"): """
 return Watch(self._bridge, self._inner.watch(run_id, interval=interval))
 """,
+    ("Runtime", "value"): "return self._inner.value(stored)",
     ("Runtime", "statistics"): "return self._bridge.now(self._inner.statistics)",
     ("Runtime", "group"): """
 found = {wait}self._bridge.call(self._inner.group, group_id)

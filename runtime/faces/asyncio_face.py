@@ -511,6 +511,17 @@ class Runtime:
         `keyrun.testing.replay`."""
         return await self._bridge.call(self._inner.history, run_id)
 
+    async def input(self, run_id: str) -> Any:
+        """Return the input of a run, as plain data: a class is a dict of its fields. Raises
+        `UnknownRun`, and `PayloadError` if a `transform` of the reader is needed to decode it.
+        """
+        return await self._bridge.call(self._inner.input, run_id)
+
+    def value(self, stored: bytes) -> Any:
+        """Return what an event of a history carries (`happening.stored`) as plain data. Raises
+        `PayloadError` if a `transform` of the reader is needed to decode it."""
+        return self._inner.value(stored)
+
     async def progress(self, run_id: str) -> Progress | None:
         """Return the progress of a run as of the last commit, or None if the run is unknown."""
         return await self._bridge.call(self._inner.progress, run_id)
@@ -538,6 +549,9 @@ class Runtime:
         state: State | Collection[State] | None = None,
         key: str | None = None,
         workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
         tag: str | None = None,
         origin: str | None = None,
         group: str | None = None,
@@ -549,8 +563,12 @@ class Runtime:
     ) -> list[RunStatus]:
         """List runs in the order in which they were submitted.
 
-        - `state`, `key`, `workflow`, `tag`: list only runs that match all of them. `state` is one
-          state or several.
+        - `state`, `key`, `workflow`, `version`, `tag`: list only runs that match all of them.
+          `state` is one state or several.
+        - `step`: list only runs that are at this step, or that failed there. `"charge"` also
+          stands for `"g1.0/charge#2"`.
+        - `error`: list only runs that failed with this type of exception, for example
+          `"ValueError"` or `"stripe.CardError"`, or because of it.
         - `origin`: list only runs that this source started, for example `"schedule:nightly"`.
         - `group`: list only members of this group.
         - `since`, `until`: list only runs that were submitted in this time, in seconds since the
@@ -563,6 +581,9 @@ class Runtime:
             state=state,
             key=key,
             workflow=workflow,
+            version=version,
+            step=step,
+            error=error,
             tag=tag,
             origin=origin,
             group=group,
@@ -601,6 +622,9 @@ class Runtime:
         *,
         key: str | None = None,
         workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
         tag: str | None = None,
         since: float | None = None,
         until: float | None = None,
@@ -614,6 +638,9 @@ class Runtime:
             self._inner.dead_letters,
             key=key,
             workflow=workflow,
+            version=version,
+            step=step,
+            error=error,
             tag=tag,
             since=since,
             until=until,

@@ -65,6 +65,9 @@ class Happening:
     """The failure of the attempt or of the run."""
     detail: str | None = None
     """More about the event, as text."""
+    stored: bytes | None = attrs.field(default=None, repr=False)
+    """What the event carries, as it is stored: the input or the result of the run, the result of a
+    step or of a child, or the payload of a signal."""
 
 
 @attrs.frozen(repr=False)
@@ -152,7 +155,8 @@ class HistoryBuilder:
         if isinstance(submission, StoreError):
             self._story.append(_damaged(self._story, submission))
         else:
-            self._story.append(Happening(at=submission.submitted_at, event="submitted"))
+            at, stored = submission.submitted_at, submission.input
+            self._story.append(Happening(at=at, event="submitted", stored=stored))
         self._start = len(self._story)
         self._turn: Happening | None = None
 
@@ -199,6 +203,7 @@ def _add_ends(story: list[Happening], start: int, status: StatusRecord) -> None:
                 event=_ENDS[status.state],
                 failure=status.failure,
                 detail=status.reason,
+                stored=status.result,
             )
         )
 
@@ -234,8 +239,14 @@ def _happening(entry: JournalEntry) -> Happening:
                 return Happening(
                     at=at, event=event, detail=f"no edge takes the failure of {failed}"
                 )
-            attempt, begun = entry.attempt, entry.begun
-            return Happening(at=at, event=event, step=ident, attempt=attempt, began_at=begun)
+            return Happening(
+                at=at,
+                event=event,
+                step=ident,
+                attempt=entry.attempt,
+                began_at=entry.begun,
+                stored=payload if call is CallKind.STEP else None,
+            )
         case AttemptFailed():
             return Happening(
                 at=at,
@@ -316,10 +327,16 @@ def _received(at: float, ident: str, call: CallKind, payload: list[Any]) -> Happ
     channel, taken, *sent = payload
     said = channel.removeprefix(GATE).removeprefix(CHILD)
     if call is CallKind.CHILD:
-        state, _, failure, reason = taken
+        state, result, failure, reason = taken
         said += f": {reason}" if reason else ""
-        event = f"child_{state}"
-        return Happening(at=at, event=event, step=ident, failure=read_failure(failure), detail=said)
+        return Happening(
+            at=at,
+            event=f"child_{state}",
+            step=ident,
+            failure=read_failure(failure),
+            detail=said,
+            stored=result,
+        )
     if call is CallKind.SIGNAL:
         event = "signal_received" if sent else "signal_timed_out"
         if sent and sent[1] is not None:
@@ -332,4 +349,5 @@ def _received(at: float, ident: str, call: CallKind, payload: list[Any]) -> Happ
         said = f"{said}, by {by}" + (f": {comment}" if comment else "")
     if sent and sent[0] != at:
         said += f", sent {at - sent[0]:.3f} s before"
-    return Happening(at=at, event=event, step=ident, detail=said)
+    stored = taken if sent and call is CallKind.SIGNAL else None
+    return Happening(at=at, event=event, step=ident, detail=said, stored=stored)

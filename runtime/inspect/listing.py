@@ -10,12 +10,13 @@ from collections.abc import Collection
 
 import attrs
 
+from keyrun.actors import checks
 from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import SUBMITTED_AT, Submission
 from keyrun.runtime.texts import check_text
-from keyrun.runtime.values import RunStatus, State
+from keyrun.runtime.values import Failure, RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
@@ -39,6 +40,9 @@ class ListingFilter:
     since: float | None = None
     until: float | None = None
     origin: str | None = None
+    version: int | None = None
+    error: str | None = None
+    step: str | None = None
 
     @classmethod
     def of(
@@ -50,11 +54,17 @@ class ListingFilter:
         since: float | None,
         until: float | None,
         origin: str | None = None,
+        version: int | None = None,
+        error: str | None = None,
+        step: str | None = None,
     ) -> "ListingFilter":
         """Return a filter for the arguments of `runs`."""
-        for name, text in (("key", key), ("workflow", workflow), ("tag", tag)):
+        texts = {"key": key, "workflow": workflow, "tag": tag, "error": error, "step": step}
+        for name, text in texts.items():
             if text is not None:
                 check_text(text, name)
+        if version is not None:
+            checks.count("version", version, 1)
         states: frozenset[State] | None = None
         if isinstance(state, str):
             states = frozenset([State(state)])
@@ -68,6 +78,9 @@ class ListingFilter:
             since=since,
             until=until,
             origin=origin,
+            version=version,
+            error=error,
+            step=step,
         )
 
     def marks(self) -> list[bytes]:
@@ -86,9 +99,18 @@ class ListingFilter:
         return (
             (self.key is None or submission.key == self.key)
             and (self.workflow is None or submission.workflow == self.workflow)
+            and (self.version is None or submission.version == self.version)
             and (self.tag is None or self.tag in submission.tags)
             and self.in_time(submission.submitted_at)
             and (self.origin is None or submission.origin == self.origin)
+        )
+
+    def fits_status(self, status: RunStatus) -> bool:
+        """Return whether a status has the state, the error and the step."""
+        return (
+            (self.states is None or status.state in self.states)
+            and (self.error is None or _has_error(status.failure, self.error))
+            and (self.step is None or _is_at(status, self.step))
         )
 
     def fits_damaged(self, status: RunStatus) -> bool | None:
@@ -97,7 +119,8 @@ class ListingFilter:
             return False
         if self.key is not None and status.key not in (self.key, ""):
             return False
-        lost = [self.workflow, self.tag, self.since, self.until, self.origin]
+        lost = [self.workflow, self.version, self.tag, self.since, self.until, self.origin]
+        lost += [self.error, self.step]
         if not status.key:
             lost.append(self.key)
         return None if any(asked is not None for asked in lost) else True
@@ -213,7 +236,7 @@ class Listing:
         for number, read in taken.items():
             if not isinstance(read, StoreError):
                 status = await self._statuses.with_journal(number, read)
-                if wanted.states is None or status.state in wanted.states:
+                if wanted.fits_status(status):
                     shown.append(status)
                 continue
             fits = wanted.fits_damaged(damaged[number])
@@ -244,6 +267,26 @@ class Listing:
             if fits:
                 fitting.append(row)
         return fitting
+
+
+def _has_error(failure: Failure | None, error: str) -> bool:
+    """Return whether a failure, or one that led to it, has an error type of this name, with or
+    without its module."""
+    while failure is not None:
+        known = failure.error_type
+        if known is not None and (known == error or known.rpartition(".")[2] == error):
+            return True
+        failure = failure.cause
+    return False
+
+
+def _is_at(status: RunStatus, step: str) -> bool:
+    """Return whether a run is at a step, or failed there. The name may be without its branch and
+    its occurrence: `charge` for `g1.0/charge#2`."""
+    failed = None if status.failure is None else status.failure.step
+    at = {each for each in (status.step, failed) if each is not None}
+    names = {each.rpartition("/")[2].partition("#")[0] for each in at}
+    return step in at | names
 
 
 def _is_damaged(record: bytes, raw: bytes) -> bool:

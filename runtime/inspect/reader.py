@@ -66,6 +66,20 @@ class Reader:
         `keyrun.testing.replay`."""
         return await self._inspector.history(await self._ledger.find(run_id))
 
+    async def input(self, run_id: str) -> Any:
+        """Return the input of a run, as plain data: a class is a dict of its fields. Raises
+        `UnknownRun`, and `PayloadError` if a `transform` of the reader is needed to decode it."""
+        number = await self._number(run_id)
+        submission = await self._ledger.submission(number)
+        if submission is None:
+            raise UnknownRun(f"the run {brief(run_id)} was forgotten", run_id=run_id)
+        return self.value(submission.input)
+
+    def value(self, stored: bytes) -> Any:
+        """Return what an event of a history carries (`happening.stored`) as plain data. Raises
+        `PayloadError` if a `transform` of the reader is needed to decode it."""
+        return self._statuses.codec.decode(stored)
+
     async def progress(self, run_id: str) -> "Progress | None":
         """Return the progress of a run as of the last commit, or None if the run is unknown."""
         number = await self._ledger.find(run_id)
@@ -122,6 +136,9 @@ class Reader:
         state: State | Collection[State] | None = None,
         key: str | None = None,
         workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
         tag: str | None = None,
         origin: str | None = None,
         group: str | None = None,
@@ -133,8 +150,12 @@ class Reader:
     ) -> list[RunStatus]:
         """List runs in the order in which they were submitted.
 
-        - `state`, `key`, `workflow`, `tag`: list only runs that match all of them. `state` is one
-          state or several.
+        - `state`, `key`, `workflow`, `version`, `tag`: list only runs that match all of them.
+          `state` is one state or several.
+        - `step`: list only runs that are at this step, or that failed there. `"charge"` also
+          stands for `"g1.0/charge#2"`.
+        - `error`: list only runs that failed with this type of exception, for example
+          `"ValueError"` or `"stripe.CardError"`, or because of it.
         - `origin`: list only runs that this source started, for example `"schedule:nightly"`.
         - `group`: list only members of this group.
         - `since`, `until`: list only runs that were submitted in this time, in seconds since the
@@ -147,7 +168,9 @@ class Reader:
             if origin not in (None, OF_GROUP + group):
                 return []
             origin = OF_GROUP + group
-        wanted = ListingFilter.of(state, key, workflow, tag, since, until, origin)
+        wanted = ListingFilter.of(
+            state, key, workflow, tag, since, until, origin, version, error, step
+        )
         return await self._listing.page(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
         )
@@ -185,6 +208,9 @@ class Reader:
         *,
         key: str | None = None,
         workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
         tag: str | None = None,
         since: float | None = None,
         until: float | None = None,
@@ -194,7 +220,9 @@ class Reader:
     ) -> list[RunStatus]:
         """List the dead letters, oldest first: failed runs that stay until they are redriven or
         forgotten. The parameters are those of `rt.runs`."""
-        wanted = ListingFilter.of(None, key, workflow, tag, since, until)
+        wanted = ListingFilter.of(
+            None, key, workflow, tag, since, until, None, version, error, step
+        )
         return await self._listing.page(
             wanted,
             table="dead",

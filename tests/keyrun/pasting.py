@@ -226,7 +226,13 @@ def _run_commands(console: Block, directory: Path, limit: float) -> None:
 def _run(command: list[str], directory: Path, limit: float, block: Block) -> tuple[int, str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment = {**kept, "PATH": path, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **kept,
+        "PATH": path,
+        "PYTHONWARNINGS": "error",
+        "PYTHONUNBUFFERED": "1",
+        "PYTEST_ADDOPTS": "-p no:asyncio",  # it warns of its own settings
+    }
     with subprocess.Popen(
         command,
         cwd=directory,

@@ -54,7 +54,7 @@ FAILURE = {
     "numbers": None,
     "left": [],
 }
-NOTHING = dict.fromkeys(["step", "attempt", "began_at", "delay", "failure", "detail"])
+NOTHING = dict.fromkeys(["step", "attempt", "began_at", "delay", "failure", "detail", "value"])
 HISTORY = [
     {"at": "2023-11-14T22:16:40.000000Z", "event": "submitted", **NOTHING},
     {"at": "2023-11-14T22:16:40.000000Z", "event": "started", **NOTHING},
@@ -67,6 +67,7 @@ HISTORY = [
         "delay": 10.0,
         "failure": FAILURE,
         "detail": None,
+        "value": None,
     },
     {
         "at": "2023-11-14T22:16:50.000000Z",
@@ -77,6 +78,7 @@ HISTORY = [
         "delay": None,
         "failure": None,
         "detail": None,
+        "value": None,
     },
     {"at": "2023-11-14T22:16:50.000000Z", "event": "succeeded", **NOTHING},
 ]
@@ -104,7 +106,7 @@ def in_order(document: Any) -> str:
 
 
 def test_a_run_has_these_fields_in_this_order(filled: Path) -> None:
-    assert in_order(read("status", filled, "r1")) == in_order([RUN])
+    assert in_order(read("status", filled, "r1")) == in_order([{**RUN, "input": {"amount": 1}}])
     assert in_order(read("runs", filled, "--limit", "1", "--oldest-first")) == in_order([RUN])
     (letter,) = read("dead-letters", filled)
     assert list(letter) == list(RUN)
@@ -166,6 +168,7 @@ def test_a_payload_is_json_where_it_can_be(value: Any, written: str) -> None:
 
 FIELDS = {
     "history": ["happening"],
+    "why": ["explanation"],
     "progress": ["progress"],
     "graph": ["graph"],
     "keys": ["key", "entity"],
@@ -192,6 +195,7 @@ def test_the_page_about_the_command_line_has_all_fields() -> None:
     (page,) = (page.text for page in read_pages() if page.name == "docs/command-line.md")
     (runs,) = re.findall(r"^\| `runs`, `status`, `dead-letters` \| a run \| `(.*?)` \|", page, re.M)
     assert set(runs.split()) == fields_of("run")
+    assert "`status` also has the `input` of the run" in page
     (failure,) = re.findall(r"^A `failure` has `(.*?)`", page, re.M)
     assert set(failure.split()) == fields_of("failure")
     (compensation,) = re.findall(r"A `compensation` has `(.*?)`", page)

@@ -4,13 +4,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import Context, PermanentError, RunFailed, Runtime, State, open_reader, step, workflow
+from keyrun import (
+    Context,
+    PermanentError,
+    Reader,
+    Retry,
+    RunFailed,
+    Runtime,
+    State,
+    UnknownRun,
+    open_reader,
+    step,
+    workflow,
+)
 from keyrun.runtime.inspect import listing
-from keyrun.storage import MemoryStore, unseal
+from keyrun.status import History
+from keyrun.storage import MemoryStore, PayloadError, unseal
 from keyrun.testing import EPOCH, open_test_runtime
 
 
@@ -233,3 +247,131 @@ async def test_a_status_says_until_when_a_run_waits(autojump_clock: MockClock) -
             await trio.sleep(10)
         await trio.sleep(1000)
         assert {status.waiting_until for status in await rt.runs()} == {None}
+
+
+class Declined(Exception): ...
+
+
+@step(retry=Retry.none())
+async def pay(number: int) -> int:
+    if number == 2:
+        raise Declined("no")
+    if number == 3:
+        await trio.sleep(1000)
+    return number
+
+
+@workflow(version=1)
+async def order(ctx: Context, number: int) -> None:
+    await ctx.gather(ctx.step(pay, 0), ctx.step(pay, number))
+
+
+@workflow
+async def parent(ctx: Context, number: int) -> None:
+    await ctx.child(order, number, key="other")
+
+
+async def test_runs_are_found_by_version_by_step_and_by_error(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[order]) as rt:
+        for number in range(4):
+            await rt.submit(order, number, key=f"k{number}", run_id=f"r{number}")
+        await trio.sleep(1)
+
+        async def found(reader: Reader, **wanted: Any) -> list[str]:
+            return [run.run_id for run in await reader.runs(**wanted)]
+
+        async with open_reader(store) as reader:
+            for each in (rt, reader):
+                assert await found(each, error="Declined") == ["r2"]
+                assert await found(each, error=f"{__name__}.Declined") == ["r2"]
+                assert await found(each, error="Decline") == []
+                assert await found(each, error="Declined", state=State.SUCCEEDED) == []
+                (letter,) = await each.dead_letters(error="Declined", version=1, step="pay")
+                assert letter.run_id == "r2"
+                assert await each.dead_letters(step="ship") == []
+                assert await found(each, version=1) == ["r0", "r1", "r2", "r3"]
+                assert await found(each, version=2) == []
+        # Only the runtime knows the steps that run now.
+        assert await found(rt, step="pay") == ["r2", "r3"]
+        assert await found(rt, step="g1.0/pay") == []
+        assert await found(rt, step="g1.1/pay", limit=1) == ["r2"]
+        for wrong, error in (({"version": 0}, ValueError), ({"error": "\ud800"}, ValueError)):
+            with pytest.raises(error):
+                await rt.runs(**wrong)
+
+
+async def test_the_error_of_a_child_finds_its_parent(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(MemoryStore(), workflows=[order, parent]) as rt:
+        await rt.submit(parent, 2, key="k", run_id="parent")
+        await trio.sleep(1)
+        found = [run.workflow for run in await rt.runs(error="Declined")]
+        assert found == ["parent", "order"]
+
+
+async def test_the_input_and_the_values_of_a_history_are_plain_data(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[talk, order]) as rt:
+        run = await rt.submit(talk, Greeting("hello"), key="k", run_id="r")
+        await rt.signal("r", "answer", ["yes"])
+        await run.result()
+        assert await rt.input("r") == {"text": "hello"}
+        values = [
+            (event.event, rt.value(event.stored))
+            for event in await rt.history("r")
+            if event.stored is not None
+        ]
+        assert values == [
+            ("submitted", {"text": "hello"}),
+            ("signal_received", ["yes"]),
+            ("step_completed", {"text": "hello!"}),
+            ("succeeded", {"text": "hello!"}),
+        ]
+        loaded = History.from_json((await rt.history("r")).to_json())
+        assert [event.stored for event in loaded] == [e.stored for e in await rt.history("r")]
+        with pytest.raises(UnknownRun):
+            await rt.input("unknown")
+
+
+async def test_what_is_encrypted_is_not_shown_without_its_transform(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[order], transform=Backwards()) as rt:
+        await rt.submit(order, 1, key="k", run_id="r")
+        assert await rt.input("r") == 1
+    async with open_reader(store) as reader:
+        (event, *_) = await reader.history("r")
+        assert event.stored is not None
+        with pytest.raises(PayloadError):
+            reader.value(event.stored)
+        with pytest.raises(PayloadError):
+            await reader.input("r")
+
+
+@attrs.frozen
+class Greeting:
+    text: str
+
+
+class Backwards:
+    """A transform that shows when it is left out."""
+
+    def wrap(self, data: bytes, /) -> bytes:
+        return b"\xc1" + data[::-1]
+
+    def unwrap(self, data: bytes, /) -> bytes:
+        return data[:0:-1]
+
+
+@step
+async def shout(greeting: Greeting) -> Greeting:
+    return Greeting(greeting.text + "!")
+
+
+@workflow
+async def talk(ctx: Context, greeting: Greeting) -> Greeting:
+    await ctx.wait_signal("answer")
+    return await ctx.step(shout, greeting)
