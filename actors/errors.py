@@ -103,7 +103,7 @@ class KeyQuarantined(KeyrunError, RuntimeError):
     def __init__(self, key: Hashable, cause: BaseException | None, *, accepted: bool) -> None:
         what = "the message stays in its mailbox" if accepted else "the message was not sent"
         super().__init__(
-            f"key {shown(key)} is quarantined: {what}, and release({shown(key)}) lets the key go on"
+            f"key {shown(key)} is quarantined: {what}, and release({shown(key)}) lets it continue"
         )
         self.key = key
         """The key of the actor."""
@@ -132,14 +132,14 @@ class WouldDeadlock(KeyrunError, RuntimeError):
         last one called it."""
         if len(self.cycle) == 1:
             super().__init__(
-                f"{call} on key {shown(key)} from its own handler would wait for itself for ever: "
+                f"{call} on key {shown(key)} from its own handler would wait for itself forever: "
                 "return first, or start it in a task that the handler does not wait for"
             )
             return
         caller = shown(self.cycle[-1])
         chain = ", which waits for ".join(map(shown, self.cycle))
         super().__init__(
-            f"{call} on key {shown(key)} from the handler of key {caller} would wait for ever: "
-            f"{caller} would wait for {chain}; let one of them tell instead of ask, or wait with "
-            "a timeout"
+            f"{call} on key {shown(key)} from the handler of key {caller} would wait forever: "
+            f"{caller} would wait for {chain}; use tell instead of ask in one of them, or "
+            "wait with a timeout"
         )

@@ -104,7 +104,7 @@ class Supervisor:
         _log(
             logging.ERROR,
             error,
-            "key %s is quarantined after %d restarts within %g s: release(%s) lets it go on",
+            "key %s is quarantined after %d restarts within %g s: release(%s) lets it continue",
             key,
             self._supervision.max_restarts,
             self._supervision.window,

@@ -112,7 +112,7 @@ class ActorSystem(Generic[K, M, A]):
 
     async def __aenter__(self) -> Self:
         if self._running is not None:
-            raise RuntimeError("an ActorSystem can be opened only once: make another one")
+            raise RuntimeError("an ActorSystem can be opened only once; create a new one")
         self._running = self._run()
         await self._running.__aenter__()
         return self

@@ -63,7 +63,7 @@ class RecordingHook:
         self.calls += 1
         if self._failures:
             self._failures -= 1
-            raise RuntimeError("the hook was told to fail")
+            raise RuntimeError("the hook fails, as the test asked it to")
         self.outcomes.append(outcome)
 
     def of(self, run_id: str) -> list[RunOutcome]:
@@ -147,10 +147,10 @@ class _Crashing(Store):
         self.commits += 1
         self._until -= 1
         if self._until == 0 and not self._applied:
-            raise StoreCrashed("the store crashed at a commit, and nothing of that was kept")
+            raise StoreCrashed("the store crashed at a commit and kept none of its records")
         await super()._commit(tables)  # type: ignore[safe-super]
         if self._until == 0:
-            raise StoreCrashed("the store crashed when a commit was done and nobody knew")
+            raise StoreCrashed("the store crashed after a commit and before it was acknowledged")
 
 
 class CrashingMemoryStore(_Crashing, MemoryStore):

@@ -222,7 +222,7 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
         if turn is not None and (turn.timer or turn.channel):
             turn = await _wait(run, turn)
         number = 0 if turn is None else turn.number
-        check_iterations(run, number + 1, "the machine asked for turn")
+        check_iterations(run, number + 1, "the machine began turn")
         payload = input_ if turn is None else read_outcome(run, f"turn-{number - 1}", turn.payload)
         signal = None
         if turn is not None and turn.signal is not None:
@@ -306,8 +306,7 @@ def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> N
     if not isinstance(value, Continue | Succeed | Fail | Cancel):
         raise from_user(
             TypeError(
-                "a machine returns Continue, Succeed, Fail or Cancel, and this turn returned "
-                f"{shown(value)}"
+                f"a machine must return Continue, Succeed, Fail or Cancel, got {shown(value)}"
             )
         )
     journal, partition = run.journal, run.partition

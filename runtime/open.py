@@ -458,10 +458,10 @@ def _warn_of_waiting_outcomes(partition: Partition) -> None:
     """Log how many ends wait for a hook that this runtime does not have."""
     outbox = partition.outbox
     if partition.delivery is None and (outbox.collecting or outbox.waiting):
-        kept = "every further end is kept for it" if outbox.collecting else "no end is added"
+        kept = "Keyrun keeps further ends" if outbox.collecting else "it keeps no further ends"
         logger.warning(
-            "%d ends of runs wait for on_terminal, this runtime has none, and %s; open the store "
-            "with on_terminal to deliver them, or drop them and stop keeping ends with "
+            "%d ends of runs wait for on_terminal, but this runtime has no hook; %s: open the "
+            "store with on_terminal to deliver them, or drop them and stop keeping ends with "
             "`await rt.discard_outcomes()` or `keyrun outbox STORE --discard`",
             outbox.waiting,
             kept,
@@ -501,7 +501,10 @@ async def _wait_for_user_code(partition: Partition) -> None:
             return
         running = _user_code(partition)
         if not running:
-            logger.error("a drain of %g s did not end every run; the rest is cancelled", CUT_OFF)
+            logger.error(
+                "the drain did not finish every run within %g s; the other runs are cancelled",
+                CUT_OFF,
+            )
             return
         _report(running)
         patience = REPORT_EVERY

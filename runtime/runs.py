@@ -189,7 +189,7 @@ class RunTable:
         was forgotten, or when the runtime closes. A callback that is not interested in a
         quarantine registers again."""
         if self._closed:
-            raise StoreClosed("the runtime was left; open it again to go on")
+            raise StoreClosed("the runtime was closed; open it again to continue")
         known = self._callbacks.get(number)
         if known is None:
             # Most runs have one callback, and a list would be one more object for each of them.

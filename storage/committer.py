@@ -129,8 +129,9 @@ class ProcessCommitter:
             if not part:
                 code = await self.process.wait()
                 raise StoreError(
-                    f"the committer process {self.process.pid} ended with code {code}; what it had "
-                    "not answered may or may not be in the store: open it again to go on"
+                    f"the committer process {self.process.pid} ended with code {code}; commits "
+                    "that it had not acknowledged may or may not be in the store; open the store "
+                    "again to continue"
                 )
             self._received += part
         taken = bytes(self._received[:size])

@@ -124,7 +124,7 @@ def _replace(path: Path, data: Path) -> None:
             fcntl.lockf(readers, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError:
             raise StoreLocked(
-                f"another process reads the store {path}; stop that one first, or write the "
+                f"another process reads the store {path}; stop that process, or write the "
                 "compact copy to another place"
             ) from None
         data.replace(path / identity.DATA_FILE)

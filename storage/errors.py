@@ -41,8 +41,8 @@ class TooManyTables(KeyrunError, ValueError):
 
     def __init__(self, table: str, most: int) -> None:
         super().__init__(
-            f"a store has at most {most} tables, and {table!r} would be one more; put its records "
-            "into a table that is there, under a prefix of their own"
+            f"a store has at most {most} tables, so {table!r} cannot be added; put its records "
+            "into an existing table, with a prefix of their own"
         )
         self.table = table
         """The table that would be one too many."""

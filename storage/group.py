@@ -229,7 +229,7 @@ class Together:
 
 
 def _too_late(tables: Iterable[str]) -> None:
-    raise StoreError("this group is durable already; ask for open_group() again after each await")
+    raise StoreError("this group is durable already; call open_group() again after each await")
 
 
 def _leave(

@@ -153,7 +153,7 @@ class GroupCommit:
             if self.failure is not None:
                 raise self.refusal()
             if self._closing:
-                raise StoreClosed("the store is being closed; stage before its block is left")
+                raise StoreClosed("the store is closing; stage records before you leave its block")
             self.wake()
         return self.group
 
@@ -224,7 +224,7 @@ class GroupCommit:
     def refusal(self) -> StoreError:
         """What somebody gets whose records cannot become durable."""
         if self.failure is None:
-            return StoreError("this was staged before the store was opened, and is lost")
+            return StoreError("these records were staged before the store was opened and are lost")
         # One exception per raise: a shared one would collect the tracebacks of all.
         refusal = type(self.failure)(str(self.failure))
         refusal.__cause__ = self.failure
@@ -298,7 +298,7 @@ class GroupCommit:
         except StoreError as error:
             self.fail(error)
         except Exception as error:
-            failure = StoreError(f"the commit failed: {error}; open the store again to go on")
+            failure = StoreError(f"the commit failed: {error}; open the store again to continue")
             failure.__cause__ = error
             self.fail(failure)
         finally:

@@ -56,7 +56,7 @@ def read_identity(path: Path) -> Identity | None:
         fields = json.loads(text)
         format_ = fields["format"]
         if type(format_) is not int or format_ < 1:
-            raise ValueError(f"{format_!r} is no format")
+            raise ValueError(f"{format_!r} is not a format")
         return Identity(UUID(fields["id"]), format_)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreCorrupt(
@@ -108,7 +108,7 @@ def check_data_file(path: Path) -> Identity | None:
         what = "is missing" if size is None else "is empty"
         raise StoreCorrupt(
             f"{data} {what}, but {IDENTITY_FILE} says that there is a store; restore the data "
-            f"from a backup, or remove {path} to begin anew"
+            f"from a backup, or remove {path} to start again"
         )
     return identity
 
@@ -143,7 +143,7 @@ def check_length(environment: lmdb.Environment, path: Path) -> bool:
     problems: list[str] = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
     if problems:
         raise StoreCorrupt(
-            f"{data} has {size} bytes where its header says {needed}, and what is missing was in "
+            f"{data} has {size} bytes but its header says {needed}, and the missing bytes were in "
             f"use ({problems[0]}); restore it from a backup"
         )
     return False

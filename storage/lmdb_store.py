@@ -169,7 +169,7 @@ class LmdbStore(Store):
             return StoreFull(sentence)
         way_out = ""
         if "already open in this process" in str(error):
-            way_out = " Share that Store object; a runtime answers all that a reader does."
+            way_out = " Share that Store object: a runtime has all methods of a reader."
         return StoreError(f"cannot open the store {self.path}: {error}{way_out}")
 
     async def _close(self) -> None:

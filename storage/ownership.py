@@ -65,11 +65,11 @@ class OwnerLock:
         if pid == os.getpid():
             advice = "this process has it open already: share that Store object instead"
         elif pid is None:
-            advice = "another process has it open: stop that one first, or open it read-only"
+            advice = "another process has it open: stop that process, or open it read-only"
         elif not _alive(pid):
-            advice = f"process {pid} has ended, but its last commit is still under way: try again"
+            advice = f"process {pid} has ended, but its last commit has not finished: try again"
         else:
-            advice = f"process {pid} has it open: stop that one first, or open it read-only"
+            advice = f"process {pid} has it open: stop that process, or open it read-only"
         return StoreLocked(f"the store {self._path} is locked; {advice}", pid=pid)
 
 

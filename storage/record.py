@@ -59,9 +59,9 @@ def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
     try:
         fields = reader(body)
     except Exception as error:  # whatever the bytes provoke, the answer is the same
-        raise _corrupt(table, key, "its checksum matches but its content is no msgpack") from error
+        raise _corrupt(table, key, "its checksum matches but its content is not msgpack") from error
     if type(fields) is not list:
-        raise _corrupt(table, key, "its checksum matches but it holds no list of fields")
+        raise _corrupt(table, key, "its checksum matches but its content is not a list of fields")
     return fields
 
 

@@ -293,6 +293,6 @@ class Store(ABC):
             logger.error("%r was closed after a failed commit: %s", self, failure)
         if failure is not None and error is None and not isinstance(failure, _EXPECTED):
             raise StoreError(
-                f"{self!r} was closed after a failed commit; what was not acknowledged by then "
-                "may be missing"
+                f"{self!r} was closed after a failed commit; records that were not acknowledged "
+                "by then may be missing"
             ) from failure

@@ -138,7 +138,7 @@ def _walk_table(
     yield {table: found}
     counted = transaction.stat(database)["entries"]
     if counted != found:
-        problem = f"the table says that it has {counted} records, but {found} are there"
+        problem = f"the table counts {counted} records, but has {found}"
         yield Damage(problem=problem, table=table)
 
 

@@ -69,7 +69,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         return loop
     right = "keyrun.open_runtime" if trio.lowlevel.in_trio_task() else "keyrun.sync.open_runtime"
     raise RuntimeError(
-        f"keyrun.asyncio.open_runtime needs a running asyncio loop, and there is none: use {right}"
+        f"keyrun.asyncio.open_runtime requires a running asyncio loop; without a loop, use {right}"
     )
 
 

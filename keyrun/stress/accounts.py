@@ -66,7 +66,11 @@ class Accounts:
                 after = page[-1].run_id
         progress("histories of the runs", len(self._seen), total)
         for number in sorted(self.testimony.acknowledged - self._seen):
-            self._found(Promise.LOSS, self.planner.plan(number), "acknowledged, and not there")
+            self._found(
+                Promise.LOSS,
+                self.planner.plan(number),
+                "was acknowledged, but the store does not have it",
+            )
         self._states()
 
     async def _dead(self, reader: Reader) -> set[int]:
@@ -100,7 +104,7 @@ class Accounts:
         story = self._story(plan, history) if told else self._turns(plan, status, foreseen)
         if status.state is State.CANCELLED:
             if number not in self.testimony.cancel_asked:
-                self._found(Promise.CANCEL, plan, "is cancelled, and nobody asked for that")
+                self._found(Promise.CANCEL, plan, "is cancelled, but no cancel was requested")
             self._partly(plan, story, foreseen)
         elif plan.run_timeout is not None and status.state is State.FAILED:
             self._partly(plan, story, foreseen)
@@ -109,11 +113,11 @@ class Accounts:
             self._wholly(plan, status, story, foreseen)
         done = sum(tried[-1].kind is None for tried in story.values())
         if status.state.terminal and status.steps_done != done:
-            said = f"its end says {status.steps_done} steps done, and there were {done}"
+            said = f"its end counts {status.steps_done} steps, but its journal has {done}"
             self._found(Promise.RESULT, plan, said)
         if dead != (status.state is State.FAILED and foreseen.dead):
-            said = "a dead letter" if dead else "no dead letter"
-            self._found(Promise.RESULT, plan, f"is {said}, and must not be so")
+            said = "a dead letter" if dead else "not a dead letter"
+            self._found(Promise.RESULT, plan, f"is {said}, which contradicts its plan")
 
     def _ended(self, plan: Plan, status: RunStatus) -> None:
         """Its end: there, told, and as it was told."""
@@ -124,22 +128,24 @@ class Accounts:
             return
         wanted = 2 if plan.redriven and status.state is State.FAILED else 1
         if status.generation != wanted:
-            said = f"is of generation {status.generation}, and must be of generation {wanted}"
+            said = f"has the generation {status.generation}, expected {wanted}"
             self._found(Promise.RESULT, plan, said)
         for generation in range(1, status.generation + 1):
             if (number, generation) not in testimony.hooked:
-                said = f"{status.state}, and the hook was never told of generation {generation}"
+                said = f"is {status.state}, but the hook did not receive generation {generation}"
                 self._found(Promise.LOSS, plan, said)
         for told in testimony.told.get(number, set()) - {str(status.state)}:
-            self._found(Promise.LOSS, plan, f"is {status.state}, and was told to be {told}")
+            self._found(Promise.LOSS, plan, f"is {status.state}, but was reported as {told}")
         asked = testimony.cancel_asked.get(number, 0)
         answer, _ = testimony.cancelled.get(number, (None, 0))
         cancelled = status.state is State.CANCELLED
         if answer is True and not cancelled:
-            self._found(Promise.CANCEL, plan, f"its cancel said True, and it is {status.state}")
+            self._found(
+                Promise.CANCEL, plan, f"is {status.state}, although its cancel returned True"
+            )
         # Asked twice: the first may have worked, and been cut off before it could say so.
         if answer is False and cancelled and asked == 1:
-            self._found(Promise.CANCEL, plan, "its cancel said False, and it is cancelled")
+            self._found(Promise.CANCEL, plan, "is cancelled, although its cancel returned False")
 
     def _interrupted(self, plan: Plan, history: Sequence[Happening]) -> set[str]:
         """Steps that a kill cut off and that may run only once."""
@@ -155,10 +161,10 @@ class Accounts:
     def _out_of_time(self, plan: Plan, status: RunStatus, limit: float) -> None:
         failure = status.failure
         if failure is None or failure.kind is not FailureKind.RUN_TIMEOUT:
-            said = f"failed with {failure and failure.kind}, and its run_timeout was to be up"
+            said = f"failed with {failure and failure.kind}, expected run_timeout"
             self._found(Promise.RESULT, plan, said)
         elif (failure.elapsed or 0.0) < limit - 0.002:
-            said = f"its run_timeout of {limit} s was up after {failure.elapsed} s"
+            said = f"exceeded its run_timeout of {limit} s after only {failure.elapsed} s"
             self._found(Promise.LIMITS, plan, said)
 
     def _overrun(
@@ -251,16 +257,16 @@ class Accounts:
                 self._found(Promise.LIMITS, plan, said)
         kind = None if status.failure is None else status.failure.kind
         if (status.state, kind) != (foreseen.state, foreseen.kind):
-            said = f"is {status.state} ({kind}), and must be {foreseen.state} ({foreseen.kind})"
+            said = f"is {status.state} ({kind}), expected {foreseen.state} ({foreseen.kind})"
             self._found(Promise.RESULT, plan, said)
         elif status.result != foreseen.result:
-            said = f"its result is {status.result}, and must be {foreseen.result}"
+            said = f"its result is {status.result}, expected {foreseen.result}"
             self._found(Promise.RESULT, plan, said)
 
     def _differs(
         self, plan: Plan, name: str, tried: tuple[Tried, ...], planned: tuple[Tried, ...]
     ) -> None:
-        said = f"{name}: the journal has {_tell(tried)}, and it must be {_tell(planned)}"
+        said = f"{name}: the journal has {_tell(tried)}, expected {_tell(planned)}"
         self._found(Promise.LIMITS, plan, said)
 
     def _states(self) -> None:
@@ -268,7 +274,7 @@ class Accounts:
             audit = self._audits.get(key)
             found = None if audit is None else audit.result
             if found != ledger:
-                said = f"its state is {found}, and its finished steps come to {ledger}"
+                said = f"its state is {found}, but its finished steps add up to {ledger}"
                 self.violations.append(Violation(promise=Promise.STATE, key=key, text=said))
 
 

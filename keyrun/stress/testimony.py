@@ -78,7 +78,7 @@ class Testimony:
                     key.open.clear()
             case Mark.ACKNOWLEDGED:
                 if line.run in self.acknowledged and line.fields[1] == "1":
-                    self._found(Promise.LOSS, line.run, "was acknowledged, and unknown later")
+                    self._found(Promise.LOSS, line.run, "was acknowledged, but was unknown later")
                 self.acknowledged.add(line.run)
             case Mark.BEGUN:
                 plan = self._plan(line.run)
@@ -127,7 +127,7 @@ class Testimony:
         self.executions += 1
         self.begun.setdefault(number, {}).setdefault(name, set()).add(attempt)
         if number in self.told and (number not in self.redriven or (number, 2) in self.hooked):
-            self._found(Promise.DOUBLED, number, f"{what} began after the run's end was told")
+            self._found(Promise.DOUBLED, number, f"{what} began after the run had ended")
         if number > key.run:
             key.run, key.stage, key.tries = number, -1, {}
         elif number < key.run:
@@ -154,7 +154,7 @@ class Testimony:
             first, life = self._first.setdefault(number, (at, self.life))
             late = at - first - plan.run_timeout
             if late > (LATE if life == self.life else LATE_AFTER_RESTART):
-                said = f"{name} began {late:.3f} s after the time of its run was up"
+                said = f"{name} began {late:.3f} s after the deadline of its run"
                 self._found(Promise.LIMITS, number, said)
 
     def _again(self, key: _Key, plan: Plan, name: str, attempt: int, stage: int) -> None:
@@ -173,10 +173,10 @@ class Testimony:
             if life == self.life:
                 self._found(Promise.DOUBLED, plan.number, f"{what} ran twice in one process")
         elif attempt > MAX_ATTEMPTS:
-            said = f"{what} was executed, and {MAX_ATTEMPTS} attempts are allowed"
+            said = f"{what} ran, but at most {MAX_ATTEMPTS} attempts are allowed"
             self._found(Promise.LIMITS, plan.number, said)
         if plan.calls[name].once and last:
-            self._found(Promise.DOUBLED, plan.number, f"{what} may run once, and ran again")
+            self._found(Promise.DOUBLED, plan.number, f"{what} ran again, but may run only once")
         key.tries[name] = (attempt, self.life)
 
     def _stopped(self, key: _Key, plan: Plan, name: str, what: str) -> None:

@@ -60,8 +60,8 @@ def _check_depth(branch: Branch) -> int:
     depth = (0 if parent is None else parent.depth) + branch.depth + 1
     if depth > MAX_DEPTH:
         raise TooDeep(
-            f"children may be nested {MAX_DEPTH} deep, and this child would be one deeper; to make "
-            "a chain of runs, submit the next run from a step",
+            f"children may be nested at most {MAX_DEPTH} deep; to make a chain of runs, submit the "
+            "next run from a step",
             run_id=branch.run.run_id,
             key=branch.run.key,
         )
@@ -131,8 +131,8 @@ async def child_run(branch: Branch, workflow: Workflow[Any, Any], input_: Any, k
     memory = run.journal.memory(ident)
     mark = _mark(run, workflow, input_, key)
     if None not in (memory.child, mark) and memory.child != mark:
-        said = f"the child {ident!r} is asked for with another workflow, key or input than the "
-        raise run.contradicted(f"{said}journal has; {REMEDY}", ident)
+        said = f"the journal has the child {ident!r} with another workflow, key or input"
+        raise run.contradicted(f"{said}; {REMEDY}", ident)
     branch.check_place(ident, memory)
     if memory.channel is None and memory.outcome is None:
         if branch.bound:

@@ -39,8 +39,8 @@ def is_workflow_code(run: "Run") -> bool:
 def call_of_own_key(call: "EntityCall", run: "Run") -> CallCycle:
     """Return the error of workflow code that calls an entity under the key of its own run."""
     return CallCycle(
-        f"{call.name} would never begin: the run {run.run_id!r} holds its key {call.key!r} until "
-        "it ends, and would wait for this; call it under another key, or when the run has ended",
+        f"{call.name} would wait forever: the run {run.run_id!r} calls it and holds the key "
+        f"{call.key!r} until the run ends; use another key, or call it after the run has ended",
         run_id=run.run_id,
         key=call.key,
         step=call.name,
@@ -116,8 +116,8 @@ class CallWaits:
         if found is not None:
             path = ", which waits for ".join(map(repr, found))
             raise CallCycle(
-                f"{call.name} would never begin: {holder!r} would wait for {path}; call it after "
-                "the method or step has returned, or under another key",
+                f"{call.name} would wait forever: {holder!r} would wait for {path}; call it after "
+                "the method or step has returned, or use another key",
                 key=call.key,
                 step=call.name,
             )

@@ -431,6 +431,6 @@ class EntityCall:
 def runtime_closed(call: EntityCall) -> StoreClosed:
     """Return the error of a call that was not made or was cut off because the runtime closes."""
     return StoreClosed(
-        f"the runtime was closed before {call.name} of the key {call.key!r} was done; nothing of "
-        "the call is stored: make it again when the runtime is open"
+        f"the runtime was closed before {call.name} of the key {call.key!r} had finished; nothing "
+        "of the call is stored; repeat the call when the runtime is open again"
     )

@@ -55,8 +55,8 @@ class CallRequest:
         if digest != self.digest:
             raise InputMismatch(
                 f"the request {self.request_id!r} of the entity {self.definition.name!r} was made "
-                "with another method or other arguments; use another request_id, or repeat exactly "
-                "what was asked",
+                "with another method or other arguments; use another request_id, or repeat the "
+                "call unchanged",
                 key=self.key,
             )
 

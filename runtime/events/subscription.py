@@ -81,7 +81,7 @@ class Events:
     def open(self) -> None:
         """Receive events from now on."""
         if self._over:
-            raise RuntimeError("this subscription has ended; call events() again for another")
+            raise RuntimeError("this subscription has ended; call events() again for a new one")
         self._check_open()
         self._open = True
         self._subscribers.add(self)
@@ -165,7 +165,9 @@ class Events:
             if self._over:
                 raise StopAsyncIteration
             if not self._open:
-                raise RuntimeError("enter it first: async with runtime.events() as events: ...")
+                raise RuntimeError(
+                    "the subscription is not open; use `async with runtime.events() as events:`"
+                )
             if self._news is None:
                 self._news = trio.Event()
             await self._news.wait()

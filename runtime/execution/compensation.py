@@ -130,7 +130,7 @@ async def undo(run: Run) -> bool:
             ident = idents[at]
             step = compensators.get(ident) or run.workflow.undone_by(ident)
             if step is None:
-                said = f"nothing in the code says any more how to undo the step {ident!r}"
+                said = f"the code has no compensation for the step {ident!r} any more; restore it"
                 cause = QuarantineCause.CONTRADICTION
                 if contradiction is not None:
                     said, cause = f"{said}: {contradiction}", contradiction.cause

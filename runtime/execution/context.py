@@ -358,8 +358,8 @@ class Context:
             kept = why_not_continued(run)
         if self.branch.depth:
             raise RuntimeError(
-                "a child that is a part of its parent's run cannot go on with an empty journal; "
-                "give it a key of its own: ctx.child(..., key=...)"
+                "a child without a key is a part of its parent's run, so it cannot call "
+                "continue_as; give it a key: ctx.child(..., key=...)"
             )
         if kept is not None:
             raise RuntimeError(kept)

@@ -266,7 +266,7 @@ def _out_of_time(run: Run) -> Failure:
     where = "" if step is None else f" at step {step!r}"
     failure = Failure(
         kind=FailureKind.RUN_TIMEOUT,
-        reason=f"the run took {elapsed:.3f} s{where}, and its run_timeout is {limit or 0:g} s",
+        reason=f"the run exceeded its run_timeout of {limit or 0:g} s{where} after {elapsed:.3f} s",
         step=step,
         attempt=attempt,
         elapsed=elapsed,

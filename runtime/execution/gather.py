@@ -52,7 +52,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
             if journal.expected is not None:
                 child.check_ended()
             if fails:
-                said = f"the journal says that branch {index} of {scope!r} failed, and it did not"
+                said = f"the journal says that branch {index} of {scope!r} failed, but it did not"
                 raise run.contradicted(said)
         except BaseException as error:
             if is_fatal(error) or (not failed and is_cancellation(error)):

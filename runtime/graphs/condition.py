@@ -73,10 +73,12 @@ class Condition:
             ) from None
         if answer is True or answer is False:
             return answer
-        raise ConditionError(f"{self.source!r} came to {shown(answer)}, and not to true or false")
+        raise ConditionError(
+            f"{self.source!r} gave {shown(answer)}, but a condition must be true or false"
+        )
 
     def _explained(self, reason: Unanswerable, frame: list[Any]) -> str:
         """Return a message that also names the values that are null, the most frequent cause."""
-        said = f"{self.source!r} cannot be answered: {reason}"
+        said = f"{self.source!r} cannot be evaluated: {reason}"
         empty = [name for name in self._names if frame[NAMES.index(name)] is None]
         return f"{said}; {' and '.join(empty)} is null here" if empty else said

@@ -281,8 +281,7 @@ class Frontier:
             most = link.edge.max_iterations
             if most is not None and turns >= most:
                 raise TooManyIterations(
-                    f"the loop of edge {link.edge} asked for turn {turns + 1}, and its "
-                    f"max_iterations is {most}"
+                    f"the loop of edge {link.edge} exceeded its max_iterations of {most}"
                 )
             for name in loop.region:
                 self._entered.discard(name)

@@ -231,7 +231,9 @@ class Graph(Workflow[Any, Any]):
 
     def _open(self) -> None:
         if self._plan is not None:
-            raise RuntimeError(f"the graph {self.name!r} is in use: make another one to change it")
+            raise RuntimeError(
+                f"the graph {self.name!r} is in use and cannot change; create a new graph"
+            )
 
     def validate(self) -> None:
         """Raise `InvalidGraph` with all problems of the graph. `open_runtime` checks this, too."""

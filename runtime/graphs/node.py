@@ -57,7 +57,7 @@ def durable(function: F) -> F:
     The function receives a `Context` of its own and a `NodeInput`. It can call steps, timers,
     approvals and children. Like all workflow code, Keyrun may run it again."""
     if not _is_async(function):
-        raise TypeError(f"a durable node is an async function, and {function!r} is none")
+        raise TypeError(f"a durable node requires an async function, got {function!r}")
     setattr(function, _DURABLE, True)
     return function
 
@@ -178,8 +178,8 @@ def stored(node: Node, value: Any) -> Any:
         known = ", ".join(map(repr, node.ports)) or "none"
         raise from_user(
             PermanentError(
-                f"node {node.id!r} returned the port {value.name!r}, and it declares {known}; name "
-                "it in ports=(...)"
+                f"node {node.id!r} returned the port {value.name!r}, but declares {known}; add the "
+                "port to ports=(...)"
             )
         )
     return [value.name, value.output]

@@ -67,7 +67,7 @@ class NodeExecutor:
         if memory is not None and memory.outcome is not None:
             await self._call(self._replay(activation, memory), task)
             return None
-        check_iterations(run, run.begun_steps, "the run asked for step", ident)
+        check_iterations(run, run.begun_steps, "the run called step", ident)
         passed = None
         if (
             not step.can_start_inline

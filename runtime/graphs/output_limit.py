@@ -27,13 +27,13 @@ class Allowance:
         """Count an output that is about to be kept, or refuse it."""
         if size > self._each:
             raise OutputTooLarge(
-                f"the output of {step!r} has {size:,} bytes, and may have {self._each:,}; keep it "
-                "elsewhere and give where it is, or set max_output"
+                f"the output of {step!r} has {size:,} bytes, and the limit is {self._each:,}; "
+                "store it elsewhere and return its location, or set max_output"
             )
         if self.used + size > self._total:
             raise OutputTooLarge(
-                f"the output of {step!r} has {size:,} bytes, which makes {self.used + size:,} for "
-                f"this run, and it may have {self._total:,}; keep outputs elsewhere and give where "
-                "they are, or set max_run_output"
+                f"with {size:,} bytes from {step!r}, the outputs of this run have "
+                f"{self.used + size:,} bytes, and the limit is {self._total:,}; store them "
+                "elsewhere and return their locations, or set max_run_output"
             )
         self.used += size

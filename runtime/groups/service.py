@@ -184,7 +184,7 @@ class Groups:
             if admitted.submission.origin != submission.origin:
                 raise InputMismatch(
                     f"the run {submission.run_id!r} is not part of the group {group_id!r}, which "
-                    "needs the same run id; use another group id",
+                    "requires this run id; use another group id",
                     run_id=submission.run_id,
                     key=submission.key,
                 )
@@ -322,10 +322,10 @@ def _mismatch(
     parts.append(_named("not given", [each for each in present if each not in described]))
     if len(present) == stored.size:
         parts.append(_named("new", [each for each in described if each not in present]))
-    what = "; ".join(filter(None, parts)) or "among those that have not been accepted yet"
+    what = "; ".join(filter(None, parts)) or "members that were not accepted yet"
     return InputMismatch(
         f"the group {group_id!r} was submitted with other members ({what}); use another group id, "
-        "or repeat exactly what was submitted"
+        "or submit the same members"
     )
 
 

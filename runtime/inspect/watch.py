@@ -165,7 +165,7 @@ class Watch:
         await changes.wait(until=until)
         if not changes.changed:
             raise StoreClosed(
-                "the runtime was left before the run ended; it goes on when the store is "
+                "the runtime was closed before the run ended; the run resumes when the store is "
                 "opened again"
             )
         changes.changed = False

@@ -147,8 +147,8 @@ class Redrive:
         ledger = self._partition.ledger
         if status.state is State.FAILED and await self._was_undone(number):
             raise RunEnded(
-                f"what the run {run_id!r} had done was undone, so it cannot go on from there; "
-                "submit it again under another id",
+                f"the run {run_id!r} was compensated, so it cannot be redriven; submit it again "
+                "under another id",
                 run_id=run_id,
                 key=submission.key,
             )

@@ -148,7 +148,7 @@ class Admission:
             return
         raise InputMismatch(
             f"the run {known.run_id!r} was submitted with another {different}; use another run_id, "
-            "or repeat exactly what was submitted",
+            f"or submit the same {different}",
             run_id=known.run_id,
             key=known.key,
         )

@@ -69,7 +69,7 @@ class Instances:
         name = submission.workflow
         if name in self._rejects and len(self._inside[name]) >= self._most[name]:
             raise Backpressure(
-                f"{len(self._inside[name])} runs of {name!r} are under way, and its limit is "
+                f"{len(self._inside[name])} runs of {name!r} are active, and its limit is "
                 f"{self._most[name]}; submit the run again when one of them has ended",
                 key=submission.key,
             )

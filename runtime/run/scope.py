@@ -150,7 +150,7 @@ class Scope:
                 self._enter()
         if entered:
             raise RuntimeError(
-                f"a block can be entered only once; make another one: ctx.{self.name}(...)"
+                f"a block can be entered only once; create another one: ctx.{self.name}(...)"
             )
         return self
 

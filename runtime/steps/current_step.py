@@ -215,8 +215,8 @@ class CurrentStep:
     def _check(self) -> None:
         if self.over:
             raise RuntimeError(
-                f"attempt {self.attempt} of step {self.step!r} is over; what it left running can "
-                "change nothing durable any more"
+                f"attempt {self.attempt} of step {self.step!r} has ended; code that it left "
+                "running cannot change anything durable"
             )
 
     @property

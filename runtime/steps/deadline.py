@@ -22,7 +22,7 @@ def start_clock(run: "Run", current: "CurrentStep") -> float:
         return until
     if until < inf:
         left = max(0.0, run.deadline - now)
-        said = f"{current.timeout:g} s is more than the {left:.3f} s that are left of the run"
+        said = f"{current.timeout:g} s is longer than the {left:.3f} s until the run's deadline"
         run.note(current.step, "timeout_clamped", said)
         if run.workflow.kind == "machine":
             run.journal.turn_entries += (run.journal.next - 1,)

@@ -103,13 +103,12 @@ def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int
 def _check_against(run: Run, ident: str, memory: CallRecord, mark: int | None) -> None:
     """Halt if the journal says that something else was asked for under this identity."""
     if memory.call is not CallKind.STEP:
-        said = f"the journal has {ident!r} as {memory.call.name.lower()}, the code asks for a step"
+        kind = memory.call.name.lower()
+        said = f"the journal has {ident!r} as a {kind}, but the code calls a step"
     elif memory.fingerprint is None or mark is None or memory.fingerprint == mark:
         return
     else:
-        said = (
-            f"the step {ident!r} is asked for with other arguments than the journal has; {REMEDY}"
-        )
+        said = f"the journal has the step {ident!r} with other arguments; {REMEDY}"
     raise run.contradicted(said, ident)
 
 

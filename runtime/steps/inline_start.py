@@ -28,7 +28,7 @@ def check_iterations(run: "Run", count: int, what: str, step: str | None = None)
     """End the run if step or turn number `count`, which it asks for, is above `max_iterations`."""
     most = run.submission.limits.max_iterations
     if most is not None and count > most:
-        reason = f"{what} {count}, and max_iterations is {most}"
+        reason = f"{what} {count}, but max_iterations is {most}"
         raise run.halt(Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
 
 

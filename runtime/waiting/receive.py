@@ -133,7 +133,7 @@ async def receive(
     memory = run.journal.memory(ident)
     mark = crc32(channel.encode())
     if memory.fingerprint is not None and (memory.call, memory.fingerprint) != (call, mark):
-        said = f"the journal has another call as {ident!r} than the code asks for: {label}"
+        said = f"the journal has another call as {ident!r}, but the code calls {label}"
         raise run.contradicted(said, ident)
     if memory.outcome is not None:
         await given_back(run, ident, memory)

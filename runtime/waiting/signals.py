@@ -180,7 +180,7 @@ class Signals:
         status = await self._status(number)
         if status.state.terminal:
             raise RunEnded(
-                f"the run {run_id!r} is {status.state}: it takes nothing any more",
+                f"the run {run_id!r} has ended ({status.state}) and receives nothing any more",
                 run_id=run_id,
                 key=submission.key,
             )
@@ -315,7 +315,7 @@ class Signals:
         partition = self._partition
         await self._wake(number, submission, channel)
         if await self._is_decided(number, channel):
-            raise _not_waiting(submission, gate, "it is decided already")
+            raise _not_waiting(submission, gate, "the gate was decided already")
         # Nothing is awaited between here and the end of the staging.
         run = self._runs.live(number)
         with partition.together() as group:

@@ -225,7 +225,7 @@ class RecordConformance(Places):
             ):
                 with pytest.raises(TooManyTables, match=f"at most {store.max_tables} tables"):
                     staging()
-            with pytest.raises(TooManyTables, match="'more' would be one more"):
+            with pytest.raises(TooManyTables, match="'more' cannot be added"):
                 await store.commit(mixed)
 
         async def test() -> None:

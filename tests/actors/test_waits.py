@@ -29,8 +29,9 @@ async def test_handlers_that_ask_each_other_are_told_of_the_cycle(world: World) 
         error = await system.ask("a", asks(system, "b", asks(system, "a", 1)))
         assert isinstance(error, WouldDeadlock)
         assert str(error) == (
-            "ask on key 'a' from the handler of key 'b' would wait for ever: 'b' would wait for "
-            "'a', which waits for 'b'; let one of them tell instead of ask, or wait with a timeout"
+            "ask on key 'a' from the handler of key 'b' would wait forever: 'b' would wait for "
+            "'a', which waits for 'b'; use tell instead of ask in one of them, or wait with a "
+            "timeout"
         )
         assert (error.key, error.cycle) == ("a", ("a", "b"))
         assert await system.ask("a", "goes on") == "goes on"

@@ -187,7 +187,7 @@ async def another_kind(ctx: Context) -> Any:
 @pytest.mark.parametrize(
     ("after", "named"),
     [
-        (other_arguments, "'one' is asked for with other arguments"),
+        (other_arguments, "the step 'one' with other arguments"),
         (one_step_less, "has an outcome of 'one' next, but the workflow asks for 'two' instead"),
         (ends_early, "has an outcome of 'two' next, but the workflow ended without asking"),
         (fails_early, "has an outcome of 'two' next, but the workflow ended without asking"),

@@ -158,7 +158,7 @@ async def test_an_orphaned_committer_keeps_the_store_locked_until_it_has_ended(
         try:
             owner.kill()
             owner.wait()
-            with pytest.raises(StoreLocked, match="its last commit is still under way") as caught:
+            with pytest.raises(StoreLocked, match="its last commit has not finished") as caught:
                 OwnerLock(tmp_path)
             assert caught.value.pid == owner.pid
         finally:

@@ -133,7 +133,7 @@ def test_a_newer_format_asks_for_an_upgrade() -> None:
     ids=["byte", "cut", "more", "bomb", "deep", "list-key", "utf-8", "extension"],
 )
 def test_a_matching_checksum_over_nonsense_is_damage(body: bytes) -> None:
-    with pytest.raises(StoreCorrupt, match="no msgpack"):
+    with pytest.raises(StoreCorrupt, match="not msgpack"):
         unseal("t", b"k", forged(body))
 
 

@@ -127,7 +127,7 @@ async def test_a_redrive_without_the_version_takes_the_latest_and_checks_it_agai
         status = await runtime.status("r")
         assert status is not None
         assert (status.state, status.version) == (State.QUARANTINED, 2)
-        assert "'one' is asked for with other arguments" in (status.reason or "")
+        assert "the step 'one' with other arguments" in (status.reason or "")
 
 
 async def test_a_machine_that_is_redriven_without_its_version_turns_on_with_the_latest(

@@ -223,7 +223,7 @@ async def test_workflow_code_that_calls_the_key_of_its_run_is_told(
         with trio.fail_after(100):
             for flow in (direct, in_branches):
                 run = await rt.submit(flow, key="k")
-                with pytest.raises(RunFailed, match=r"CallCycle: Node.reach would never begin"):
+                with pytest.raises(RunFailed, match=r"CallCycle: Node.reach would wait forever"):
                     await run.result()
             # The run of another key is waited for as ever, and nobody else is in the way.
             assert await call("k") == ["k"]

@@ -728,7 +728,7 @@ async def test_a_subscription_ends_with_its_block_and_leaves_nothing_behind(
 
 async def test_a_subscription_that_was_not_entered_says_so(autojump_clock: MockClock) -> None:
     async with open_test_runtime() as runtime:
-        with pytest.raises(RuntimeError, match="enter it first"):
+        with pytest.raises(RuntimeError, match="the subscription is not open"):
             async for _ in runtime.events():
                 pass
 

@@ -200,9 +200,9 @@ async def test_a_condition_decides(when: str, output: Any, taken: bool) -> None:
     ("when", "output", "said"),
     [
         ("output.missing > 1", {"n": 1}, "there is no 'missing' in 'output.missing > 1'"),
-        ("output.n > 'x'", {"n": 1}, "cannot be answered"),
-        ("output.n", {"n": 1}, "came to 1, and not to true or false"),
-        ("output.n / 0 == 1", {"n": 1}, "cannot be answered"),
+        ("output.n > 'x'", {"n": 1}, "cannot be evaluated"),
+        ("output.n", {"n": 1}, "gave 1, but a condition must be true or false"),
+        ("output.n / 0 == 1", {"n": 1}, "cannot be evaluated"),
         ("output.n < 3", None, "output is null here"),
     ],
 )

@@ -45,7 +45,7 @@ async def test_the_cap_of_a_back_edge_is_exact(autojump_clock: MockClock) -> Non
     assert await result_of(counting(log, 3, max_iterations=3)) == "end"
     failure = await failure_of(counting(log, 4, max_iterations=3))
     assert failure.kind == "iteration_limit"
-    assert "asked for turn 4" in failure.reason
+    assert "exceeded its max_iterations of 3" in failure.reason
     assert log.begun.count("check 3") == 2
     assert log.begun.count("check 4") == 0
 

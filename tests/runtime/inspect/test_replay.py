@@ -213,8 +213,8 @@ async def waits_elsewhere(ctx: Context) -> Any:
 @pytest.mark.parametrize(
     ("after", "named"),
     [
-        (other_arguments, "'one' is asked for with other arguments"),
-        (arguments_where_there_were_none, "'two' is asked for with other arguments"),
+        (other_arguments, "the step 'one' with other arguments"),
+        (arguments_where_there_were_none, "the step 'two' with other arguments"),
         (one_step_less, "has an outcome of 'one' next, but the workflow asks for 'two'"),
         (in_another_order, "has an outcome of 'one' next, but the workflow asks for 'two'"),
         (another_kind, "has an outcome of 'one' next, but the workflow asks for 'sleep()'"),
@@ -321,7 +321,7 @@ async def test_a_branch_that_failed_and_does_not_any_more_is_a_contradiction(
     status, _ = await changed(code(buggy=True), code(buggy=False))
     assert status.state is State.QUARANTINED
     assert status.reason is not None
-    assert "branch 0 of 'g1' failed, and it did not" in status.reason
+    assert "branch 0 of 'g1' failed, but it did not" in status.reason
 
 
 @attrs.frozen

@@ -484,7 +484,7 @@ async def test_a_damaged_key_of_the_index_keeps_nobody_else_from_going_on(
     async with open_test_runtime(store, workflows=[log.job]) as rt:
         await rt.resume_all()
         assert await (await rt.submit(log.job, key="k", run_id="sound")).result() == "sound"
-    assert "a place in a queue is damaged" in caplog.text
+    assert "a queue record is damaged" in caplog.text
 
 
 class BusyStore(MemoryStore):

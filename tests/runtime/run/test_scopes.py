@@ -516,7 +516,7 @@ async def test_a_scope_is_entered_once(autojump_clock: MockClock) -> None:
         scope = ctx.move_on_after(5)
         with scope:
             pass
-        with pytest.raises(RuntimeError, match=r"entered only once; make another one"), scope:
+        with pytest.raises(RuntimeError, match=r"entered only once; create another one"), scope:
             pass
 
     await ends(flow)

@@ -131,7 +131,7 @@ async def test_max_iterations_counts_steps_and_nodes_in_the_same_way(
     flow: Any = loop if kind == "steps" else nodes
     async with open_test_runtime(workflows=[flow]) as runtime:
         run = await runtime.submit(flow, key="k", limits=Limits(max_iterations=2))
-        with pytest.raises(RunFailed, match="the run asked for step 3, and max_iterations is 2"):
+        with pytest.raises(RunFailed, match="the run called step 3, but max_iterations is 2"):
             await run.result()
         run = await runtime.submit(flow, key="k", limits=Limits(max_iterations=3))
         await run.result()

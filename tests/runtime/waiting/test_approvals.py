@@ -81,7 +81,7 @@ async def test_a_gate_is_settled_once(autojump_clock: MockClock, patience: float
         await trio.sleep(5)
         await rt.pause("r")
         await rt.approve("r", "a", by="ann")
-        with pytest.raises(GateNotWaiting, match="decided already"):
+        with pytest.raises(GateNotWaiting, match="was decided already"):
             await rt.reject("r", "a", by="bob")
         await rt.resume("r")
         assert await run.result() == [("a", "ann", "")]
@@ -194,7 +194,7 @@ async def test_of_two_decisions_while_a_run_is_leaving_one_counts(
                 nursery.start_soon(approve, by)
                 await trio.sleep(0.01)
         assert await run.result() in ("ann", "bob")
-    assert said == ["the run 'r' does not wait at the gate 'gate': it is decided already"]
+    assert said == ["the run 'r' does not wait at the gate 'gate': the gate was decided already"]
 
 
 @workflow

@@ -66,7 +66,7 @@ def test_a_condition_reads_python_values(source: str, output: Any) -> None:
         ("output.n > 1", {"n": True}, "'>' is not defined for bool and int; convert one of them"),
         ("output.n > 1", 5, "a value of type int has no field 'n'"),
         ("output.n > 1", None, "output is null here"),
-        ("output.n", {"n": 1}, "came to 1, and not to true or false"),
+        ("output.n", {"n": 1}, "gave 1, but a condition must be true or false"),
         ("output.n && true", {"n": 1}, "'&&' requires true or false, got int"),
         ("!output.n", {"n": "a"}, "'!' requires true or false, got string"),
         ("output[3] == 1", [1], "the index 3 is out of range of a list with 1 items"),
