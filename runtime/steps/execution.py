@@ -67,7 +67,7 @@ async def perform(
             await branch.admit()
         if is_new:
             await branch.start_new(ident)
-        check_iterations(run, run.begun_steps, "the run asked for step", ident)
+        check_iterations(run, run.begun_steps, "the run called step", ident)
         inline = step.starts_inline and not branch.apart and (memory is None or memory.unsuspected)
         if run.careful and run.is_dry_run:
             inline = False

@@ -65,7 +65,7 @@ async def test_a_loop_goes_on_while_its_condition_holds(most: int, turns: int, r
 
 
 async def test_one_turn_more_than_the_most_fails_the_run_and_is_not_begun() -> None:
-    with pytest.raises(RunFailed, match="max_iterations is 4") as caught:
+    with pytest.raises(RunFailed, match="max_iterations of 4") as caught:
         await run_flow(loop(), {"n": 0, "most": 5})
     assert caught.value.failure.kind is FailureKind.ITERATION_LIMIT
     assert done["add"] == 4
@@ -74,7 +74,7 @@ async def test_one_turn_more_than_the_most_fails_the_run_and_is_not_begun() -> N
 async def test_the_most_is_a_hundred_where_nothing_is_said() -> None:
     text = COUNT.replace("    max_iterations: 4\n", "")
     assert await run_flow(loop(text), {"n": 0, "most": 100}) == "100 of 100"
-    with pytest.raises(RunFailed, match="max_iterations is 100"):
+    with pytest.raises(RunFailed, match="max_iterations of 100"):
         await run_flow(loop(text), {"n": 0, "most": 101})
 
 

@@ -214,4 +214,4 @@ async def test_the_failure_of_a_run_that_is_out_of_time_tells_how_long_it_took(
     assert status is not None
     assert status.failure is not None
     assert status.failure.elapsed == pytest.approx(100, abs=0.1)
-    assert "the run took 100.0" in status.failure.reason
+    assert "after 100.0" in status.failure.reason

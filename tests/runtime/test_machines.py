@@ -153,7 +153,7 @@ async def test_a_turn_that_returns_something_else_fails_clearly(autojump_clock: 
 
     async with open_test_runtime(workflows=[vague]) as runtime:
         run = await runtime.submit(vague, key="k")
-        with pytest.raises(RunFailed, match="returns Continue, Succeed, Fail or Cancel"):
+        with pytest.raises(RunFailed, match="must return Continue, Succeed, Fail or Cancel"):
             await run.result()
 
 

@@ -138,7 +138,7 @@ def test_a_matching_checksum_over_nonsense_is_damage(body: bytes) -> None:
 
 
 def test_a_matching_checksum_over_no_list_is_damage() -> None:
-    with pytest.raises(StoreCorrupt, match="no list"):
+    with pytest.raises(StoreCorrupt, match="not a list"):
         unseal("t", b"k", forged(b"\x2a"))
 
 

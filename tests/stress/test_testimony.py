@@ -84,7 +84,11 @@ def test_evidence_of_what_may_happen_is_accepted(story: str) -> None:
         ("L 1, X 0, H 0 failed 2, B 0 a 1", Promise.DOUBLED, "after the run had ended"),
         ("L 1, X 0, B 0 b 1, E 0 b 1, B 0 a 1", Promise.DOUBLED, "a later step had begun"),
         ("L 1, Q@1 4, B@1.05 4 a 1", Promise.LIMITS, "0.450 s before its delay of 0.500 s"),
-        ("L 1, B@1 6 a 1, L 2, B@2.6 6 a 1", Promise.LIMITS, "0.600 s after the time of its run"),
+        (
+            "L 1, B@1 6 a 1, L 2, B@2.6 6 a 1",
+            Promise.LIMITS,
+            "0.600 s after the deadline of its run",
+        ),
         ("L 1, B 8 a 1, L 2, B 8 a 1", Promise.DOUBLED, "ran again, but may run only once"),
     ],
 )

@@ -305,7 +305,7 @@ async def test_a_cancelled_run_says_what_is_left(autojump_clock: MockClock) -> N
 async def test_what_was_undone_is_not_redriven(autojump_clock: MockClock) -> None:
     async with open_test_runtime(workflows=[trip]) as runtime:
         await ended(await runtime.submit(trip, key="k", run_id="r"))
-        with pytest.raises(RunEnded, match="was undone"):
+        with pytest.raises(RunEnded, match="was compensated"):
             await runtime.redrive("r")
 
 
@@ -571,7 +571,7 @@ async def test_code_that_no_longer_says_how_is_quarantined(autojump_clock: MockC
         status = await runtime.status("r")
         assert status is not None
         assert status.state is State.QUARANTINED
-        assert "how to undo the step 'book'" in str(status.reason)
+        assert "no compensation for the step 'book'" in str(status.reason)
     async with open_test_runtime(store, workflows=[made(True)]) as runtime:
         await runtime.redrive("r")
         await trio.sleep(5)

@@ -77,7 +77,7 @@ async def test_when_full_it_may_refuse(autojump_clock: MockClock) -> None:
     flow = limited(instances=2, when_full="reject")
     async with open_test_runtime(workflows=[flow]) as runtime:
         runs = [await runtime.submit(flow, str(n), key=f"k{n}", run_id=f"r{n}") for n in range(2)]
-        with pytest.raises(Backpressure, match="2 runs of 'limited' are under way"):
+        with pytest.raises(Backpressure, match="2 runs of 'limited' are active"):
             await runtime.submit(flow, "more", key="k")
         again = await runtime.submit(flow, "0", key="k0", run_id="r0")
         assert not again.newly_submitted

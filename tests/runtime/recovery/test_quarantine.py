@@ -603,7 +603,7 @@ async def test_a_crash_in_a_scope_that_is_used_up_is_answered_like_any_other(
     async with open_test_runtime(workflows=[job, nap]) as rt:
         late = await rt.submit(nap, key="bad", run_id="late", limits=Limits(run_timeout=5))
         after = await rt.submit(job, key="bad", run_id="after")
-        with pytest.raises(RunFailed, match="run_timeout is 5 s"):
+        with pytest.raises(RunFailed, match="run_timeout of 5 s"):
             await late.result()
         assert await after.result() == "after"
         assert fault.raised == 2

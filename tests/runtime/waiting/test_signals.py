@@ -127,7 +127,7 @@ async def test_a_wait_for_a_signal_ends_with_its_time(
         run = await rt.submit(patient, key="k", run_id="r")
         assert await run.result() == "no signal 'go' arrived within 100 s"
         assert trio.current_time() == pytest.approx(100, abs=0.01)
-        with pytest.raises(RunEnded, match="is succeeded"):
+        with pytest.raises(RunEnded, match=r"has ended \(succeeded\)"):
             await rt.signal("r", "go")
 
 
@@ -149,7 +149,7 @@ async def test_nobody_can_send_to_runs_that_are_unknown_or_over(autojump_clock: 
         run = await rt.submit(taking, ["go"], key="k", run_id="r")
         await trio.sleep(3)
         await run.cancel()
-        with pytest.raises(RunEnded, match="is cancelled"):
+        with pytest.raises(RunEnded, match=r"has ended \(cancelled\)"):
             await rt.signal("r", "go")
 
 
@@ -460,7 +460,7 @@ async def test_the_deadline_of_a_run_holds_while_it_waits_for_a_signal(
     hook = RecordingHook()
     async with open_test_runtime(workflows=[taking], on_terminal=hook) as rt:
         run = await rt.submit(taking, ["go"], key="k", run_id="r", limits=Limits(run_timeout=60))
-        with pytest.raises(RuntimeError, match="run_timeout is 60 s"):
+        with pytest.raises(RuntimeError, match="run_timeout of 60 s"):
             await run.result()
         assert trio.current_time() == pytest.approx(60, abs=0.01)
     assert [outcome.state for outcome in hook.outcomes] == [State.FAILED]
