@@ -1,4 +1,4 @@
-"""The fields of attrs classes and dataclasses: their names, types and defaults.
+"""The fields of a declared class: their names, types and defaults, and the plan of all of them.
 
 Annotations that are strings are resolved, and the type variables of generic classes are replaced
 by what they stand for, also in the fields that a class inherits.
@@ -6,33 +6,104 @@ by what they stand for, also in the fields that a class inherits.
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
-from keyrun.storage.misfit import Unsupported, name_of
+from keyrun.storage.misfit import Misfit, Unresolved, Unsupported, name_of
+from keyrun.storage.plan import Hook, Lookup
+
+Default = Callable[[dict[str, Any]], Any]
+"""Makes the value of a field that was added after the data was written, of the fields before it."""
 
 
 @attrs.frozen(kw_only=True)
 class Field:
-    """One field. `default` makes the value of one that was added after the data was written."""
+    """One field."""
 
     name: str
     type: Any
-    default: Callable[[Any], Any] | None
+    default: Default | None
+
+
+class Fields:
+    """Lowers the fields of a value to a mapping by name, and lifts them. It knows nothing of how
+    the class is rebuilt of them."""
+
+    __slots__ = ("_cls", "_fields", "names")
+
+    def __init__(self, cls: type, fields: Iterable[Field], lookup: Lookup) -> None:
+        self._cls = cls
+        self._fields: list[tuple[str, Hook, Hook, Default | None]] = []
+        for field in fields:
+            try:
+                plan = lookup(field.type)
+            except Unsupported as misfit:
+                raise misfit.inside(f".{field.name}") from None
+            self._fields.append((field.name, plan.lower, plan.lift, field.default))
+        self.names = frozenset(name for name, *_ in self._fields)
+
+    def lower(self, value: Any) -> dict[str, Any]:
+        """Return the lowered fields in their order."""
+        lowered = {}
+        name = ""
+        try:
+            for name, lower, _, _ in self._fields:
+                lowered[name] = lower(getattr(value, name))
+        except Misfit as misfit:
+            raise misfit.inside(f".{name}") from None
+        except AttributeError:
+            if hasattr(value, name):
+                raise
+            raise Misfit(f"the field {name!r} of {self._cls.__name__} has no value") from None
+        return lowered
+
+    def lift(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the lifted fields in their order. What is not stored has its default."""
+        lifted: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, _, lift, default in self._fields:
+                if name in data:
+                    lifted[name] = lift(data[name])
+                elif default is not None:
+                    lifted[name] = default(lifted)
+                else:
+                    raise self._missing(name)
+        except Misfit as misfit:
+            raise misfit.inside(f".{name}") from None
+        if len(data) > len(self.names) or not data.keys() <= self.names:
+            raise Misfit(
+                f"{self._cls.__name__} has no field {min(data.keys() - self.names)!r}, which is "
+                "in what is stored"
+            )
+        return lifted
+
+    def _missing(self, name: str) -> Misfit:
+        return Misfit(
+            f"{self._cls.__name__} needs the field {name!r}, which is not in what is stored; "
+            "give it a default"
+        )
 
 
 def fields_of(declared: Any) -> tuple[Field, ...]:
-    """The fields of a class; `Unsupported` if its annotations cannot be resolved."""
+    """The fields of a class; `Unresolved` if its annotations cannot be resolved."""
     cls = get_origin(declared) or declared
-    try:
-        hints = get_type_hints(cls, include_extras=True)
-    except Exception as error:  # an annotation may be any expression
-        raise Unsupported(
-            f"cannot store {name_of(cls)}: its annotations cannot be resolved ({error}); "
-            "define the classes they name at the top of a module"
-        ) from error
+    if attrs.has(cls):
+        raw = [(f.name, f.type or Any, _attrs_default(cls, f.default)) for f in attrs.fields(cls)]
+    elif dataclasses.is_dataclass(cls):
+        models = getattr(cls, "__pydantic_fields__", {})
+        raw = [
+            (f.name, f.type, model_default(models[f.name]) if models else _dataclass_default(f))
+            for f in dataclasses.fields(cls)
+        ]
+    else:
+        defaults = cls._field_defaults
+        raw = [(name, Any, _constant(defaults, name)) for name in cls._fields]
+    hints = _hints(cls)
     arguments = _arguments(declared)
     return tuple(
         Field(
@@ -40,29 +111,125 @@ def fields_of(declared: Any) -> tuple[Field, ...]:
             type=_fill(hints.get(name, fallback), arguments.get(_home(cls, name), {})),
             default=default,
         )
-        for name, fallback, default in _raw_fields(cls)
+        for name, fallback, default in raw
     )
 
 
-def _raw_fields(cls: type) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
-    if attrs.has(cls):
-        return [(f.name, f.type or Any, _attrs_default(f.default)) for f in attrs.fields(cls)]
-    return [(f.name, f.type, _dataclass_default(f)) for f in dataclasses.fields(cls)]
+def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The types of the items of a TypedDict, and which of them are required."""
+    cls = get_origin(declared) or declared
+    # Its classes are not among its bases.
+    arguments = {
+        variable: v for each in _arguments(declared).values() for variable, v in each.items()
+    }
+    types, required = {}, set(cls.__required_keys__)
+    for name, hint in _hints(cls).items():
+        # Python does not see a mark in an annotation that is a string.
+        while (mark := getattr(get_origin(hint), "_name", None)) in _MARKS:
+            if mark != "ReadOnly":
+                (required.add if mark == "Required" else required.discard)(name)
+            (hint,) = get_args(hint)
+        types[name] = _fill(hint, arguments)
+    return types, frozenset(required)
 
 
-def _attrs_default(default: Any) -> Callable[[Any], Any] | None:
+def model_fields_of(cls: Any) -> tuple[Field, ...]:
+    """The fields of a Pydantic model. Pydantic has resolved them and filled the type variables."""
+    if not cls.__pydantic_complete__:
+        try:
+            cls.model_rebuild()
+        except Exception as error:
+            raise _unresolved(cls, error) from error
+    return tuple(
+        Field(name=name, type=info.annotation, default=model_default(info))
+        for name, info in cls.model_fields.items()
+    )
+
+
+def private_types_of(cls: Any) -> dict[str, Any]:
+    """The types of the private attributes of a Pydantic model."""
+    return {name: _annotated(cls, name, Any) for name in cls.__private_attributes__}
+
+
+def private_defaults(cls: Any) -> dict[str, Any]:
+    """The defaults of the private attributes of a Pydantic model that have one."""
+    undefined = sys.modules["pydantic_core"].PydanticUndefined
+    defaults = {name: each.get_default() for name, each in cls.__private_attributes__.items()}
+    return {name: value for name, value in defaults.items() if value is not undefined}
+
+
+def extra_type_of(cls: Any) -> Any:
+    """The type of the extra items of a Pydantic model."""
+    return _annotated(cls, "__pydantic_extra__", dict)
+
+
+def model_default(info: Any) -> Default | None:
+    """The default of a field of a Pydantic model."""
+    if info.is_required():
+        return None
+    if getattr(info, "default_factory_takes_validated_data", False):
+        return lambda before: info.default_factory(dict(before))
+    return lambda _: info.get_default(call_default_factory=True)
+
+
+_MARKS = frozenset({"Required", "NotRequired", "ReadOnly"})
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except Exception as error:  # an annotation may be any expression
+        raise _unresolved(cls, error) from error
+
+
+def _unresolved(cls: type, error: Exception) -> Unresolved:
+    return Unresolved(
+        f"cannot store {name_of(cls)}: its annotations cannot be resolved ({error}); "
+        "define the classes they name at the top of a module"
+    )
+
+
+def _attrs_default(cls: type, default: Any) -> Default | None:
     if default is attrs.NOTHING:
         return None
     if not isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # typed as a function
         return lambda _: default
-    return default.factory if default.takes_self else lambda _: default.factory()
+    if default.takes_self:
+        return lambda before: default.factory(rebuild(cls, before))
+    return lambda _: default.factory()
 
 
-def _dataclass_default(field: dataclasses.Field[Any]) -> Callable[[Any], Any] | None:
+def _dataclass_default(field: dataclasses.Field[Any]) -> Default | None:
     if field.default is not dataclasses.MISSING:
         return lambda _: field.default
     factory = field.default_factory
     return None if factory is dataclasses.MISSING else lambda _: factory()
+
+
+def _constant(defaults: dict[str, Any], name: str) -> Default | None:
+    return (lambda _: defaults[name]) if name in defaults else None
+
+
+def _annotated(cls: type, name: str, default: Any) -> Any:
+    """The type of an attribute that Pydantic does not count among the fields."""
+    home = _home(cls, name)
+    annotation = inspect.get_annotations(home).get(name, default)
+    if home.__module__.startswith("pydantic.") or annotation is default:
+        return default
+    holder = SimpleNamespace(__annotations__={name: annotation})
+    names = vars(sys.modules[home.__module__]) if home.__module__ in sys.modules else {}
+    try:
+        return get_type_hints(holder, names)[name]
+    except Exception as error:
+        raise _unresolved(cls, error) from error
+
+
+def rebuild(cls: type, fields: dict[str, Any]) -> Any:
+    """Make an instance of these fields without running code of its class."""
+    value: Any = object.__new__(cls)
+    for name, item in fields.items():
+        object.__setattr__(value, name, item)  # also where the class is frozen
+    return value
 
 
 def _arguments(declared: Any) -> dict[type, dict[Any, Any]]:
@@ -71,7 +238,7 @@ def _arguments(declared: Any) -> dict[type, dict[Any, Any]]:
 
     def visit(alias: Any, outer: dict[Any, Any]) -> None:
         cls = get_origin(alias) or alias
-        if cls in found or cls in (Generic, Protocol):
+        if cls in found or cls in (Generic, Protocol) or not isinstance(cls, type):
             return
         values = [_fill(argument, outer) for argument in get_args(alias)]
         found[cls] = dict(zip(getattr(cls, "__parameters__", ()), values, strict=False))

@@ -1,33 +1,65 @@
-"""Instances of attrs classes and dataclasses, as a dict of their fields.
+"""Values of classes with fields, as a mapping of their fields: attrs classes, dataclasses,
+NamedTuples, TypedDicts and Pydantic models.
 
 A value is rebuilt as `copy` and `pickle` do it, by setting its fields without calling `__init__`:
 converters, validators and post-init code did their work when the value was made, and running them
 again could make another value of it. So a class may keep nothing outside its fields.
 """
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, get_origin
+from typing import Any, Protocol, get_origin
 
-from keyrun.storage.fields import Field, fields_of
-from keyrun.storage.misfit import Misfit, Unsupported, name_of
-from keyrun.storage.plan import Hook, Lookup, Plan, unexpected
+from keyrun.storage.classes import is_model, is_named_tuple, is_typed_dict
+from keyrun.storage.fields import (
+    Fields,
+    extra_type_of,
+    fields_of,
+    items_of,
+    model_fields_of,
+    private_defaults,
+    private_types_of,
+    rebuild,
+)
+from keyrun.storage.misfit import Misfit, Unsupported, at_key, name_of
+from keyrun.storage.plan import Lookup, Plan, unexpected
 
 _ORDINARY_SLOTS = frozenset({"__dict__", "__weakref__"})
+UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
+"""What a model has beside its fields, by names that no field has: the names of the fields that
+were not set but have their default, the extra items, and the private attributes."""
 
 
-def instance_plan(declared: Any, lookup: Lookup) -> Plan:
-    """One attrs class or dataclass. A subclass of it would come back as this one: refused."""
+class Shape(Protocol):
+    """Both directions for the values of exactly one class."""
+
+    def lower(self, value: Any) -> dict[str, Any]:
+        """Return the fields by name."""
+
+    def lift(self, data: dict[str, Any]) -> Any:
+        """Return the instance."""
+
+
+def instance_plan(
+    declared: Any, lookup: Lookup, build_later: Callable[[Callable[[], Shape]], None]
+) -> Plan:
+    """One class with fields. A subclass of it would come back as this one: refused.
+
+    Its fields are looked up when the first value comes, because a class may mention itself.
+    `build_later` receives a function that does it now.
+    """
     cls = get_origin(declared) or declared
-    build: list[_Shape] = []
+    kind = _kind_of(cls)
+    exactly = dict if kind is _typed_dict else cls
+    built: list[Shape] = []
 
-    def shape() -> _Shape:
-        # Not before the first value comes: a class may mention itself.
-        if not build:
-            build.append(_Shape(declared, lookup))
-        return build[0]
+    def shape() -> Shape:
+        if not built:
+            built.append(kind(declared, lookup))
+        return built[0]
 
     def lower(value: Any) -> Any:
-        if type(value) is not cls:
+        if type(value) is not exactly:
             raise unexpected(declared, value)
         return shape().lower(value)
 
@@ -36,64 +68,144 @@ def instance_plan(declared: Any, lookup: Lookup) -> Plan:
             raise unexpected(declared, data)
         return shape().lift(data)
 
+    build_later(shape)
     return Plan(lower, lift)
 
 
-class _Shape:
-    __slots__ = ("_cls", "_fields", "_names")
+def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
+    if is_typed_dict(cls):
+        return _typed_dict
+    if is_named_tuple(cls):
+        return _Tuple
+    return _Model if is_model(cls) else _Instance
+
+
+def _typed_dict(declared: Any, lookup: Lookup) -> Shape:
+    return _Items(name_of(declared), *items_of(declared), lookup)
+
+
+class _Instance:
+    """An attrs class or a dataclass."""
+
+    __slots__ = ("_cls", "_fields")
 
     def __init__(self, declared: Any, lookup: Lookup) -> None:
         self._cls = get_origin(declared) or declared
-        self._fields: list[tuple[str, Hook, Hook, Field]] = []
-        for field in fields_of(declared):
-            try:
-                plan = lookup(field.type)
-            except Unsupported as misfit:
-                raise misfit.inside(f".{field.name}") from None
-            self._fields.append((field.name, plan.lower, plan.lift, field))
-        self._names = frozenset(name for name, *_ in self._fields)
-        _require_rebuildable(self._cls, self._names)
+        self._fields = Fields(self._cls, fields_of(declared), lookup)
+        _require_rebuildable(self._cls, self._fields.names)
 
     def lower(self, value: Any) -> dict[str, Any]:
-        lowered = {}
-        name = ""
-        try:
-            for name, lower, _, _ in self._fields:
-                lowered[name] = lower(getattr(value, name))
-        except Misfit as misfit:
-            raise misfit.inside(f".{name}") from None
-        except AttributeError:
-            raise Misfit(f"the field {name!r} of {self._cls.__name__} has no value") from None
+        lowered = self._fields.lower(value)
         if hasattr(value, "__dict__"):
-            _refuse_extra_state(value, self._names)
+            _refuse_extra_state(value, self._fields.names)
         return lowered
 
     def lift(self, data: dict[str, Any]) -> Any:
-        value = object.__new__(self._cls)
-        set_field = object.__setattr__  # also where the class is frozen
-        name = ""
-        try:
-            for name, _, lift, field in self._fields:
-                if name in data:
-                    set_field(value, name, lift(data[name]))
-                elif field.default is not None:
-                    set_field(value, name, field.default(value))
-                else:
-                    raise self._missing(name)
-        except Misfit as misfit:
-            raise misfit.inside(f".{name}") from None
-        if len(data) > len(self._names) or not data.keys() <= self._names:
-            raise Misfit(
-                f"{self._cls.__name__} has no field {min(data.keys() - self._names)!r}, which is "
-                "in what is stored"
-            )
-        return value
+        return rebuild(self._cls, self._fields.lift(data))
 
-    def _missing(self, name: str) -> Misfit:
-        return Misfit(
-            f"{self._cls.__name__} needs the field {name!r}, which is not in what is stored; "
-            "give it a default"
+
+class _Tuple:
+    """A NamedTuple."""
+
+    __slots__ = ("_cls", "_fields")
+
+    def __init__(self, declared: Any, lookup: Lookup) -> None:
+        self._cls = get_origin(declared) or declared
+        self._fields = Fields(self._cls, fields_of(declared), lookup)
+
+    def lower(self, value: Any) -> dict[str, Any]:
+        return self._fields.lower(value)
+
+    def lift(self, data: dict[str, Any]) -> Any:
+        return tuple.__new__(self._cls, self._fields.lift(data).values())
+
+
+class _Items:
+    """The items of a mapping by name. As with a TypedDict, there may be items of other names. They
+    are untyped."""
+
+    __slots__ = ("_name", "_other", "_plans", "_required")
+
+    def __init__(
+        self, name: str, types: dict[str, Any], required: frozenset[str], lookup: Lookup
+    ) -> None:
+        self._name = name
+        self._required = required
+        self._other = lookup(Any)
+        self._plans = {}
+        for item, declared in types.items():
+            try:
+                self._plans[item] = lookup(declared)
+            except Unsupported as misfit:
+                raise misfit.inside(at_key(item)) from None
+
+    def lower(self, value: dict[str, Any]) -> dict[str, Any]:
+        self._require_all(value)
+        done, name = {}, ""
+        try:
+            for name, item in value.items():
+                done[name] = self._plans.get(name, self._other).lower(item)
+        except Misfit as misfit:
+            raise misfit.inside(at_key(name)) from None
+        return done
+
+    def lift(self, data: dict[str, Any]) -> dict[str, Any]:
+        self._require_all(data)
+        done, name = {}, ""
+        try:
+            for name, item in data.items():
+                done[name] = self._plans.get(name, self._other).lift(item)
+        except Misfit as misfit:
+            raise misfit.inside(at_key(name)) from None
+        return done
+
+    def _require_all(self, items: dict[str, Any]) -> None:
+        if not self._required <= items.keys():
+            missing = min(self._required - items.keys())
+            raise Misfit(f"{self._name} requires the item {missing!r}, which is missing")
+
+
+class _Model:
+    """A model of Pydantic."""
+
+    __slots__ = ("_cls", "_extra", "_fields", "_private")
+
+    def __init__(self, declared: Any, lookup: Lookup) -> None:
+        self._cls = declared
+        self._fields = Fields(declared, model_fields_of(declared), lookup)
+        self._extra = lookup(extra_type_of(declared))
+        private = private_types_of(declared)
+        self._private = _Items(name_of(declared), private, frozenset(), lookup)
+
+    def lower(self, value: Any) -> dict[str, Any]:
+        lowered = self._fields.lower(value)
+        _refuse_extra_state(value, self._fields.names)
+        extra, given = value.__pydantic_extra__ or {}, value.__pydantic_fields_set__
+        unset = [name for name in (*lowered, *extra) if name not in given]
+        if unset:
+            lowered[UNSET] = unset
+        if extra:
+            lowered[EXTRA] = self._extra.lower(extra)
+        if private := value.__pydantic_private__:
+            lowered[PRIVATE] = self._private.lower(dict(sorted(private.items())))
+        return lowered
+
+    def lift(self, data: dict[str, Any]) -> Any:
+        fields = dict(data)
+        unset, private = fields.pop(UNSET, ()), fields.pop(PRIVATE, {})
+        extra = self._extra.lift(fields.pop(EXTRA, {}))
+        takes_extra = self._cls.model_config.get("extra") == "allow"
+        private = private_defaults(self._cls) | self._private.lift(private)
+        value = object.__new__(self._cls)
+        value.__setstate__(
+            {
+                "__dict__": self._fields.lift(fields),
+                "__pydantic_fields_set__": {*fields, *extra}.difference(unset),
+                "__pydantic_extra__": extra if extra or takes_extra else None,
+                "__pydantic_private__": private or None,
+            }
         )
+        return value
 
 
 def _refuse_extra_state(value: Any, names: frozenset[str]) -> None:

@@ -33,6 +33,7 @@ class Misfit(Exception):
         super().__init__(reason)
         self.reason = reason
         self.error = error
+        self.root = "value"
         self._steps: list[str] = []
 
     def inside(self, step: str) -> "Misfit":
@@ -49,7 +50,7 @@ class Misfit(Exception):
         steps = self._steps[::-1]
         if len(steps) > _SHOWN_STEPS:
             steps[_SHOWN_STEPS:] = ["..."]
-        return f"value{''.join(steps)}"
+        return f"{self.root}{''.join(steps)}"
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
@@ -73,6 +74,10 @@ class Unsupported(Misfit):
     """A declared type that no value could be stored as."""
 
 
+class Unresolved(Unsupported):
+    """A declared class with an annotation that has no meaning, or not yet."""
+
+
 def said_by(error: BaseException) -> str:
     """What an error says, also if it refuses to say it."""
     try:
@@ -92,6 +97,11 @@ def at_key(key: Any) -> str:
 def at_index(index: int) -> str:
     """How a place in a list or tuple is written."""
     return f"[{index}]"
+
+
+def at_member(member: Any) -> str:
+    """How the place of a member of a set is written."""
+    return f" (member {at_key(member)[1:-1]})"
 
 
 def a(kind: type) -> str:

@@ -7,13 +7,12 @@ state, so everything may be called from any thread.
 
 from datetime import date, datetime
 from decimal import Decimal
-from enum import Enum
 from typing import Any
 from uuid import UUID
 
-import attrs
 from msgpack import Packer, unpackb
 
+from keyrun.storage.classes import must_be_declared
 from keyrun.storage.extension import (
     TUPLE_MARK,
     TUPLE_MARK_BYTE,
@@ -116,16 +115,17 @@ def _explain_scalar(value: Any) -> None:
 
 def _way_out(value: Any) -> str:
     kind = type(value)
-    if isinstance(value, Enum) or attrs.has(kind) or hasattr(kind, "__dataclass_fields__"):
+    if must_be_declared(kind):
         return f"annotate this place with {kind.__name__}, so that it can come back as one"
     if isinstance(value, set | frozenset):
-        return "use a list, for instance sorted(...)"
+        declared = "set" if isinstance(value, set) else "frozenset"
+        return f"annotate this place with {declared}[...], or use a list, for instance sorted(...)"
     if isinstance(value, bytearray | memoryview):
         return "use bytes(...)"
     for plain in (bool, int, float, str, bytes, list, tuple, dict, datetime, date, Decimal, UUID):
         if isinstance(value, plain):
             return f"it would come back as a plain {plain.__name__}, so store a {plain.__name__}"
-    return f"what can be stored is {_NATIVE}, and Enum, attrs and dataclass values where declared"
+    return f"what can be stored is {_NATIVE}, and other types where they are declared"
 
 
 _CONSTANTS = {None: b"\xc0", True: b"\xc3", False: b"\xc2"}
@@ -169,6 +169,20 @@ def pack(value: Any) -> bytes:
     # Packers are neither re-entrant nor safe in threads; a small one of its own costs 0.1 us.
     packed: bytes = Packer(default=to_extension, strict_types=True, buf_size=512).pack(value)
     return packed
+
+
+def canonical(value: Any) -> bytes:
+    """The same bytes for mappings whose items are in another order."""
+    return pack(_sorted(value))
+
+
+def _sorted(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if kind is list or kind is tuple:
+        return kind(map(_sorted, value))
+    return value
 
 
 def unpack(data: bytes) -> Any:

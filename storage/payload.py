@@ -29,6 +29,7 @@ from keyrun.storage.native import (
     unpack,
     vet,
 )
+from keyrun.storage.native import canonical as canonical_bytes
 from keyrun.storage.typed import Plans
 
 __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError", "Transform"]
@@ -69,7 +70,8 @@ class PayloadCodec:
     - `max_items`: the number of items in all lists, tuples and mappings of a payload together.
 
     `declared` is the annotation of the value. With `Any` or a bare `dict`, the codec accepts only
-    values that describe themselves. Attrs classes, dataclasses and enums must be declared.
+    values that describe themselves. Sets, enums, NamedTuples, attrs classes, dataclasses and
+    Pydantic models must be declared.
     """
 
     __slots__ = (
@@ -176,7 +178,7 @@ class PayloadCodec:
             lowered = value if declared is Any else self._plans.plan(declared).lower(value)
             if vet(lowered, self._max_depth, self._room) > self._room:
                 raise TooLarge
-            data = pack(_sorted(lowered) if canonical else lowered)
+            data = (canonical_bytes if canonical else pack)(lowered)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # hooks run code of the user's classes
@@ -266,12 +268,3 @@ def _unwrap(transform: Transform, data: bytes) -> bytes:
     if type(plain) is not bytes:
         raise PayloadTypeError(f"unwrap of {transform!r} must return bytes, got {a(type(plain))}")
     return plain
-
-
-def _sorted(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict:
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if kind is list or kind is tuple:
-        return kind(map(_sorted, value))
-    return value

@@ -7,9 +7,11 @@ lifting what was lowered gives the same value of the same type. `Lookup` finds t
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, name_of
+from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, at_member, name_of
+from keyrun.storage.native import canonical
 
 Hook = Callable[[Any], Any]
 
@@ -102,6 +104,37 @@ def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> P
         return walk
 
     return Plan(through(inner.lower), through(inner.lift))
+
+
+def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
+    """set[T] as a list and frozenset[T] as a tuple, in the order of the bytes of the members: that
+    of the set differs from process to process."""
+    inner = lookup((*get_args(declared), Any)[0])
+
+    def lower(value: Any) -> Any:
+        kind = type(value)
+        if kind not in allowed:
+            raise unexpected(declared, value)
+        members = []
+        for member in value:
+            try:
+                lowered = inner.lower(member)
+                members.append((canonical(lowered), lowered))
+            except Misfit as misfit:
+                raise misfit.inside(at_member(member)) from None
+        members.sort(key=itemgetter(0))
+        return (tuple if kind is frozenset else list)(lowered for _, lowered in members)
+
+    def lift(data: Any) -> Any:
+        kind: Any = set if type(data) is list else frozenset if type(data) is tuple else None
+        if kind not in allowed:
+            raise unexpected(declared, data)
+        value = kind(_each(data, repeat(inner.lift)))
+        if len(value) != len(data):
+            raise Misfit(f"two members of the stored {kind.__name__} are equal")
+        return value
+
+    return Plan(lower, lift)
 
 
 def tuple_plan(declared: Any, lookup: Lookup) -> Plan:

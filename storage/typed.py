@@ -6,6 +6,7 @@ is refused by the packer and never comes back as a dict.
 """
 
 import collections.abc as abc
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -18,17 +19,16 @@ from typing import (
     Literal,
     Never,
     NewType,
+    NoReturn,
     TypeVar,
     Union,
     get_args,
     get_origin,
-    is_typeddict,
 )
 from uuid import UUID
 
-import attrs
-
-from keyrun.storage.misfit import Unsupported, name_of
+from keyrun.storage.classes import has_attributes, is_model, is_named_tuple, is_typed_dict
+from keyrun.storage.misfit import Unresolved, Unsupported, name_of
 from keyrun.storage.plan import (
     Hook,
     Plan,
@@ -39,6 +39,7 @@ from keyrun.storage.plan import (
     native_plan,
     optional_plan,
     sequence_plan,
+    set_plan,
     tuple_plan,
     union_plan,
 )
@@ -66,6 +67,18 @@ _NATIVE: dict[Any, frozenset[type]] = {
     **dict.fromkeys((abc.Mapping, abc.MutableMapping), frozenset({dict})),
 }
 _MAPPINGS = (dict, abc.Mapping, abc.MutableMapping)
+_SETS: dict[Any, frozenset[type]] = {
+    set: frozenset({set}),
+    frozenset: frozenset({frozenset}),
+    abc.Set: frozenset({set, frozenset}),
+    abc.MutableSet: frozenset({set}),
+}
+# Pydantic puts plain values where these are declared.
+_CHECKED: dict[str, type] = {
+    **dict.fromkeys(("AwareDatetime", "FutureDatetime", "PastDatetime"), datetime),
+    **dict.fromkeys(("FutureDate", "PastDate"), date),
+    **dict.fromkeys(("EmailStr",), str),
+}
 
 
 class Plans:
@@ -75,6 +88,7 @@ class Plans:
         self._inspect = inspect
         self._plans: dict[Any, Plan] = {}
         self._aliases: Aliases | None = None
+        self._unbuilt: list[tuple[Any, Callable[[], object]]] = []
 
     def plan(self, declared: Any) -> Plan:
         """The plan of a declared type; `Unsupported` if no value could be stored as one."""
@@ -86,12 +100,28 @@ class Plans:
             known = self._plans[declared] = self._find(declared)
         return known
 
+    def require(self, declared: Any, *, resolved: bool) -> None:
+        """Raise `Unsupported` if no value could be stored as `declared`, because of the classes in
+        it, too. With `resolved=False`, their annotations may name what is not defined yet."""
+        self.plan(declared)
+        while self._unbuilt:
+            cls, build = self._unbuilt.pop()
+            try:
+                build()
+            except Unsupported as misfit:
+                if resolved or not isinstance(misfit, Unresolved):
+                    if misfit.depth:
+                        misfit.root = name_of(cls)
+                    raise
+
     def _find(self, declared: Any) -> Plan:
         origin = get_origin(declared) or declared
         if _is_untyped(declared):
             return Plan(self._inspect, keep)
         if declared is None:
             return self.plan(NoneType)
+        if declared in (Never, NoReturn):
+            return native_plan(declared, (), self._inspect)
         if origin in (Union, UnionType):
             return self._find_union(declared)
         if origin is Literal:
@@ -100,6 +130,11 @@ class Plans:
             return self.plan(declared.__origin__)
         if isinstance(origin, type):
             return self._find_class(declared, origin)
+        if type(declared).__name__ == "PydanticRecursiveRef":
+            raise Unsupported(
+                "a generic Pydantic model that mentions itself cannot be stored; make it a model "
+                "without type variables, or an attrs class"
+            )
         if self._aliases is None:
             from keyrun.storage.aliases import Aliases
 
@@ -112,9 +147,13 @@ class Plans:
         if _has_fields(origin):
             from keyrun.storage.instance import instance_plan
 
-            return instance_plan(declared, self.plan)
-        if is_typeddict(origin):
-            return self.plan(dict)
+            return instance_plan(
+                declared, self.plan, lambda build: self._unbuilt.append((declared, build))
+            )
+        if origin in _SETS:
+            return set_plan(declared, _SETS[origin], self.plan)
+        if origin.__module__.startswith("pydantic.") and origin.__name__ in _CHECKED:
+            return self.plan(_CHECKED[origin.__name__])
         allowed = _NATIVE.get(origin)
         if allowed is None:
             raise _unsupported(declared)
@@ -122,6 +161,11 @@ class Plans:
         if not arguments and not hasattr(declared, "__args__"):  # tuple[()] has them
             return native_plan(origin, allowed, self._inspect)
         if origin in _MAPPINGS:
+            if str not in _plain_kinds(arguments[0]):
+                raise Unsupported(
+                    f"no value can be stored as {name_of(declared)}, because keys must be str; "
+                    "declare str keys, or a list of pairs"
+                )
             return mapping_plan(declared, self.plan)
         if origin is tuple and arguments[1:] != (...,):
             return tuple_plan(declared, self.plan)
@@ -135,41 +179,48 @@ class Plans:
             allowed = frozenset[type]().union(*(_NATIVE[member] for member in members))
             return native_plan(declared, allowed, self._inspect)
         others = [member for member in members if member is not NoneType]
-        if len(others) == 1 and len(members) == 2 and _never_none(others[0]):
+        if len(others) == 1 and len(members) == 2 and NoneType not in _plain_kinds(others[0]):
             return optional_plan(self.plan(others[0]))
         return union_plan(declared, self.plan)
 
 
 def _has_fields(cls: type) -> bool:
-    """Is it an attrs class or a dataclass?"""
-    return attrs.has(cls) or hasattr(cls, "__dataclass_fields__")
+    return has_attributes(cls) or is_typed_dict(cls) or is_named_tuple(cls) or is_model(cls)
 
 
 def _is_untyped(declared: Any) -> bool:
     return declared in (Any, object, Final) or isinstance(declared, TypeVar)
 
 
-def _never_none(declared: Any) -> bool:
-    """Is no value of it lowered to None?"""
+def _plain_kinds(declared: Any) -> frozenset[type]:
+    """Which of None and str a value of it may be lowered to; both where that is not known."""
     origin = get_origin(declared) or declared
-    if origin is Literal:
-        return all(_never_none(type(constant)) for constant in get_args(declared))
     if origin is Annotated:
-        return _never_none(declared.__origin__)
+        return _plain_kinds(declared.__origin__)
     if isinstance(declared, NewType):
-        return _never_none(declared.__supertype__)
-    if not isinstance(origin, type) or origin is NoneType:
-        return False
-    if issubclass(origin, Enum):
-        return all(member.value is not None for member in origin)
-    return origin in _NATIVE or _has_fields(origin) or is_typeddict(origin)
+        return _plain_kinds(declared.__supertype__)
+    if origin is Literal:
+        kinds = (_plain_kinds(type(constant)) for constant in get_args(declared))
+        return frozenset[type]().union(*kinds)
+    if origin in (Union, UnionType):
+        return frozenset[type]().union(*map(_plain_kinds, get_args(declared)))
+    if origin in (None, NoneType):
+        return frozenset({NoneType})
+    if origin is str:
+        return frozenset({str})
+    if isinstance(origin, type) and origin is not object:
+        if issubclass(origin, Enum):
+            return frozenset(type(member.value) for member in origin)
+        if origin in _NATIVE or origin in _SETS or _has_fields(origin):
+            return frozenset()
+    return frozenset({NoneType, str})
 
 
 def _unsupported(declared: Any) -> Unsupported:
     return Unsupported(
         f"no value can be stored as {name_of(declared)}; declare one of None, bool, int, float, "
-        "str, bytes, list, tuple, dict, datetime, date, Decimal, UUID, an Enum, an attrs class, a "
-        "dataclass, or Any"
+        "str, bytes, list, tuple, dict, set, frozenset, datetime, date, Decimal, UUID, an Enum, a "
+        "NamedTuple, a TypedDict, an attrs class, a dataclass, a Pydantic model, or Any"
     )
 
 

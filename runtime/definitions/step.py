@@ -5,10 +5,11 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
 
+from keyrun.runtime.definitions.annotations import declared_types, require_storable
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.policies.step_policies import Policies, check_policies
 from keyrun.runtime.texts import check_text
@@ -147,19 +148,24 @@ def check_name(name: str) -> None:
         raise ValueError(f"name must be 1 to 200 bytes without '#', '/' and '()', got {name!r}")
 
 
+def _check_no_method(function: Callable[..., Any]) -> None:
+    """Raise TypeError if it is written in a class and takes an instance."""
+    owner, _, name = getattr(function, "__qualname__", "").rpartition(".")
+    if not owner or owner.endswith("<locals>") or not inspect.isfunction(function):
+        return
+    if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+        raise TypeError(
+            f"@step cannot decorate the method {owner}.{name}, because a step has no instance; "
+            "move the function out of the class, and reach what it needs with "
+            f"current_step().resources; or make a step of a bound method: step(instance.{name})"
+        )
+
+
 def _checked(options: StepOptions) -> StepOptions:
     check_name(options.name)
     if options.retry is not None and not isinstance(options.retry, Retry):
         raise TypeError(f"retry must be a Retry, got {options.retry!r}")
     return options
-
-
-def return_type(function: Callable[..., Any]) -> Any:
-    """Return the declared return type of a function, or Any if it cannot be read."""
-    try:
-        return get_type_hints(function).get("return", Any)
-    except Exception:
-        return Any
 
 
 @overload
@@ -223,6 +229,7 @@ def step(
             raise TypeError(f"{function!r} is a step already; use .options(...) to change it")
         if not callable(function):
             raise TypeError(f"@step requires a function, got {function!r}")
+        _check_no_method(function)
         is_async = inspect.iscoroutinefunction(function)
         if asyncio and not is_async:
             raise TypeError(f"asyncio=True requires an async function, got {function!r}")
@@ -238,7 +245,9 @@ def step(
             asyncio=asyncio,
             **policies,
         )
-        return StepFunction(function, _checked(options), return_type(function))
+        declared = declared_types(function).get("return", Any)
+        require_storable(declared, f"the result of the step {options.name!r}")
+        return StepFunction(function, _checked(options), declared)
 
     return decorate if function is None else decorate(function)
 

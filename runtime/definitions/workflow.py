@@ -3,10 +3,11 @@
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, overload
 
 from keyrun.runtime.definitions import fingerprint
-from keyrun.runtime.definitions.step import StepFunction, return_type
+from keyrun.runtime.definitions.annotations import declared_types, require_storable
+from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
@@ -112,6 +113,12 @@ class Workflow(Generic[I, T_co]):
         code."""
         return None
 
+    def require_storable(self, *, resolved: bool = False) -> None:
+        """Raise if no input or no result could be stored as it is declared. With `resolved`, all
+        classes that the annotations name must be defined."""
+        require_storable(self.input_type, f"the input of {self!r}", resolved=resolved)
+        require_storable(self.result_type, f"the result of {self!r}", resolved=resolved)
+
     def registered(self, shared: "Resources | None") -> None:
         """Check the workflow for a runtime whose runs share these resources. Raise if it cannot
         run there."""
@@ -135,16 +142,6 @@ def _check_signature(function: Callable[..., Any]) -> None:
             f"{function.__name__} takes {signature}; put several values into a dict, a tuple or a "
             "class"
         ) from None
-
-
-def _input_type(function: Callable[..., Any]) -> Any:
-    parameters = list(inspect.signature(function).parameters)
-    if len(parameters) < 2:
-        return Any
-    try:
-        return get_type_hints(function).get(parameters[1], Any)
-    except Exception:
-        return Any
 
 
 Function = Callable[[Any, I], Coroutine[Any, Any, T]]
@@ -215,20 +212,24 @@ def workflow(
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"@workflow requires an async function, got {function!r}")
         _check_signature(function)
-        return Workflow(
+        types = declared_types(function)
+        parameters = list(inspect.signature(function).parameters)
+        defined: Workflow[Any, Any] = Workflow(
             function,
             name=name or function.__name__,
             version=version,
             limits=limits,
             retry=retry,
             compensate_on=compensate_on,
-            input_type=_input_type(function),
-            result_type=return_type(function),
+            input_type=types.get(parameters[1], Any) if len(parameters) > 1 else Any,
+            result_type=types.get("return", Any),
             while_waiting=while_waiting,
             instances=instances,
             when_full=when_full,
             checkpoint=checkpoint,
         )
+        defined.require_storable()
+        return defined
 
     return decorate if function is None else decorate(function)
 
@@ -251,6 +252,7 @@ class Registry:
                     f"two workflows are called {each.name!r} version {each.version}; give one of "
                     "them another name or version"
                 )
+            each.require_storable(resolved=True)
             each.registered(resources)
             # Computed now, because the file may be replaced later.
             _ = each.fingerprint

@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeVar, cast, get_type_hints, overload
+from typing import Any, TypeVar, cast, overload
 from uuid import uuid4
 
 import attrs
 
-from keyrun.runtime.definitions.step import return_type
+from keyrun.runtime.definitions.annotations import declared_types, require_storable
 from keyrun.runtime.errors import UnknownMethod
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.texts import brief
@@ -175,18 +175,16 @@ def _methods(cls: type) -> dict[str, EntityMethod]:
 def _method(name: str, function: Callable[..., Any]) -> EntityMethod:
     parameters = list(inspect.signature(function).parameters.values())[1:]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        types = get_type_hints(function)
-    except Exception:
-        types = {}
-    types.pop("return", None)
+    types = declared_types(function)
+    declared = types.pop("return", Any)
+    require_storable(declared, f"the result of the method {function.__qualname__}")
     types = {name: declared for name, declared in types.items() if declared not in _PLAIN}
     return EntityMethod(
         name=name,
         function=function,
         parameters=tuple(each.name for each in parameters if each.kind in by_position),
         types=types,
-        declared=return_type(function),
+        declared=declared,
     )
 
 

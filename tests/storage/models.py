@@ -1,11 +1,13 @@
 """Classes of every make, for the tests of typed places."""
 
 import dataclasses
+from collections import namedtuple
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum, auto
 from functools import cached_property
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -15,7 +17,9 @@ from typing import (
     Literal,
     NamedTuple,
     NewType,
+    NotRequired,
     Protocol,
+    Required,
     TypedDict,
     TypeVar,
 )
@@ -221,6 +225,16 @@ ORDER = Order([LINE, Line("ink", 7)], Colour.PAIR, {"k": (1,)}, Order([], Colour
 
 class Movie(TypedDict):
     title: str
+    year: NotRequired[int]
+
+
+class Scene(TypedDict, Generic[T], total=False):
+    """An item has the type of another class, and one is of this class."""
+
+    line: Line
+    props: "Required[list[T]]"
+    next: "Scene[T] | None"
+    tags: "NotRequired[frozenset[str]]"
 
 
 def deep_same(left: Any, right: Any) -> bool:
@@ -231,6 +245,8 @@ def deep_same(left: Any, right: Any) -> bool:
         names = [item.name for item in dataclasses.fields(left)]
     elif attrs.has(type(left)):
         names = [item.name for item in attrs.fields(type(left))]
+    elif isinstance(left, set | frozenset):
+        return len(left) == len(right) and all(any(deep_same(a, b) for b in right) for a in left)
     elif isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(deep_same, left, right))
     elif isinstance(left, dict):
@@ -244,6 +260,15 @@ class Point(NamedTuple):
     x: int
 
 
+class Place(NamedTuple, Generic[T]):
+    at: "Point"
+    what: T
+    around: "tuple[Place[T], ...]" = ()
+
+
+Loose = namedtuple("Loose", ["a", "b"], defaults=[3])
+
+
 class Speaks(Protocol):
     def speak(self) -> str: ...
 
@@ -255,6 +280,11 @@ class Broken(dict[str, int]):
 @dataclass
 class Sets:
     values: set[int]
+
+
+@dataclass
+class Paths:
+    values: set[Path]
 
 
 @dataclass

@@ -138,13 +138,13 @@ def test_a_decimal_is_read_whatever_the_context() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"items": [1, 2, {3}]}, r'value\["items"\]\[2\]: cannot store a set; use a list'),
-        ({"a": (1, frozenset())}, r'value\["a"\]\[1\]: cannot store a frozenset; use a list'),
+        ({"items": [1, 2, {3}]}, r'value\["items"\]\[2\]: cannot store a set; .* use a list'),
+        ({"a": (1, frozenset())}, r'value\["a"\]\[1\]: cannot store a frozenset; .* use a list'),
         ([Order(1.0)], r"value\[0\]: cannot store an Order; annotate this place with Order"),
         (Colour.RED, "value: cannot store a Colour; annotate"),
         (Level.LOW, "value: cannot store a Level; annotate"),
         (Mode.FAST, "value: cannot store a Mode; annotate"),
-        (Point(1, 2), "value: cannot store a Point; .* plain tuple"),
+        (Point(1, 2), "value: cannot store a Point; annotate this place with Point"),
         (OrderedDict(a=1), "value: cannot store an OrderedDict; .* plain dict"),
         ([defaultdict(list)], r"value\[0\]: cannot store a defaultdict; .* plain dict"),
         (Text("x"), "value: cannot store a Text; .* plain str"),
