@@ -4,9 +4,9 @@ Each method checks its arguments and calls the service of its feature. Services 
 use are imported by the first call.
 """
 
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from keyrun.actors import checks
 from keyrun.runtime.definitions.workflow import Workflow
@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.explain import Explainer
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.inspect.watch import Watch
+    from keyrun.runtime.queue.run_options import SubmitOptions, SubmitOrSignalOptions
+    from keyrun.runtime.schedules.options import ScheduleOptions
     from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
     from keyrun.runtime.schedules.timetable import Timetable
     from keyrun.storage.group import Group
 
 E = TypeVar("E")
 I = TypeVar("I")  # noqa: E741 (the input)
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -70,10 +74,24 @@ class Runtime(Reader):
         self._run_table = partition.runs
         self._describe = partition.admission.describe
 
+    @overload
+    async def submit(
+        self,
+        workflow: Workflow[None, T],
+        input: None = None,
+        **options: "Unpack[SubmitOptions]",
+    ) -> RunHandle[T]: ...
+    @overload
     async def submit(
         self,
         workflow: Workflow[I, T],
-        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        input: I,
+        **options: "Unpack[SubmitOptions]",
+    ) -> RunHandle[T]: ...
+    async def submit(
+        self,
+        workflow: Workflow[I, T],
+        input: I | None = None,  # noqa: A002
         *,
         key: str,
         run_id: str | None = None,
@@ -112,10 +130,24 @@ class Runtime(Reader):
         await self._admission.admit(described).wait()
         return RunHandle(self, described, True)
 
+    @overload
+    async def submit_nowait(
+        self,
+        workflow: Workflow[None, T],
+        input: None = None,
+        **options: "Unpack[SubmitOptions]",
+    ) -> RunHandle[T]: ...
+    @overload
     async def submit_nowait(
         self,
         workflow: Workflow[I, T],
-        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        input: I,
+        **options: "Unpack[SubmitOptions]",
+    ) -> RunHandle[T]: ...
+    async def submit_nowait(
+        self,
+        workflow: Workflow[I, T],
+        input: I | None = None,  # noqa: A002
         *,
         key: str,
         run_id: str | None = None,
@@ -337,10 +369,24 @@ class Runtime(Reader):
             run_id, name, encoded, replace=replace, signal_id=signal_id
         )
 
+    @overload
+    async def submit_or_signal(
+        self,
+        workflow: Workflow[None, T],
+        input: None = None,
+        **options: "Unpack[SubmitOrSignalOptions]",
+    ) -> RunHandle[T]: ...
+    @overload
     async def submit_or_signal(
         self,
         workflow: Workflow[I, T],
-        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        input: I,
+        **options: "Unpack[SubmitOrSignalOptions]",
+    ) -> RunHandle[T]: ...
+    async def submit_or_signal(
+        self,
+        workflow: Workflow[I, T],
+        input: I | None = None,  # noqa: A002
         *,
         key: str,
         run_id: str,
@@ -417,6 +463,17 @@ class Runtime(Reader):
             check_text(text, what)
         await self._partition.signals.decide(run_id, gate, [approved, by, comment])
 
+    @overload
+    async def call(
+        self,
+        entity: type[E],
+        key: str,
+        method: Callable[Concatenate[E, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+    @overload
     async def call(
         self,
         entity: type,
@@ -427,10 +484,23 @@ class Runtime(Reader):
         request_id: str | None = None,
         timeout: float | None = None,
         **kwargs: Any,
+    ) -> Any: ...
+    async def call(  # type: ignore[misc]  # P may have a timeout, too
+        self,
+        entity: type,
+        key: str,
+        method: str | Callable[..., Any],
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Call a method of the entity under a key, and return its answer when the changes of the
         method are durable. The call takes its turn in the queue of the key.
 
+        - `method`: the method, as in `await rt.call(Account, "alice", Account.deposit, 10)`, or its
+          name. With the method, type checkers know the arguments and the answer.
         - If the method raises, `call` raises the same exception and nothing is changed.
         - With a `request_id`, Keyrun keeps the answer for as long as it keeps ended runs. A repeat
           of the call returns the answer without running the method. Keyrun keeps an error, too,
@@ -463,9 +533,10 @@ class Runtime(Reader):
     ) -> E:
         """Return a proxy of the entity under a key.
 
-        `await rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`, and type
-        checkers know its signature. A `request_id` is for one call: get a new proxy for the next
-        call."""
+        `await rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`. For
+        type checkers, a proxy with methods to await is an instance of the class. They know nothing
+        of the methods of a proxy that blocks: use `rt.call` there. A `request_id` is for one call:
+        get a new proxy for the next call."""
         dispatcher = self._partition.dispatcher
         definition, limit = dispatcher.known(entity)
         if timeout is not None:
@@ -490,11 +561,27 @@ class Runtime(Reader):
         """Return the handle of a group, or None if the group is unknown or was forgotten."""
         return await self._partition.groups.find(check_text(group_id, "group_id"))
 
+    @overload
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[None, Any],
+        input: None = None,
+        **options: "Unpack[ScheduleOptions]",
+    ) -> "ScheduleStatus": ...
+    @overload
     async def schedule(
         self,
         schedule_id: str,
         workflow: Workflow[I, Any],
-        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        input: I,
+        **options: "Unpack[ScheduleOptions]",
+    ) -> "ScheduleStatus": ...
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[I, Any],
+        input: I | None = None,  # noqa: A002
         *,
         key: str,
         when: "Timetable",

@@ -75,6 +75,9 @@ def _write_datetime(value: datetime) -> bytes:
             "cannot store a datetime without a time zone; give it one, for instance with "
             ".replace(tzinfo=timezone.utc)"
         )
+    elif type(zone).__module__.startswith("pydantic_core."):
+        # What Pydantic parsed. It comes back as the timezone with this offset, which is equal.
+        text = _write_offset(timezone(zone.utcoffset(None) or timedelta()))
     else:
         text = _write_key(zone)
     return (

@@ -2,17 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from pool import open_pool
+from pydantic import BaseModel
 
 from keyrun import Context, UnknownRun, current_step, step, workflow
 from keyrun.asyncio import open_runtime
 
 
-@dataclass
-class Order:
+class Order(BaseModel):
     id: str
     customer: str
     item: str

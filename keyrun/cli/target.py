@@ -12,6 +12,7 @@ from keyrun import Workflow
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.runtime.texts import brief
 from keyrun.storage import PayloadCodec, PayloadError, PayloadTypeError
+from keyrun.storage.classes import is_model
 
 
 def load(name: str) -> ModuleType:
@@ -117,9 +118,8 @@ def convert_input(workflow: Workflow[Any, Any], value: Any) -> Any:
                 USAGE,
             )
         return None
-    codec = PayloadCodec()
     try:
-        return codec.decode(codec.encode(value), workflow.input_type)
+        return _converted(workflow.input_type, value)
     except (PayloadError, PayloadTypeError) as error:
         if value is None:
             raise CommandError(
@@ -131,6 +131,21 @@ def convert_input(workflow: Workflow[Any, Any], value: Any) -> Any:
         raise CommandError(
             f"the input does not match the input type of workflow {workflow.name!r}: {wrong}", USAGE
         ) from error
+
+
+def _converted(declared: Any, value: Any) -> Any:
+    if not (isinstance(declared, type) and is_model(declared)):
+        codec = PayloadCodec()
+        return codec.decode(codec.encode(value), declared)
+    model: Any = declared
+    wrong = ""
+    try:
+        # Validation reads times and decimals from strings.
+        return model.model_validate_json(json.dumps(value))
+    except ValueError as error:
+        (first, *_) = error.errors()  # type: ignore[attr-defined]  # pydantic.ValidationError
+        wrong = ": ".join((".".join(map(str, first["loc"])), first["msg"])).removeprefix(": ")
+    raise PayloadError(wrong)
 
 
 def plain_result(workflow: Workflow[Any, Any], value: Any) -> Any:

@@ -45,6 +45,12 @@ class Face(NamedTuple):
         """What stands before a call that waits."""
         return "await " if self.is_async else ""
 
+    @property
+    def proxy(self) -> str:
+        """The proxy of an entity, as its type checker shall see it."""
+        proxy = "EntityProxy(self._bridge, proxy)"
+        return f"cast(E, {proxy})" if self.is_async else proxy
+
 
 FACES = (Face("asyncio", True), Face("sync", False))
 
@@ -130,7 +136,7 @@ return RunHandle(self._bridge, {wait}self._bridge.submit(submission, wait=False)
     ("Runtime", "run"): "return RunHandle(self._bridge, self._inner.run(run_id))",
     ("Runtime", "entity"): """
 proxy = self._inner.entity(entity, key, request_id=request_id, timeout=timeout)
-return cast(E, EntityProxy(self._bridge, proxy))
+return {proxy}
 """,
     ("Runtime", "events"): """
 return Events(self._bridge, self._inner.events(run_id=run_id, kinds=kinds, buffer=buffer))
@@ -248,6 +254,8 @@ def _signature(method: Method, face: Face) -> str:
     result = ast.unparse(returns)
     if not face.is_async:
         result = result.replace("AsyncIterator", "Iterator")
+        if method.name == "entity":  # the methods of the class do not block
+            result = "EntityProxy"
     return f"({ast.unparse(arguments)}) -> {result}"
 
 
@@ -267,7 +275,7 @@ def _call(method: Method) -> str:
 def _body(cls: str, method: Method, face: Face) -> str:
     special = BODIES.get((cls, method.name))
     if special is not None:
-        return special.strip().format(wait=face.wait)
+        return special.strip().format(wait=face.wait, proxy=face.proxy)
     if method.is_property:
         return f"return self._inner.{method.name}"
     assert isinstance(method.node, ast.AsyncFunctionDef), f"write a body for {cls}.{method.name}"
@@ -326,7 +334,7 @@ def _names(face: Face) -> set[str]:
 
 def write(face: Face) -> str:
     """Return the source of a face."""
-    own = {*SOURCES, "Events", "Watch", "Outcomes", "TypeVar", "Generic"}
+    own = {*SOURCES, "EntityProxy", "Events", "Watch", "Outcomes", "TypeVar", "Generic"}
     used = _names(face) - own
     bridge = f"{face.name.capitalize()}Bridge"
     early = sorted(set(_imports(used, late=False)))
@@ -336,10 +344,10 @@ def write(face: Face) -> str:
     parts = [
         f'''"""The {face.name} face of the runtime. `keyrun.hosting.generate` writes this file."""
 
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="misc"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from keyrun.runtime.faces.{face.name}_bridge import {bridge}
 from keyrun.runtime.faces.{face.name}_iterators import EntityProxy, Events, Outcomes, Watch
@@ -348,7 +356,8 @@ from keyrun.runtime.groups.handle import GroupHandle as TrioGroupHandle
 ''',
         *early,
         "\nif TYPE_CHECKING:\n" + textwrap.indent("\n".join(late), "    "),
-        '\nE = TypeVar("E")\nI = TypeVar("I")  # noqa: E741 (the input)\nT = TypeVar("T")\n',
+        '\nE = TypeVar("E")\nI = TypeVar("I")  # noqa: E741 (the input)\n',
+        'P = ParamSpec("P")\nR = TypeVar("R")\nT = TypeVar("T")\n',
     ]
     for cls, sources in SOURCES.items():
         node = _class(RUNTIME / sources[0][0], sources[0][1])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741 (the input)
 T = TypeVar("T")
+I_contra = TypeVar("I_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 WhileWaiting = Literal["hold", "yield"]
@@ -27,7 +28,7 @@ WhenFull = Literal["queue", "reject"]
 CompensateOn = Literal["completed", "attempted"]
 
 
-class Workflow(Generic[I, T_co]):
+class Workflow(Generic[I_contra, T_co]):
     """Hold a workflow with its name, version and options. `@workflow` and `@machine` return a
     workflow, and a `Graph` is one.
 

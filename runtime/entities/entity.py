@@ -75,14 +75,18 @@ class EntityDefinition:
     effects: bool
     methods: dict[str, EntityMethod]
 
-    def method(self, name: str) -> EntityMethod:
-        """Return the method of this name, or raise `UnknownMethod`."""
-        method = self.methods.get(name) if isinstance(name, str) else None
+    def method(self, wanted: str | Callable[..., Any]) -> EntityMethod:
+        """Return a method by its name or its function, or raise `UnknownMethod`."""
+        if isinstance(wanted, str):
+            method = self.methods.get(wanted)
+        else:
+            each = self.methods.values()
+            method = next((method for method in each if method.function is wanted), None)
         if method is None:
             known = ", ".join(sorted(self.methods)) or "none"
             raise UnknownMethod(
-                f"the entity {self.name!r} has no method {brief(name)} that can be called; it has: "
-                f"{known}"
+                f"the entity {self.name!r} has no method {brief(wanted)} that can be called; it "
+                f"has: {known}"
             )
         return method
 

@@ -179,12 +179,16 @@ class Context:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> DurableCall[R]: ...
+    @overload
+    def step(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> DurableCall[R]: ...
     def step(self, function: Any, /, *args: Any, **kwargs: Any) -> DurableCall[Any]:
         """Call a step and return its result: `await ctx.step(charge, order)`.
 
         Keyrun stores the result. When the workflow is replayed, the call returns the stored result
         without calling the function again. Raises `StepFailed` if the step failed and is not
-        retried. A plain async function is a step with default options."""
+        retried. A plain function is a step with default options."""
         if type(function) is not StepFunction:
             function = as_step(function)
         try:
@@ -222,10 +226,26 @@ class Context:
         with self._run.guarded():
             return await gather(self.branch, parts, start)
 
+    @overload
+    def child(
+        self,
+        workflow: Workflow[None, R],
+        input: None = None,
+        *,
+        key: str | None = None,
+    ) -> DurableCall[R]: ...
+    @overload
     def child(
         self,
         workflow: Workflow[I, R],
-        input: I = None,  # type: ignore[assignment]  # noqa: A002
+        input: I,
+        *,
+        key: str | None = None,
+    ) -> DurableCall[R]: ...
+    def child(
+        self,
+        workflow: Workflow[I, R],
+        input: I | None = None,  # noqa: A002
         *,
         key: str | None = None,
     ) -> DurableCall[R]:

@@ -1,10 +1,20 @@
 """The asyncio face of the runtime. `keyrun.hosting.generate` writes this file."""
 
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="misc"
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
@@ -26,11 +36,16 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.queue.outbox import OutboxStatus
+    from keyrun.runtime.queue.run_options import SubmitOptions, SubmitOrSignalOptions
+    from keyrun.runtime.schedules.options import ScheduleOptions
     from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
     from keyrun.runtime.schedules.timetable import Timetable
 
 E = TypeVar("E")
 I = TypeVar("I")  # noqa: E741 (the input)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -143,10 +158,18 @@ class Runtime:
         self._bridge = bridge
         self._inner = bridge.runtime
 
+    @overload
+    async def submit(
+        self, workflow: Workflow[None, T], input: None = None, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
+    @overload
+    async def submit(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
     async def submit(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str | None = None,
@@ -181,10 +204,18 @@ class Runtime:
         )
         return RunHandle(self._bridge, await self._bridge.submit(submission, wait=True))
 
+    @overload
+    async def submit_nowait(
+        self, workflow: Workflow[None, T], input: None = None, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
+    @overload
+    async def submit_nowait(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
     async def submit_nowait(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str | None = None,
@@ -294,10 +325,21 @@ class Runtime:
             self._inner.signal, run_id, name, payload, replace=replace, signal_id=signal_id
         )
 
+    @overload
+    async def submit_or_signal(
+        self,
+        workflow: Workflow[None, T],
+        input: None = None,
+        **options: Unpack[SubmitOrSignalOptions],
+    ) -> RunHandle[T]: ...
+    @overload
+    async def submit_or_signal(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOrSignalOptions]
+    ) -> RunHandle[T]: ...
     async def submit_or_signal(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str,
@@ -347,6 +389,17 @@ class Runtime:
         Raises `GateNotWaiting` if the run does not wait at this gate."""
         await self._bridge.call(self._inner.reject, run_id, gate, by=by, comment=comment)
 
+    @overload
+    async def call(
+        self,
+        entity: type[E],
+        key: str,
+        method: Callable[Concatenate[E, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+    @overload
     async def call(
         self,
         entity: type,
@@ -357,10 +410,23 @@ class Runtime:
         request_id: str | None = None,
         timeout: float | None = None,
         **kwargs: Any,
+    ) -> Any: ...
+    async def call(
+        self,
+        entity: type,
+        key: str,
+        method: str | Callable[..., Any],
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Call a method of the entity under a key, and return its answer when the changes of the
         method are durable. The call takes its turn in the queue of the key.
 
+        - `method`: the method, as in `await rt.call(Account, "alice", Account.deposit, 10)`, or its
+          name. With the method, type checkers know the arguments and the answer.
         - If the method raises, `call` raises the same exception and nothing is changed.
         - With a `request_id`, Keyrun keeps the answer for as long as it keeps ended runs. A repeat
           of the call returns the answer without running the method. Keyrun keeps an error, too,
@@ -390,9 +456,10 @@ class Runtime:
     ) -> E:
         """Return a proxy of the entity under a key.
 
-        `await rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`, and type
-        checkers know its signature. A `request_id` is for one call: get a new proxy for the next
-        call."""
+        `await rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`. For
+        type checkers, a proxy with methods to await is an instance of the class. They know nothing
+        of the methods of a proxy that blocks: use `rt.call` there. A `request_id` is for one call:
+        get a new proxy for the next call."""
         proxy = self._inner.entity(entity, key, request_id=request_id, timeout=timeout)
         return cast(E, EntityProxy(self._bridge, proxy))
 
@@ -414,11 +481,27 @@ class Runtime:
         found = await self._bridge.call(self._inner.group, group_id)
         return None if found is None else GroupHandle(self._bridge, found)
 
+    @overload
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[None, Any],
+        input: None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleStatus: ...
+    @overload
     async def schedule(
         self,
         schedule_id: str,
         workflow: Workflow[I, Any],
-        input: I = None,
+        input: I,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleStatus: ...
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[I, Any],
+        input: I | None = None,
         *,
         key: str,
         when: Timetable,

@@ -1,10 +1,19 @@
 """The sync face of the runtime. `keyrun.hosting.generate` writes this file."""
 
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="misc"
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.sync_bridge import SyncBridge
@@ -26,11 +35,16 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.queue.outbox import OutboxStatus
+    from keyrun.runtime.queue.run_options import SubmitOptions, SubmitOrSignalOptions
+    from keyrun.runtime.schedules.options import ScheduleOptions
     from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
     from keyrun.runtime.schedules.timetable import Timetable
 
 E = TypeVar("E")
 I = TypeVar("I")  # noqa: E741 (the input)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -142,10 +156,18 @@ class Runtime:
         self._bridge = bridge
         self._inner = bridge.runtime
 
+    @overload
+    def submit(
+        self, workflow: Workflow[None, T], input: None = None, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
+    @overload
+    def submit(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
     def submit(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str | None = None,
@@ -180,10 +202,18 @@ class Runtime:
         )
         return RunHandle(self._bridge, self._bridge.submit(submission, wait=True))
 
+    @overload
+    def submit_nowait(
+        self, workflow: Workflow[None, T], input: None = None, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
+    @overload
+    def submit_nowait(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
     def submit_nowait(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str | None = None,
@@ -293,10 +323,21 @@ class Runtime:
             self._inner.signal, run_id, name, payload, replace=replace, signal_id=signal_id
         )
 
+    @overload
+    def submit_or_signal(
+        self,
+        workflow: Workflow[None, T],
+        input: None = None,
+        **options: Unpack[SubmitOrSignalOptions],
+    ) -> RunHandle[T]: ...
+    @overload
+    def submit_or_signal(
+        self, workflow: Workflow[I, T], input: I, **options: Unpack[SubmitOrSignalOptions]
+    ) -> RunHandle[T]: ...
     def submit_or_signal(
         self,
         workflow: Workflow[I, T],
-        input: I = None,
+        input: I | None = None,
         *,
         key: str,
         run_id: str,
@@ -346,6 +387,17 @@ class Runtime:
         Raises `GateNotWaiting` if the run does not wait at this gate."""
         self._bridge.call(self._inner.reject, run_id, gate, by=by, comment=comment)
 
+    @overload
+    def call(
+        self,
+        entity: type[E],
+        key: str,
+        method: Callable[Concatenate[E, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+    @overload
     def call(
         self,
         entity: type,
@@ -356,10 +408,23 @@ class Runtime:
         request_id: str | None = None,
         timeout: float | None = None,
         **kwargs: Any,
+    ) -> Any: ...
+    def call(
+        self,
+        entity: type,
+        key: str,
+        method: str | Callable[..., Any],
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Call a method of the entity under a key, and return its answer when the changes of the
         method are durable. The call takes its turn in the queue of the key.
 
+        - `method`: the method, as in `rt.call(Account, "alice", Account.deposit, 10)`, or its
+          name. With the method, type checkers know the arguments and the answer.
         - If the method raises, `call` raises the same exception and nothing is changed.
         - With a `request_id`, Keyrun keeps the answer for as long as it keeps ended runs. A repeat
           of the call returns the answer without running the method. Keyrun keeps an error, too,
@@ -386,14 +451,15 @@ class Runtime:
         *,
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> E:
+    ) -> EntityProxy:
         """Return a proxy of the entity under a key.
 
-        `rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`, and type
-        checkers know its signature. A `request_id` is for one call: get a new proxy for the next
-        call."""
+        `rt.entity(Account, "alice").deposit(10)` calls a method like `rt.call`. For
+        type checkers, a proxy with methods to is an instance of the class. They know nothing
+        of the methods of a proxy that blocks: use `rt.call` there. A `request_id` is for one call:
+        get a new proxy for the next call."""
         proxy = self._inner.entity(entity, key, request_id=request_id, timeout=timeout)
-        return cast(E, EntityProxy(self._bridge, proxy))
+        return EntityProxy(self._bridge, proxy)
 
     def submit_group(self, group_id: str, members: Iterable[Member[Any, T]]) -> GroupHandle[T]:
         """Start many runs as one group, and return the handle of the group when they are durable.
@@ -411,11 +477,27 @@ class Runtime:
         found = self._bridge.call(self._inner.group, group_id)
         return None if found is None else GroupHandle(self._bridge, found)
 
+    @overload
+    def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[None, Any],
+        input: None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleStatus: ...
+    @overload
     def schedule(
         self,
         schedule_id: str,
         workflow: Workflow[I, Any],
-        input: I = None,
+        input: I,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleStatus: ...
+    def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[I, Any],
+        input: I | None = None,
         *,
         key: str,
         when: Timetable,

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import attrs
 
@@ -24,6 +24,7 @@ from keyrun.runtime.values import Failure, Priority, State
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.queue.run_options import MemberOptions
     from keyrun.runtime.records.tables import Ledger
 
 I_co = TypeVar("I_co", covariant=True)
@@ -42,29 +43,58 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,90}")
 _SIMPLE = re.compile(r"[A-Za-z0-9_]+")
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class Member(Generic[I_co, T_co]):
     """Describe a run of a group. The fields are the arguments of `rt.submit`, and an id within the
     group."""
 
     workflow: Workflow[I_co, T_co]
     """The workflow to run."""
-    input: I_co = attrs.field(default=None)
+    input: I_co | None
     """The input of the run."""
-    key: str = attrs.field(kw_only=True)
+    key: str
     """The ordering key."""
-    member_id: str | None = attrs.field(default=None, kw_only=True)
+    member_id: str | None
     """The id within the group. Default: the position in the list, from 0."""
-    headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None
     """The headers of the run."""
-    tags: Iterable[str] = attrs.field(default=(), kw_only=True)
+    tags: Iterable[str]
     """The tags of the run."""
-    priority: Priority = attrs.field(default=Priority.NORMAL, kw_only=True)
+    priority: Priority
     """The priority of the run."""
-    limits: Limits | None = attrs.field(default=None, kw_only=True)
+    limits: Limits | None
     """The limits of the run."""
-    delay: float = attrs.field(default=0, kw_only=True)
+    delay: float
     """Seconds until the run enters the queue of its key."""
+
+    @overload
+    def __init__(
+        self: "Member[None, T_co]",
+        workflow: Workflow[None, T_co],
+        input: None = None,
+        **options: "Unpack[MemberOptions]",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflow: Workflow[I_co, T_co],
+        input: I_co,
+        **options: "Unpack[MemberOptions]",
+    ) -> None: ...
+    def __init__(
+        self,
+        workflow: Workflow[Any, T_co],
+        input: Any = None,  # noqa: A002
+        *,
+        key: str,
+        member_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> None:
+        self.__attrs_init__(workflow, input, key, member_id, headers, tags, priority, limits, delay)
 
 
 @attrs.frozen(kw_only=True)

@@ -19,7 +19,10 @@ from tests.storage.test_ownership import OWNER
 
 SHOP = """
 import os
+from datetime import datetime
+from decimal import Decimal
 import attrs, trio
+from pydantic import BaseModel
 from keyrun import Context, Limits, PermanentError, Retry, machine, step, workflow
 from keyrun import Cancel, Fail, Succeed
 
@@ -38,6 +41,15 @@ async def charge(order: Order) -> str:
 @workflow
 async def checkout(ctx: Context, order: Order) -> Order:
     return Order(order.id, await ctx.step(charge, order))
+
+class Parcel(BaseModel):
+    weight: Decimal
+    due: datetime
+    tags: set[str] = set()
+
+@workflow
+async def deliver(ctx: Context, parcel: Parcel) -> Parcel:
+    return parcel
 
 @workflow
 async def hello(ctx: Context) -> str:
@@ -205,6 +217,17 @@ def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
     assert "was submitted with another input" in other.stderr
 
 
+def test_the_input_of_a_model_is_validated_and_its_result_is_plain_data(here: Path) -> None:
+    given = {"weight": "1.50", "due": "2026-01-02T00:00:00Z", "tags": ["b", "a"]}
+    words = ["--store", "state", "--run-id", "r", "-q"]
+    result = run("shop:deliver", "--input", json.dumps(given), *words)
+    back = {"weight": "1.50", "due": "2026-01-02T00:00:00+00:00", "tags": ["a", "b"]}
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == back
+    status = invoke("status", "state", "r", "--json").stdout
+    assert json.loads(status)["result"] == back
+
+
 @pytest.mark.parametrize(
     ("target", "words", "message"),
     [
@@ -230,6 +253,12 @@ def test_the_same_run_id_gives_the_stored_outcome(here: Path) -> None:
         ),
         ("shop:checkout", ["--input", "{}"], "Order needs the field 'id'"),
         ("shop:checkout", [], "'checkout' requires an input; add --input JSON"),
+        ("shop:deliver", [], "'deliver' requires an input; add --input JSON"),
+        (
+            "shop:deliver",
+            ["--input", '{"weight": "x"}'],
+            "input type of workflow 'deliver': weight: Input should be a valid decimal",
+        ),
         ("shop:hello", ["--input", "1"], "'hello' takes no input, got 1; remove --input"),
         ("shop:hello", ["--run-id", "#"], "run_id must be 1 to 128 of"),
         ("shop:hello", ["--key", ""], "key must have 1 to 255 bytes"),

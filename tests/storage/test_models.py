@@ -3,7 +3,7 @@
 import copy
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
@@ -171,6 +171,10 @@ class Patch(BaseModel):
     age: int | None = None
 
 
+class Event(BaseModel):
+    at: datetime
+
+
 class Tree(BaseModel):
     children: "list[Tree]" = []
     parent_id: UUID = Field(default_factory=uuid4)
@@ -272,10 +276,23 @@ def test_a_field_that_was_not_set_stays_unset() -> None:
     assert back.model_dump(exclude_unset=True) == {"age": None}
 
 
+@pytest.mark.parametrize("offset", ["Z", "+02:00", "-03:30"])
+def test_a_time_that_pydantic_parsed_comes_back_with_a_time_zone_of_python(offset: str) -> None:
+    text = f"2026-01-02T03:04:05{offset}"
+    value = Event.model_validate_json(f'{{"at": "{text}"}}')
+    assert type(value.at.tzinfo) is not timezone
+    back = codec.decode(codec.encode(value, Event), Event)
+    assert back == value
+    assert type(back.at.tzinfo) is timezone
+    assert back.at.utcoffset() == value.at.utcoffset()
+    assert codec.encode(back, Event) == codec.encode(value, Event)
+    assert back.model_dump_json() == value.model_dump_json() == f'{{"at":"{text}"}}'
+
+
 def test_a_model_that_came_back_still_validates() -> None:
     back = codec.decode(codec.encode(ITEM, Item), Item)
     with pytest.raises(pydantic.ValidationError, match="frozen"):
-        back.sku = "ink"  # type: ignore[misc]
+        back.sku = "ink"
     assert back.model_copy(update={"sku": "ink"}) == Item(sku="ink", price=Decimal("2.50"))
 
 

@@ -465,7 +465,7 @@ async def test_only_workflows_are_children() -> None:
     @workflow
     async def odd(ctx: Context) -> str:
         try:
-            await ctx.child(note, "x")  # type: ignore[arg-type]
+            await ctx.child(note, "x")  # type: ignore[call-overload]
         except TypeError as error:
             return str(error)
         raise AssertionError

@@ -150,7 +150,7 @@ async def test_an_unknown_workflow_is_refused_with_those_that_are_known(
         with pytest.raises(UnknownWorkflow, match=r"sleeper.*echo, shout.*open_runtime"):
             await runtime.submit(sleeper, 1, key="k")
         with pytest.raises(UnknownWorkflow):
-            await runtime.submit(None, 1, key="k")  # type: ignore[arg-type]
+            await runtime.submit(None, 1, key="k")  # type: ignore[call-overload]
 
 
 async def submit_twice(

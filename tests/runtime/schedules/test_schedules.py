@@ -751,11 +751,11 @@ async def test_what_cannot_be_scheduled_is_refused(autojump_clock: MockClock, lo
             with pytest.raises(InvalidSchedule, match="a schedule id is 1 to 100"):
                 await rt.schedule(wrong, log.job, key="k", when=Every(1))  # type: ignore[arg-type]
         with pytest.raises(InvalidSchedule, match="when must be Once"):
-            await rt.schedule("s", log.job, key="k", when=60)  # type: ignore[arg-type]
+            await rt.schedule("s", log.job, key="k", when=60)  # type: ignore[call-overload]
         with pytest.raises(InvalidSchedule, match="misfire must be 'fire_once' or 'skip'"):
-            await rt.schedule("s", log.job, key="k", when=Every(1), misfire="all")  # type: ignore[arg-type]
+            await rt.schedule("s", log.job, key="k", when=Every(1), misfire="all")  # type: ignore[call-overload]
         with pytest.raises(InvalidSchedule, match="overlap must be True or False"):
-            await rt.schedule("s", log.job, key="k", when=Every(1), overlap="no")  # type: ignore[arg-type]
+            await rt.schedule("s", log.job, key="k", when=Every(1), overlap="no")  # type: ignore[call-overload]
         with pytest.raises(UnknownWorkflow):
             await rt.schedule("s", unknown, key="k", when=Every(1))
         with pytest.raises(ValueError, match="key must have 1 to 255"):

@@ -1,0 +1,1 @@
+"""Programs that type checkers read. Nothing runs them."""
