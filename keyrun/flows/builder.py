@@ -110,7 +110,10 @@ class Builder:
             kind = KINDS.get(str(given.get("kind")))
             here[name] = Declared(name=name, place=at, kind=kind, fields=given)
             self.nodes.setdefault(name, here[name])
-            self._node(here[name], fields if isinstance(fields, dict) else {})
+        entries = {name: each.entry for name, each in here.items()}
+        for name, node in here.items():
+            fields = nodes[name] if isinstance(nodes, dict) else {}
+            self._node(node, fields if isinstance(fields, dict) else {}, entries)
         between = set()
         for number, fields in enumerate(edges if isinstance(edges, list) else ()):
             at = (*place, "edges", number)
@@ -157,8 +160,9 @@ class Builder:
         for edge in self.graph.edges[before:]:
             self.edges[id(edge)] = at
 
-    def _node(self, node: Declared, fields: dict[str, Any]) -> None:
-        """Add a node. `fields` are all its fields, also the wrong ones."""
+    def _node(self, node: Declared, fields: dict[str, Any], entries: dict[str, str]) -> None:
+        """Add a node. `fields` are all its fields, also the wrong ones. `entries` has the nodes of
+        the graph that edges to the nodes of this body lead to."""
         if node.kind is not None and node.kind.body == "loop":
             self._loop(node, fields)
             return
@@ -166,6 +170,8 @@ class Builder:
         options: dict[str, Any] = {}
         if node.kind is not None and target is not None:
             options = self._options(node)
+        if "fallback" in options:
+            options["fallback"] = entries.get(options["fallback"], options["fallback"])
         ports = () if node.kind is None else node.kind.ports_of(fields)
         self.graph.node(node.name, target or _never_run, ports=ports, **options)
 

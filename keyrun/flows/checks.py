@@ -237,6 +237,8 @@ class ReferenceCheck:
     def _reason(self, reference: Reference, about: _Context) -> str | None:
         """Return why a reference can never be resolved, and what to write instead."""
         name, *fields = reference.path
+        if reference.method:
+            return _no_method(name)
         if reference.call:
             return _no_function(name) if name not in about.names else None
         if name not in about.names:
@@ -352,6 +354,16 @@ def _no_function(name: str) -> str:
     return f"there is no function {name!r}; use the filter, as in value | {known}"
 
 
+def _no_method(name: str) -> str | None:
+    from keyrun.flows.sandbox import METHODS
+
+    known = sorted(set().union(*METHODS.values()))
+    if name in known:
+        return None
+    meant = did_you_mean(name, known) or "; use a filter, as in value | upper"
+    return f"templates have no method {name!r}{meant}"
+
+
 def _no_field(owner: str, field: str, known: tuple[str, ...]) -> str:
     listed = ", ".join(known)
     return f"{owner} has no field {field!r}{did_you_mean(field, known) or f'; it has {listed}'}"
@@ -379,6 +391,10 @@ def _check_url(url: str, place: Place) -> Iterator[Fault]:
             yield Fault(place, f"the address {url!r} has no host")
         return
     if has_template(url) and any(scheme.startswith(start) for scheme in _SCHEMES):
+        return
+    if start.startswith("/"):
+        reason = f"the address {url!r} has no host; write it whole, as in 'https://shop.example/x'"
+        yield Fault(place, reason)
         return
     scheme, found, _ = start.partition("://")
     if found:

@@ -96,7 +96,7 @@ LIMITS = Record(
 )
 _PARTS = {
     "nodes": Field(Nodes(), "The nodes by name.", required=True),
-    "edges": Field(ListOf(EDGE), "The edges between the nodes."),
+    "edges": Field(ListOf(EDGE, example="- {from: a, to: b}"), "The edges between the nodes."),
 }
 BODY = Record(_PARTS, "a body")
 _OPTIONS = {

@@ -34,6 +34,7 @@ from keyrun.flows.shapes import (
     WrongField,
 )
 from keyrun.flows.source import Place
+from keyrun.flows.templates import has_template
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.texts import did_you_mean
 
@@ -215,7 +216,7 @@ def _wait(fields: Fields, making: Making) -> Any:
 
 
 def _signal(fields: Fields, making: Making) -> Any:
-    if "{{" in fields["name"]:
+    if has_template(fields["name"]):
         raise WrongField("name", "the name of a signal cannot contain a template; write the name")
     try:
         return signals.signal(fields["name"], timeout=fields.get("timeout"))

@@ -21,13 +21,14 @@ class Reference:
     """A name with the fields behind it, as in ("outputs", "fetch", "body"), and its line.
 
     `certain` is False where the expression may never be evaluated, or copes with a missing value.
-    `call` is True for a function, as in `len(...)`.
+    `call` is True for a function, as in `len(...)`, and `method` for a method, as in `x.upper()`.
     """
 
     path: tuple[str, ...]
     line: int = 1
     certain: bool = True
     call: bool = False
+    method: bool = False
 
 
 def in_template(text: str) -> list[Reference]:
@@ -59,6 +60,9 @@ def _walk(node: "nodes.Node", certain: bool) -> Iterator[Reference]:
                 case nodes.Name(name=name), [nodes.Const(value=str() as key), *_]:
                     yield Reference((name, key), node.lineno, certain=False)
             yield from _walk_all([owner, *args], certain)
+        case nodes.Call(node=nodes.Getattr(node=owner, attr=method), args=args, kwargs=kwargs):
+            yield Reference((method,), node.lineno, certain, method=True)
+            yield from _walk_all([owner, *args, *kwargs], certain)
         case nodes.Filter(name=name, node=inner, args=args) if name in _DEFAULTS:
             yield from _walk_all([each for each in (inner,) if each is not None], False)
             yield from _walk_all(args, certain)

@@ -210,7 +210,11 @@ class Time:
         """Check a value that has no template."""
         if not isinstance(value, str):
             yield Fault(place, f"must be a time as text, got {shown(value)}")
-        elif "{{" not in value:
+            return
+        # Imported here, because shapes are also needed where Jinja2 is not installed.
+        from keyrun.flows.templates import has_template
+
+        if not has_template(value):
             try:
                 timestamp_of(value)
             except ValueError as error:
@@ -218,7 +222,7 @@ class Time:
 
     def schema(self) -> Schema:
         """Return the schema of such a text."""
-        return {"type": "string", "pattern": rf"^{TIME}{ZONE}$|\{{\{{"}
+        return {"type": "string", "pattern": rf"^{TIME}{ZONE}$|\{{[{{%]"}
 
 
 @attrs.frozen

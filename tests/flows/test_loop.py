@@ -183,3 +183,31 @@ def test_an_edge_leads_to_a_loop_as_a_whole_and_not_into_it() -> None:
     assert any(at == 14 and "the node 'after' is in another body" in said for at, said in found), (
         found
     )
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_loop_can_be_a_fallback(autojump_clock: MockClock, works: bool) -> None:
+    text = """
+    name: fallback
+    nodes:
+      ask:
+        kind: call
+        function: answer
+        retry: {max_attempts: 3, delay: 1}
+        breaker: {minimum_calls: 1, failure_rate: 0.5}
+        fallback: turns
+      turns:
+        kind: loop
+        start: 0
+        while: output < 3
+        body: {nodes: {more: {kind: call, function: add}}}
+    """
+
+    async def answer(given: NodeInput) -> str:
+        if not given.run_input:
+            raise ConnectionError("no")
+        return "answer"
+
+    graph = parse(text, functions=[answer, add])
+    assert await run_flow(graph, works) == ({"ask": "answer"} if works else {"turns": 3})
+    assert done["add"] == (0 if works else 3)

@@ -760,6 +760,29 @@ def gate(body: str, *, edge: str = "  - {from: gate, to: ship, on: all}\n") -> s
 
 MISTAKES += [
     (
+        "a method that templates do not have",
+        changed(
+            ('outputs.reserve.body.id }}"\n  gate', 'outputs.reserve.body.id.uper() }}"\n  gate')
+        ),
+        [
+            "order.yaml:10: nodes.charge.url: templates have no method 'uper'; did you mean 'upper'?",
+        ],
+    ),
+    (
+        "an address without a host",
+        changed(('"http://shop/release"', "/release")),
+        [
+            "order.yaml:20: nodes.release.url: the address '/release' has no host; write it whole, as in 'https://shop.example/x'",
+        ],
+    ),
+    (
+        "edges as a mapping",
+        FLOW[: FLOW.index("edges:")] + "edges: {reserve: charge}\n",
+        [
+            "order.yaml:21: edges: must be a list, got a mapping; write '- {from: a, to: b}' for each item",
+        ],
+    ),
+    (
         "a wait without a length",
         gate("kind: wait"),
         [

@@ -98,6 +98,15 @@ async def test_it_waits_until_a_time_in_any_time_zone(
     assert taken == pytest.approx(expected, abs=1)
 
 
+async def test_a_template_with_tags_can_give_the_time(autojump_clock: MockClock) -> None:
+    until = f"{now() + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    graph = waiting(
+        f'until: "{{% if input.late %}}{until}{{% else %}}2020-01-01T00:00Z{{% endif %}}"'
+    )
+    assert await seconds_of(graph, {"late": True}) == pytest.approx(3600, abs=1)
+    assert await seconds_of(graph, {"late": False}) < 0.01
+
+
 async def test_a_time_of_a_python_program_keeps_its_zone(autojump_clock: MockClock) -> None:
     until = (now() + timedelta(hours=1)).astimezone(BERLIN)
     graph = waiting('until: "{{ input.at }}"')
