@@ -5,6 +5,7 @@ All are frozen values, except `Watch`, an async iterator of `Progress`.
 """
 
 from keyrun.runtime.host.step_gates import StepGateStatus
+from keyrun.runtime.host.watchdog import LoopStatistics
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
 from keyrun.runtime.inspect.explain import Cause, Explanation
 from keyrun.runtime.inspect.history import Happening, History
@@ -27,6 +28,7 @@ __all__ = [
     "Happening",
     "History",
     "KeyStatus",
+    "LoopStatistics",
     "OutboxStatus",
     "Progress",
     "QuarantineCause",

@@ -176,7 +176,7 @@ async def open_runtime(
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
     - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
-    - `tuning`: page and window sizes. Only tests of Keyrun change them.
+    - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
     """
     checks.several("workflows", workflows)
     checks.several("entities", entities)
@@ -215,6 +215,7 @@ async def open_runtime(
             max_concurrent_steps=max_concurrent_steps,
             resources=resources,
             host_loop=host_loop,
+            tuning=tuning,
         )
         if lifespan is not None:
             host.lifespan_value = await stack.enter_async_context(_entered(host, lifespan))
@@ -236,6 +237,8 @@ async def open_runtime(
             evict_after=evict_after,
             tuning=tuning,
         )
+        host.watchdog.attempts = partition.attempts
+        stack.enter_context(host.watchdog)
         try:
             async with serve(
                 partition,

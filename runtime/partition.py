@@ -46,6 +46,7 @@ from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
     from keyrun.runtime.groups.service import Groups
+    from keyrun.runtime.run.running_step import RunningStep
     from keyrun.runtime.schedules.service import Schedules
 
 
@@ -248,6 +249,10 @@ class Partition:
         self.state.host.subscribers.detach(self.events)
         self.runs.close()
         self.dispatcher.close()
+
+    def attempts(self) -> list["RunningStep"]:
+        """Return the attempts of steps that have suspended."""
+        return [current for run in self.runs.all_live() for current in run.current.values()]
 
     def run_ended(self, run: Run) -> None:
         """Report the end of a run, which is durable."""

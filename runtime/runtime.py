@@ -720,6 +720,7 @@ class Runtime(Reader):
             quarantined_keys=len(partition.supervisor.quarantined),
             running_steps=slots.total - slots.free,
             waiting_for_slot=slots.waiting,
+            loop=host.loop_statistics(),
             backlog=partition.backlog.statistics(),
             commits=partition.state.store.statistics(),
             circuits=host.gates.circuits(),

@@ -5,7 +5,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Tuning:
-    """Page sizes, window sizes and limits of caches."""
+    """Page sizes, window sizes, limits of caches and times of the watchdog."""
 
     queue_window: int = 64
     """Runs of one key that are known in memory."""
@@ -39,5 +39,9 @@ class Tuning:
     """Calls of one key that run before the actors of other keys run."""
     entity_cache_bytes: int = 8 * 1024 * 1024
     """Bytes that durable states of entities may take in memory."""
+    watchdog_period: float = 0.2
+    """Seconds between two questions of the watchdog."""
+    watchdog_limit: float = 1.0
+    """Seconds without an answer of the event loop that the watchdog reports."""
     group_page: int = 1000
     """Members of a group that one commit accepts."""

@@ -141,8 +141,8 @@ PAGES = (
             Section("History of a run", "History Happening"),
             Section(
                 "Counts and statistics",
-                "StoreCounts UnfinishedCount UnpatchedCount RuntimeStatistics BacklogStatistics"
-                " StepGateStatus CircuitStatus CircuitState",
+                "StoreCounts UnfinishedCount UnpatchedCount RuntimeStatistics LoopStatistics"
+                " BacklogStatistics StepGateStatus CircuitStatus CircuitState",
             ),
         ),
     ),

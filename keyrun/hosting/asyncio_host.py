@@ -34,26 +34,26 @@ async def opened(
     loop = _running_loop()
     # A commit in the thread of the loop would stop the application while the disk syncs.
     store = as_store(store, committer="process")
-    host_loop = HostLoop(loop, in_thread=thread)
-    if on_terminal is not None and is_async(on_terminal):
-        on_terminal = partial(_call_on_loop, host_loop, on_terminal)
     async with AsyncExitStack() as stack:
         if lifespan is not None:
             # In the task of the caller, which also leaves it.
             value = await stack.enter_async_context(check_lifespan(lifespan))
             options["lifespan"] = nullcontext(value)
-        manager = open_runtime(store, on_terminal=on_terminal, host_loop=host_loop, **options)
         side: TrioSide
         post: Post
         if thread:
             side = in_thread = await asyncio.to_thread(TrioThread)
             stack.push_async_callback(asyncio.to_thread, in_thread.join)
             stack.callback(in_thread.post, side.stop)
-            post = in_thread.post
+            post, longest_pass = in_thread.post, None
         else:
             side = guest = await Guest.enter()
             stack.push_async_callback(guest.exit)
-            post = guest.post
+            post, longest_pass = guest.post, guest.get_longest_pass
+        host_loop = HostLoop(loop, longest_pass)
+        if on_terminal is not None and is_async(on_terminal):
+            on_terminal = partial(_call_on_loop, host_loop, on_terminal)
+        manager = open_runtime(store, on_terminal=on_terminal, host_loop=host_loop, **options)
         block = OpenBlock(loop, post, in_thread=thread)
         async with block.opened(side, Block(manager, block.deliver_opened, block.deliver_closed)):
             yield block.runtime

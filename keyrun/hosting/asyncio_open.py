@@ -87,7 +87,7 @@ def open_runtime(
     - `lifespan`: an async context manager, or a function that returns one, such as a function with
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
-    - `tuning`: page and window sizes. Only tests of Keyrun change them.
+    - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
 
     - `thread`: Run Keyrun in a thread of its own, for applications that block their loop.
 

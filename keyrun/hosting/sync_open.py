@@ -85,7 +85,7 @@ def open_runtime(
     - `lifespan`: an context manager, or a function that returns one, such as a function with
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
-    - `tuning`: page and window sizes. Only tests of Keyrun change them.
+    - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
 
     `lifespan` may also be a plain context manager.
     """

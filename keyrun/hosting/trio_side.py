@@ -76,8 +76,6 @@ class TrioSide:
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
         self._stop: trio.Event | None = None
-        self.longest_pass = 0.0
-        """Seconds that Trio has held the host's loop without a pause, at most. 0 in a thread."""
 
     async def _main(self, ready: Callable[[], None]) -> None:
         self._stop = trio.Event()
@@ -105,6 +103,7 @@ class Guest(TrioSide):
         super().__init__()
         self._loop = loop
         self._context = Context()
+        self._longest_pass = 0.0
         self._users = 0
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -148,6 +147,10 @@ class Guest(TrioSide):
             self.stop()
             await asyncio.shield(self._ended)
 
+    def get_longest_pass(self) -> float:
+        """Return for how many seconds Trio has held the loop without a pause, at most."""
+        return self._longest_pass
+
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function. This is Trio's thread, and Trio wakes up when a task becomes ready."""
         if self._ended.done():
@@ -183,8 +186,8 @@ class Guest(TrioSide):
         finally:
             asyncio._set_running_loop(self._loop)
             took = self._loop.time() - began
-            if took > self.longest_pass:
-                self.longest_pass = took
+            if took > self._longest_pass:
+                self._longest_pass = took
 
 
 class TrioThread(TrioSide):

@@ -346,6 +346,13 @@ def circuit_changed(at: float, status: "CircuitStatus", reason: str) -> CircuitE
     return CircuitEvent(kind, at, None, None, None, status.step, *numbers, reason)
 
 
+def blocked(feed: "Feed", run: "EventRun", current: "EventStep", held: float, reason: str) -> None:
+    """Emit that an attempt held the event loop. The event is published at once, because no record
+    says so."""
+    about, where = run.submission.about, (current.step, current.attempt)
+    feed.emit(None, SetbackEvent(EventKind.STEP_BLOCKED, feed.wall(), *about, *where, held, reason))
+
+
 def starving(feed: "Feed", run: "EventRun", step: str, waited: float, reason: str) -> None:
     """Emit that a step has waited long for its resources."""
     about = run.submission.about

@@ -61,6 +61,8 @@ class EventKind(StrEnum):
     """An attempt was cancelled for the given `reason`. This is not a failure."""
     STEP_OVERRUN = "step_overrun"
     """A sync step exceeded its timeout, and its thread is still running."""
+    STEP_BLOCKED = "step_blocked"
+    """An async step held the event loop for more than a second. The loop answers again."""
     STEP_PROGRESS = "step_progress"
     """A step called `current_step().report`."""
     STEP_STARVING = "step_starving"
@@ -143,8 +145,8 @@ class StepEvent(NamedTuple):
 
 
 class SetbackEvent(NamedTuple):
-    """Report that an attempt of a step failed, was cancelled, exceeded its timeout or waits for
-    resources."""
+    """Report that an attempt of a step failed, was cancelled, exceeded its timeout, blocked the
+    event loop or waits for resources."""
 
     kind: EventKind
     at: float
@@ -156,7 +158,7 @@ class SetbackEvent(NamedTuple):
     attempt: int
     """The number of the attempt, from 1."""
     elapsed: float | None
-    """Seconds that the attempt took."""
+    """Seconds that the attempt took. For `step_blocked`, seconds that it held the event loop."""
     reason: str
     """A sentence for people."""
     failure: Failure | None = None

@@ -14,7 +14,9 @@ from keyrun.runtime.host.asyncio_loop import AsyncioLoop
 from keyrun.runtime.host.overruns import Overruns
 from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.host.wall_clock import SteadyClock
+from keyrun.runtime.host.watchdog import LoopStatistics, Watchdog
 from keyrun.runtime.logger import logger
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.values import UNSET
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Host:
         max_concurrent_steps: int,
         resources: "Resources | None" = None,
         host_loop: "HostLoop | None" = None,
+        tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
         self.wall = wall
         self.steady = SteadyClock(wall)
@@ -55,6 +58,10 @@ class Host:
         self.face: Callable[[], Any]
         """Returns the runtime for the code that asks: on Trio, on asyncio or in a thread. The
         wiring sets it."""
+        self.watchdog = Watchdog(tuning)
+        if host_loop is not None and host_loop.in_thread:
+            self.watchdog.watch(host_loop.thread, host_loop.loop.call_soon_threadsafe)
+        self._longest_pass = None if host_loop is None else host_loop.longest_pass
         self.suspects = trio.Lock()
         """Held by the one suspect step that may run; see `max_interruptions`."""
         self.token = trio.lowlevel.current_trio_token()
@@ -69,6 +76,15 @@ class Host:
     def background(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that have to run while a partition uses the host."""
         return self.asyncio.run, self.overruns.run
+
+    def loop_statistics(self) -> LoopStatistics:
+        """Return how late the event loop is."""
+        loop, longest = self.watchdog.loop, self._longest_pass
+        return LoopStatistics(
+            lag=loop.lag,
+            longest_lag=loop.longest_lag,
+            longest_pass=None if longest is None else longest(),
+        )
 
     @cached_property
     def gates(self) -> "StepGates":

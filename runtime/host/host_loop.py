@@ -7,6 +7,7 @@ the loop, so the connection pools of the application work in them.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from threading import get_ident
 from typing import Any
 
 import trio
@@ -16,12 +17,21 @@ from keyrun.runtime.internal_errors import from_user
 
 
 class HostLoop:
-    """An asyncio loop that the application runs. `in_thread` says that Trio runs in another thread
-    than the loop."""
+    """An asyncio loop that the application runs. Without `longest_pass`, Trio runs in another
+    thread than the loop. Made in the thread of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, in_thread: bool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, longest_pass: Callable[[], float] | None
+    ) -> None:
         self.loop = loop
-        self.in_thread = in_thread
+        self.thread = get_ident()
+        self.longest_pass = longest_pass
+        """Returns how long Trio has held the loop at most, in seconds."""
+
+    @property
+    def in_thread(self) -> bool:
+        """Return whether Trio runs in another thread than the loop."""
+        return self.longest_pass is None
 
     async def run(self) -> None:
         """Do nothing: the application runs the loop."""

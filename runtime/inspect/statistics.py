@@ -3,6 +3,7 @@
 import attrs
 
 from keyrun.runtime.host.step_gates import StepGateStatus
+from keyrun.runtime.host.watchdog import LoopStatistics
 from keyrun.runtime.queue.backpressure import BacklogStatistics
 from keyrun.runtime.values import CircuitStatus
 from keyrun.storage import CommitStatistics
@@ -22,6 +23,8 @@ class RuntimeStatistics:
     """The number of steps that run, that is of used slots."""
     waiting_for_slot: int
     """The number of steps that wait for a slot."""
+    loop: LoopStatistics
+    """How late the event loop is."""
     backlog: BacklogStatistics
     """Runs that wait to start, and backpressure."""
     commits: CommitStatistics

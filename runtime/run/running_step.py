@@ -44,6 +44,12 @@ class RunningStep(Protocol):
     progress: Report | None
     sealed_state: bytes | None
 
+    def expire(self, now: float) -> None:
+        """Let the attempt time out if it has not suspended and its time is up."""
+
+    def extend(self, seconds: float) -> None:
+        """Extend the timeout of the attempt."""
+
     def store_memo(self) -> None:
         """Stage the memo of the step."""
 

@@ -34,6 +34,7 @@ class CurrentStep:
         "marked",
         "over",
         "progress",
+        "scope",
         "sealed_state",
         "shielded",
         "step",
@@ -89,6 +90,21 @@ class CurrentStep:
             run.current[self.step] = self
             self.start(run.scope if scope is None else scope)
 
+    def expire(self, now: float) -> None:
+        """Let an attempt that was started inline, and never suspended, time out if its time is up.
+        `now` is the time of Trio's clock. Called in the thread of the watchdog, while the function
+        holds the loop."""
+        if self.until is None and not self.over:
+            left = self.timeout - self.elapsed()
+            if left <= 0 and self.until is None:
+                self.until = now + left
+
+    def extend(self, seconds: float) -> None:
+        """Extend the timeout of an attempt that has suspended, because others held the loop."""
+        if self.until is not None and self.until < inf and not self.over:
+            self.until += seconds
+            self.scope.deadline = min(self.until, self._run.deadline)
+
     def start(self, scope: trio.CancelScope) -> None:
         """Mark the attempt as begun, because a crash can interrupt it from here on, and let its
         deadline cancel `scope`."""
@@ -101,6 +117,7 @@ class CurrentStep:
             emitter.step_started(run.partition.feed, run, self)
         if scope is run.scope:
             run.scope_timed = True
+        self.scope = scope
         scope.deadline = start_clock(run, self)
 
     def mark(self) -> None:

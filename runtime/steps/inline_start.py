@@ -12,6 +12,7 @@ not use `start_inline`, because they have no journal.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from keyrun.runtime.host.watchdog import calls_a_step
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.invocation import Raised, Returned, Started
@@ -32,6 +33,7 @@ def check_iterations(run: "Run", count: int, what: str, step: str | None = None)
         raise run.halt(Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
 
 
+@calls_a_step
 async def start_inline(
     run: "Run",
     step: "StepFunction[..., Any]",
@@ -69,9 +71,17 @@ async def start_inline(
                 passed.succeeded()
             leave(token)
             return value
+        if suspension.callback is not None:
+            # It has not suspended. It held the loop past its timeout, and the watchdog saw that.
+            until = current.until
+            suspension.callback = None
+            begin_wait()
+            current.until = until
         done = Returned(value)
     except BaseException as error:
-        suspension.callback = None
+        if suspension.callback is not None:
+            suspension.callback = None
+            current.until = None
         done = Raised(error)
     leave(token)
     return Started(current, done, passed)

@@ -7,6 +7,8 @@ and is driven again from its journal, which is what happens after a crash too; s
 pays nothing for it. Branches and shielded steps have a scope of their own.
 """
 
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -14,6 +16,7 @@ import trio
 from keyrun._errors import KeyrunError
 from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.host.watchdog import calls_a_step
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 
@@ -57,21 +60,28 @@ class Overrun(KeyrunError):
 
 def finish(run: "Run", current: CurrentStep, done: Raised | Returned) -> Any:
     """What came of an attempt on the main line."""
-    if current.until is not None:
-        run.scope.deadline = run.deadline
-    if isinstance(done, Raised):
-        raise done.error
-    return _in_time(current, done.value)
+    try:
+        if isinstance(done, Raised):
+            raise done.error
+        return _in_time(run, current, done.value)
+    finally:
+        if current.until is not None:
+            run.scope.deadline = run.deadline
 
 
-def _in_time(current: CurrentStep, value: Any) -> Any:
-    """A function that swallows its cancellation, or cannot be cancelled, is found out here."""
+def _in_time(run: "Run", current: CurrentStep, value: Any) -> Any:
+    """A function that swallows its cancellation, or cannot be cancelled, is found out here. It is
+    not blamed for the time that others held the loop."""
     assert current.until is not None
-    if trio.current_time() >= current.until:
-        raise Overrun
+    now = trio.current_time()
+    if now >= current.until:
+        run.partition.host.watchdog.credit()
+        if now >= current.until:
+            raise Overrun
     return value
 
 
+@calls_a_step
 async def attempt(
     branch: "Branch",
     step: StepFunction[..., Any],
@@ -94,12 +104,23 @@ async def attempt(
         else:
             current.start(run.scope)
             try:
-                value = await _call(run, step, current, args, kwargs)
+                return _in_time(run, current, await _call(run, step, current, args, kwargs))
             finally:
                 run.scope.deadline = run.deadline
-        return _in_time(current, value)
+        return _in_time(run, current, value)
     finally:
         leave(token)
+
+
+@calls_a_step
+async def _on_asyncio(
+    run: "Run",
+    current: CurrentStep,
+    function: Callable[..., Coroutine[Any, Any, Any]],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    return await function(*args, **kwargs)
 
 
 async def _call(
@@ -111,7 +132,8 @@ async def _call(
 ) -> Any:
     if step.is_async:
         if step.set.asyncio:
-            return await run.partition.host.asyncio.call(step.function, args, kwargs)
+            call = partial(_on_asyncio, run, current, step.function)
+            return await run.partition.host.asyncio.call(call, args, kwargs)
         try:
             return await step.function(*args, **kwargs)
         except BaseException as error:
