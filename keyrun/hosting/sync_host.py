@@ -1,6 +1,7 @@
 """Open a runtime from a program with threads: Trio runs in a thread of its own."""
 
 import atexit
+import os
 from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -49,12 +50,21 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
             open_runtime(store, lifespan=lifespan, **options), is_open.settle, is_closed.settle
         )
         thread.post(thread.open, block)
-        inner = is_open.wait()
+        try:
+            inner = is_open.wait()
+        except KeyboardInterrupt:
+            thread.post(block.leave)
+            raise
+        process = os.getpid()
         try:
             yield Runtime(SyncBridge(inner, thread.post, block.tasks, thread.ident))
         finally:
-            thread.post(block.leave)
-            is_closed.wait()
+            if os.getpid() == process:
+                thread.post(block.leave)
+                is_closed.wait()
+            else:
+                # A forked child has no thread to wait for, and the lifespan is the parent's.
+                stack.pop_all()
 
 
 class StartedRuntime(Runtime):

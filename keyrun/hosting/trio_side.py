@@ -33,6 +33,8 @@ class Block:
         self._opened = opened
         self._closed = closed
         self._left = trio.Event()
+        self._scope = trio.CancelScope()
+        self._is_open = False
         self._context = copy_context()
         """The context variables of the code that opens the runtime, which its steps see."""
         self.tasks = StandingTasks()
@@ -43,12 +45,16 @@ class Block:
 
     async def run(self) -> None:
         """Keep the runtime open until `leave`, or until it fails."""
+        with self._scope:
+            await self._keep_open()
+
+    async def _keep_open(self) -> None:
         deliver, outcome = self._opened, Value(None)
         try:
             async with self._manager as runtime, trio.open_nursery() as nursery:
                 nursery.start_soon(self.tasks.run)
                 deliver(Value(runtime))
-                deliver = self._closed
+                deliver, self._is_open = self._closed, True
                 await self._left.wait()
                 nursery.cancel_scope.cancel()
         except BaseException as error:
@@ -59,8 +65,10 @@ class Block:
             deliver(outcome)
 
     def leave(self) -> None:
-        """Drain the runtime and close it."""
+        """Drain the runtime and close it, or stop opening it."""
         self._left.set()
+        if not self._is_open:
+            self._scope.cancel()
 
 
 def _only(error: BaseException) -> BaseException:

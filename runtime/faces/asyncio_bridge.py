@@ -5,6 +5,7 @@ run table sets it. All other calls run in a standing task of the Trio side.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
@@ -15,7 +16,7 @@ from outcome import Error, Outcome
 from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.host.callers import wrong_caller
+from keyrun.runtime.host.callers import forked, wrong_caller
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.runtime import Runtime
 
@@ -26,7 +27,7 @@ class AsyncioBridge:
     """Calls one runtime from one asyncio loop. `in_thread` says that Trio runs in another thread
     than the loop."""
 
-    __slots__ = ("_in_thread", "_tasks", "loop", "post", "runtime")
+    __slots__ = ("_in_thread", "_process", "_tasks", "loop", "post", "runtime")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class AsyncioBridge:
         self.post = post
         self._tasks = tasks
         self._in_thread = in_thread
+        self._process = os.getpid()
 
     def begin(
         self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any
@@ -67,7 +69,7 @@ class AsyncioBridge:
     def now(self, function: Callable[[], T]) -> T:
         """Call a plain function in Trio's thread. It must be short: the loop waits for it."""
         if asyncio._get_running_loop() is not self.loop:
-            raise wrong_caller("on asyncio")
+            raise self._wrong_caller()
         if not self._in_thread:
             return function()
         waiter = Waiter()
@@ -99,10 +101,15 @@ class AsyncioBridge:
             return await self.call(self.runtime._find_end, submission.number)
         return end
 
+    def _wrong_caller(self) -> RuntimeError:
+        if os.getpid() != self._process:
+            return forked(self._process)
+        return wrong_caller("on asyncio")
+
     def _future(self) -> "asyncio.Future[Any]":
         """Return a new future, if this code runs on the loop that the runtime belongs to."""
         if asyncio._get_running_loop() is not self.loop:
-            raise wrong_caller("on asyncio")
+            raise self._wrong_caller()
         return self.loop.create_future()
 
     def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:

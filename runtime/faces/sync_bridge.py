@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.host.callers import forked
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.runtime import Runtime
 
@@ -33,11 +34,7 @@ class SyncBridge:
 
     def _check(self) -> None:
         if os.getpid() != self._process:
-            raise RuntimeError(
-                "this runtime was opened before the process forked, and belongs to the parent "
-                f"process {self._process}; open the runtime in the child, after the fork (with "
-                "gunicorn: without --preload, or in the post_fork hook)"
-            )
+            raise forked(self._process)
         if threading.get_ident() == self._thread:
             raise RuntimeError(
                 "this thread runs Keyrun's event loop, and a blocking call would stop it; in an "

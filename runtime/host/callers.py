@@ -23,6 +23,15 @@ def on_trio(thread: int) -> bool:
     return thread_local.name == "trio" and get_ident() == thread
 
 
+def forked(process: int) -> RuntimeError:
+    """Return the error for a call of a runtime that was opened in another process."""
+    return RuntimeError(
+        f"this runtime was opened before the process forked, and belongs to the parent process "
+        f"{process}; open the runtime in the child, after the fork (with gunicorn: without "
+        "--preload, or in the post_fork hook)"
+    )
+
+
 def wrong_caller(place: str) -> RuntimeError:
     """Return the error for a call from here of a runtime that was opened for code that runs
     `place`, which is `on Trio` or `on asyncio`."""

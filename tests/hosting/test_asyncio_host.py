@@ -261,6 +261,21 @@ def test_leaving_by_an_exception_or_a_cancellation_drains(host: Host, tmp_path: 
     assert not keyrun_threads()
 
 
+def test_a_cancelled_open_does_not_wait_for_the_lock(host: Host, tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "state"
+        async with open_runtime(path, thread=host.thread):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    async with open_runtime(
+                        path, thread=host.thread, when_locked="wait", lock_timeout=3600
+                    ):
+                        pass
+
+    host.run(main())
+    assert not keyrun_threads()
+
+
 def test_a_store_that_fails_cancels_the_block_and_raises_its_error(host: Host) -> None:
     async def body(rt: Runtime) -> None:
         await rt.submit(waits, key="k")

@@ -1,6 +1,8 @@
 """Keyrun for threads."""
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -147,9 +149,70 @@ def test_a_forked_child_is_told_to_open_the_runtime_itself() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_program_that_ends_without_stop_drains(tmp_path: Path) -> None:
-    import subprocess
+FORKS = """
+import os, sys
+import keyrun.sync
+from keyrun.storage import MemoryStore
+from tests.hosting.workflows import ALL, one
 
+def leave(how):
+    if how == "exit":
+        sys.exit(7)
+    raise LookupError("left")
+
+def block(how):
+    with keyrun.sync.open_runtime(MemoryStore(), workflows=ALL) as rt:
+        child = os.fork()
+        if not child:
+            leave(how)
+        assert rt.submit(one, 1, key="k").result() == 2
+        return os.waitpid(child, 0)[1]
+
+def started(how):
+    rt = keyrun.sync.start(MemoryStore(), workflows=ALL)
+    child = os.fork()
+    if not child:
+        leave(how)
+    assert rt.submit(one, 1, key="k").result() == 2
+    return os.waitpid(child, 0)[1]
+
+status = {"block": block, "started": started}[sys.argv[1]](sys.argv[2])
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("opened", ["block", "started"])
+@pytest.mark.parametrize(("how", "code"), [("exit", 7), ("raise", 1)])
+def test_a_forked_child_can_end_while_the_runtime_of_its_parent_continues(
+    opened: str, how: str, code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, opened, how],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == str(code), done.stderr
+
+
+def test_ctrl_c_ends_an_open_that_waits_for_the_lock(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with open_runtime(tmp_path / "state"):
+        timer = threading.Timer(0.3, interrupt)
+        timer.start()
+        with (
+            pytest.raises(KeyboardInterrupt),
+            open_runtime(tmp_path / "state", when_locked="wait", lock_timeout=3600),
+        ):
+            pass
+        timer.join()
+
+
+def test_a_program_that_ends_without_stop_drains(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import keyrun.sync\n"
