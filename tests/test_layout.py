@@ -47,7 +47,17 @@ def loaded_by(code: str) -> set[str]:
 
 
 RARE = {
-    *("asyncio", "cattrs", "click", "cronsim", "dataclasses", "rich", "trio_asyncio", "zoneinfo"),
+    *(
+        "asyncio",
+        "cattrs",
+        "click",
+        "cronsim",
+        "dataclasses",
+        "pydantic",
+        "rich",
+        "trio_asyncio",
+        "zoneinfo",
+    ),
     *(f"keyrun.runtime.{part}" for part in ("graphs", "groups.service", "machines")),
     *(f"keyrun.runtime.{part}" for part in ("schedules.service", "schedules.timetable")),
     *(

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from pydantic import BaseModel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from keyrun import (
@@ -44,6 +45,36 @@ async def test_a_repeat_gets_the_answer_and_does_nothing_also_after_a_restart(
         assert await rt.entity(Account, "k", request_id="r").deposit(amount=10) == 10
         assert await rt.call(Account, "k", "balance") == 25
     assert Counter(ran) == {"k+10": 2, "k+5": 1, "other+10": 1}
+
+
+class Entry(BaseModel):
+    amount: int
+    tags: set[str]
+
+
+@entity
+class Ledger(Entity):
+    async def book(self, entry: Entry) -> Entry:
+        ran.append("book")
+        total = self.state.get("total", 0) + entry.amount
+        self.state["total"] = total
+        return Entry(amount=total, tags=entry.tags)
+
+
+async def test_a_repeat_with_an_equal_model_gets_the_answer_as_a_model(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    for _ in range(2):
+        async with opened(store, Ledger) as rt:
+            ledger = rt.entity(Ledger, "k", request_id="r")
+            assert await ledger.book(Entry(amount=5, tags={"a", "b"})) == Entry(
+                amount=5, tags={"b", "a"}
+            )
+    async with opened(store, Ledger) as rt:
+        with pytest.raises(InputMismatch):
+            await rt.entity(Ledger, "k", request_id="r").book(Entry(amount=5, tags={"a"}))
+    assert ran == ["book"]
 
 
 @pytest.mark.parametrize("method", ["deposit", "slow_deposit"])
