@@ -25,7 +25,7 @@ PLAN = [("weather", {"city": "Rome"}), ("book", {"city": "Rome", "nights": 2})]
 
 
 def answer(method: str, path: str, body: Any) -> Answer:
-    """The model calls one tool after the other, and then tells what it was told."""
+    """Answer as the model, which calls one tool after the other and then sums up, or as a tool."""
     if path == "/tools/weather":
         return 200, {"forecast": f"sunny in {body['city']}"}
     if path == "/tools/book":

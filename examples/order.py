@@ -1,6 +1,6 @@
 """A saga: an order that cannot be shipped is undone, the payment first and then the reservation.
 
-The refund does not work at first, and is tried again. Run it: python examples/order.py
+The first refund fails, and Keyrun retries it. Run it: python examples/order.py
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from keyrun import Graph, RunFailed
 
 
 class Shop:
-    """What is at the other end. It cannot ship to the moon."""
+    """Stands for the services that the flow calls. It cannot ship to the moon."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

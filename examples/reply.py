@@ -1,4 +1,4 @@
-"""An agent with an approval gate: a model drafts, a person decides, and only then it is sent.
+"""An agent with an approval gate: a model drafts a reply, and a person decides if it is sent.
 
 The model is a stub that speaks the protocol of chat endpoints. Run it: python examples/reply.py
 """
@@ -30,7 +30,7 @@ def answer(method: str, path: str, body: Any) -> Answer:
 
 
 async def look(runtime: Runtime, run_id: str, *, fine: bool) -> None:
-    """What a person does with the run that waits at the gate `review`."""
+    """Decide as a person, as soon as the run waits at the gate `review`."""
     while True:
         try:
             if fine:

@@ -1,6 +1,7 @@
 """Fan-out and fan-in: three shops are asked at once, and one report is sent.
 
-The shop in the south is busy the first time, and is asked again. Run it: python examples/report.py
+The shop in the south is busy at first, and Keyrun retries the request. Run it:
+python examples/report.py
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ SALES = {"north": [12, 30], "south": [50, 41, 3], "east": [7]}
 
 
 class Shops:
-    """What is at the other end."""
+    """Stands for the shops and the receiver of the report."""
 
     def __init__(self) -> None:
         self.busy = True

@@ -1,4 +1,4 @@
-"""A small HTTP server on 127.0.0.1 for the examples, so that they need nothing from outside."""
+"""A small HTTP server on 127.0.0.1, so that the examples need no other service."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ Answer = tuple[int, Any]
 
 @contextmanager
 def serving(answer: Callable[[str, str, Any], Answer]) -> Iterator[str]:
-    """The address of a server that answers JSON: `answer(method, path, body)` gives the status and
-    what to say."""
+    """Yield the address of a server that answers with JSON. `answer(method, path, body)` returns
+    the status and the content of each answer."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,8 +1,8 @@
-"""Acting: what a step of a planned run does, and the evidence that it leaves.
+"""The steps and workflows of a planned run, and the log that they write.
 
-Every attempt writes down that it began and that it was left. One that is to fail first spoils the
-key's state, which must come to nothing; one that succeeds adds to a sum that tells order and
-repetition.
+Every attempt writes a line when it begins and a line when it ends. An attempt that is planned to
+fail first changes the state of its key, and Keyrun must discard this change. An attempt that
+succeeds adds its value to a sum that depends on the order of the steps and on repetitions.
 """
 
 from collections.abc import MutableMapping
@@ -40,14 +40,14 @@ from keyrun.types import CurrentStep, StepFunction
 
 
 class Planner(Protocol):
-    """Whoever knows what each run is to do."""
+    """Has the plan of each run."""
 
     def plan(self, number: int) -> Plan:
-        """The plan of run `number`."""
+        """Return the plan of run `number`."""
 
 
 class Scene:
-    """What all steps of a process share: where they write, and what they are to do."""
+    """Has what all steps of a process share: the log and the plans."""
 
     log: Log
     planner: Planner
@@ -60,7 +60,7 @@ scene = Scene()
 
 
 def keep(state: MutableMapping[str, Any], value: int) -> None:
-    """Add to the key's state what a step that succeeds stands for."""
+    """Add the value of a step that succeeds to the state of its key."""
     state["count"] = state.get("count", 0) + 1
     state["sum"] = fold(state.get("sum", 0), value)
 
@@ -90,7 +90,7 @@ def _end(plan: Plan, call: Call, current: CurrentStep, fault: Fault) -> int:
 
 @step(retry=RETRY)
 async def act(number: int, name: str) -> int:
-    """A step in the loop."""
+    """Perform a planned call as a step in the event loop."""
     return await _act(number, name)
 
 
@@ -110,7 +110,7 @@ async def _act(number: int, name: str) -> int:
 
 @step(retry=RETRY)
 def act_in_thread(number: int, name: str) -> int:
-    """A step in a worker thread."""
+    """Perform a planned call as a step in a worker thread."""
     plan = scene.plan(number)
     call = plan.calls[name]
     current, fault = _begin(plan, call)
@@ -123,7 +123,7 @@ def act_in_thread(number: int, name: str) -> int:
 
 @lru_cache(maxsize=10_000)
 def step_of(name: str, way: Way, limit: float | None, once: bool) -> StepFunction[[int, str], int]:
-    """The step under its own name and timeout."""
+    """Return the step with the name and the timeout of its call."""
     function = act_in_thread if way is Way.THREAD else act
     named = function.options(name=name)
     if once:
@@ -132,7 +132,7 @@ def step_of(name: str, way: Way, limit: float | None, once: bool) -> StepFunctio
 
 
 async def play(ctx: Context, number: int, stage: Stage) -> list[int]:
-    """One stage of a plan: what its steps are worth."""
+    """Run one stage of a plan, and return the values of its steps."""
     if stage.sleep:
         await ctx.sleep(stage.sleep)
     steps = [
@@ -150,7 +150,7 @@ async def play(ctx: Context, number: int, stage: Stage) -> list[int]:
 
 
 async def perform(ctx: Context, number: int) -> int:
-    """All stages, one after the other. The result tells which steps it is made of."""
+    """Run all stages, one after the other. The result depends on all steps and on their order."""
     total = 0
     for stage in scene.plan(number).stages:
         for value in await play(ctx, number, stage):
@@ -160,8 +160,8 @@ async def perform(ctx: Context, number: int) -> int:
 
 @machine(name="turning", retry=RETRY)
 async def turning(t: Turn) -> Continue | Succeed:
-    """The same as a machine: each stage is a turn, and a timer comes before the turn that has one.
-    The payload is the number of the run, and then what it has come to."""
+    """Run a plan as a machine. Each stage is a turn, and waits for its timer first. The payload is
+    the number of the run, and in later turns also its sum so far."""
     number, total = t.payload if t.number else (t.payload, 0)
     stages = scene.plan(number).stages
     total = fold(total, await _act(number, stages[t.number].calls[0].name))
