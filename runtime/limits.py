@@ -8,28 +8,8 @@ from typing import Any
 
 import attrs
 
+from keyrun.runtime.validators import at_least, if_set, positive
 from keyrun.runtime.values import UNSET, Unset
-
-
-def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value is UNSET or value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
-
-
-def _count(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value is UNSET or value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{attribute.name} must be a whole number of at least 1, got {value!r}")
-
-
-def _budget(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value is UNSET or value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{attribute.name} must be a whole number of at least 0, got {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -40,20 +20,20 @@ class Limits:
     default. None removes a limit, except `max_interruptions`.
     """
 
-    run_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    run_timeout: float | Unset | None = attrs.field(default=UNSET, validator=if_set(positive))
     """Seconds from the start of the run to its end, waits and restarts included. Default: no
     limit."""
-    step_timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    step_timeout: float | Unset | None = attrs.field(default=UNSET, validator=if_set(positive))
     """Seconds for one attempt of a step. `@step(timeout=...)` comes before this limit.
     Default: 300."""
-    max_attempts: int | Unset | None = attrs.field(default=UNSET, validator=_count)
+    max_attempts: int | Unset | None = attrs.field(default=UNSET, validator=if_set(at_least(1)))
     """Attempts of a step that has no `retry` of its own. Default: that of the retry policy of the
     workflow, or 3."""
-    max_iterations: int | Unset | None = attrs.field(default=UNSET, validator=_count)
+    max_iterations: int | Unset | None = attrs.field(default=UNSET, validator=if_set(at_least(1)))
     """Steps or turns of one run, retries not counted. Default: 10,000."""
-    retry_budget: int | Unset | None = attrs.field(default=UNSET, validator=_budget)
+    retry_budget: int | Unset | None = attrs.field(default=UNSET, validator=if_set(at_least(0)))
     """Retries of one run, over all its steps. Default: no limit."""
-    max_interruptions: int | Unset = attrs.field(default=UNSET, validator=_count)
+    max_interruptions: int | Unset = attrs.field(default=UNSET, validator=if_set(at_least(1)))
     """Crashes of the process that may interrupt one step before the step fails. Default: 5."""
 
     def over(self, below: "Limits") -> "Limits":

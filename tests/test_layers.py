@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 RUNTIME = "keyrun.runtime."
 
 ROWS: dict[str, str] = {
-    "values": ("errors values limits tuning pass_end texts user_errors internal_errors logger"),
+    "values": (
+        "errors values validators limits tuning pass_end texts user_errors internal_errors logger"
+    ),
     "records": "records",
     "events": "events",
     "policies": "policies",

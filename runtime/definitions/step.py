@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
@@ -13,6 +13,7 @@ from keyrun.runtime.definitions.annotations import declared_types, require_stora
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.policies.step_policies import Policies, check_policies
 from keyrun.runtime.texts import check_text
+from keyrun.runtime.validators import if_set, positive
 from keyrun.runtime.values import UNSET, Priority, Unset
 
 if TYPE_CHECKING:
@@ -26,19 +27,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if value is UNSET or value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
-
-
 @attrs.frozen(kw_only=True)
 class StepOptions:
     """The options of a step; `@step` describes them."""
 
     name: str
-    timeout: float | Unset | None = attrs.field(default=UNSET, validator=_positive)
+    timeout: float | Unset | None = attrs.field(default=UNSET, validator=if_set(positive))
     retry: Retry | None = None
     shield: bool = False
     at_most_once: bool = False
@@ -272,6 +266,3 @@ def _plain(function: Callable[..., Any]) -> StepFunction[..., Any]:
 def as_step(function: Callable[..., Any]) -> StepFunction[..., Any]:
     """Return `function` if it is a step, or a step of it with default options."""
     return function if isinstance(function, StepFunction) else _plain(function)
-
-
-StepLike = StepFunction[P, R] | Callable[P, Awaitable[R]]

@@ -6,10 +6,12 @@ crash loses only the last ones, and results, hooks, signals, children and at-mos
 for every outcome before them.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
+
+from keyrun.runtime.validators import at_least, positive
 
 if TYPE_CHECKING:
     from keyrun.storage.group import Group
@@ -20,13 +22,8 @@ class EverySteps:
     """Wait until the outcomes are durable after every `count` steps. A crash repeats at most
     `count - 1` completed steps."""
 
-    count: int = attrs.field()
+    count: int = attrs.field(validator=at_least(1))
     """The number of steps between two waits."""
-
-    @count.validator
-    def _check(self, attribute: object, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"count must be a whole number of at least 1, got {value!r}")
 
 
 @attrs.frozen
@@ -34,13 +31,8 @@ class EverySeconds:
     """Wait until the outcomes are durable when `seconds` seconds have passed since the last wait.
     A crash repeats at most the steps that were completed since then."""
 
-    seconds: float = attrs.field()
+    seconds: float = attrs.field(validator=positive)
     """The seconds between two waits."""
-
-    @seconds.validator
-    def _check(self, attribute: object, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"seconds must be positive, got {value!r}")
 
 
 @attrs.frozen

@@ -12,22 +12,13 @@ because they do not show whether the called service works.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 import trio
 
+from keyrun.runtime.validators import at_least, positive
 from keyrun.runtime.values import CircuitState, CircuitStatus
-
-
-def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
-
-
-def _count(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{attribute.name} must be a whole number of at least 1, got {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -40,17 +31,17 @@ class CircuitBreaker:
     in memory only, and closed after a restart.
     """
 
-    failure_rate: float = attrs.field(default=0.5, validator=_positive)
+    failure_rate: float = attrs.field(default=0.5, validator=positive)
     """The share of failed calls that opens the circuit, at most 1."""
-    minimum_calls: int = attrs.field(default=10, validator=_count)
+    minimum_calls: int = attrs.field(default=10, validator=at_least(1))
     """The number of calls in the window before the circuit can open."""
-    open_for: float = attrs.field(default=30.0, validator=_positive)
+    open_for: float = attrs.field(default=30.0, validator=positive)
     """Seconds that an open circuit makes no calls."""
-    half_open_successes: int = attrs.field(default=3, validator=_count)
+    half_open_successes: int = attrs.field(default=3, validator=at_least(1))
     """The number of probes that have to succeed to close the circuit."""
-    window_calls: int = attrs.field(default=100, validator=_count)
+    window_calls: int = attrs.field(default=100, validator=at_least(1))
     """The window has at most this number of calls, the latest ones."""
-    window_seconds: float = attrs.field(default=60.0, validator=_positive)
+    window_seconds: float = attrs.field(default=60.0, validator=positive)
     """The window has the calls of this number of seconds."""
     when_open: Literal["wait", "fail"] = "wait"
     """With `"wait"`, a step waits while the circuit is open, which uses up no attempt. With

@@ -5,25 +5,21 @@ from typing import Any
 import attrs
 import trio
 
+from keyrun.runtime.validators import positive
+
 
 @attrs.frozen
 class RateLimit:
     """Limit the calls of a function to `count` in `per` seconds, spread evenly. Calls start first
     come, first served. After a restart of the process the whole `burst` is available again."""
 
-    count: float = attrs.field()
+    count: float = attrs.field(validator=positive)
     """The number of calls."""
-    per: float = attrs.field(default=1.0, kw_only=True)
+    per: float = attrs.field(default=1.0, kw_only=True, validator=positive)
     """The seconds in which that number of calls may start."""
     burst: int | None = attrs.field(default=None, kw_only=True)
     """The number of calls that may start at once after a pause. Default: a twentieth of `count`,
     at least 1."""
-
-    @count.validator
-    @per.validator
-    def _positive(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{attribute.name} must be positive, got {value!r}")
 
     @burst.validator
     def _whole(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:

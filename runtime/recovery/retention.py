@@ -1,13 +1,14 @@
 """Retention: remove ended runs after a while. Until then a repeat of a submit finds them."""
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from keyrun.runtime.host.due_loop import NOW, DueLoop
 from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.validators import positive
 from keyrun.storage import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -20,19 +21,14 @@ if TYPE_CHECKING:
 PAGE = 200
 
 
-def _positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    if isinstance(value, bool) or not value > 0:
-        raise ValueError(f"{attribute.name} must be positive, got {value!r}")
-
-
 @attrs.frozen(kw_only=True)
 class Retention:
     """Set how long ended runs are kept. Keyrun removes a run as soon as one of the limits is
     exceeded. Dead letters stay until they are redriven or forgotten."""
 
-    age: float = attrs.field(default=7 * 86_400.0, validator=_positive)
+    age: float = attrs.field(default=7 * 86_400.0, validator=positive)
     """Seconds after the end of a run. Default: 7 days."""
-    count: float = attrs.field(default=1_000_000, validator=_positive)
+    count: float = attrs.field(default=1_000_000, validator=positive)
     """The number of ended runs that are kept. The latest ones stay."""
 
 
