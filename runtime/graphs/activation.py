@@ -1,4 +1,4 @@
-"""Activations: one turn of a node, and how it ended."""
+"""Activations: one turn of a node, and its end."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ from keyrun.storage.group import Group
 
 
 class NodeEnd(NamedTuple):
-    """The end of a node: `on` is None if it was skipped. `error` is what to raise if it failed and
-    nobody takes care of that."""
+    """The end of a node. `on` is None if the node was skipped. If the node failed and no edge
+    handles the failure, the run raises `error`."""
 
     on: On | None
     port: str | None = None
@@ -19,9 +19,11 @@ class NodeEnd(NamedTuple):
     failure: Failure | None = None
     error: BaseException | None = None
     broken: bool = False
-    """Skipped since something before it failed and nobody took care of that."""
+    """Whether the node was skipped because a node before it failed and no edge handled the
+    failure."""
     otherwise: "NodeEnd | None" = None
-    """How the node has ended if no edge takes its port. Only an edge that names the port can."""
+    """The end of the node if no edge takes its port. Only an edge that names the port can take
+    it."""
     afresh: bool = False
     """Whether a redrive runs the whole node again, and not only the call in it that failed."""
 
@@ -38,7 +40,7 @@ class Activation:
         self.ident = ident
         self.given = given
         self.gate = gate
-        """What must be durable before it begins: the outcomes that led to it."""
+        """The group with the outcomes that led to this turn. The turn begins when it is durable."""
 
     def __lt__(self, other: "Activation") -> bool:
         # Never equal in rank: a node has one turn at a time.

@@ -1,4 +1,4 @@
-"""Edges: which node comes after which, and when."""
+"""Edges: the order of nodes, and the conditions under which a run follows an edge."""
 
 from enum import StrEnum
 
@@ -8,13 +8,13 @@ from keyrun.runtime.graphs.condition import Condition
 
 
 class On(StrEnum):
-    """What of its source an edge is about."""
+    """The kind of end of its source that an edge follows."""
 
     COMPLETE = "complete"
     FAIL = "fail"
     ALL = "all"
     OPEN = "open"
-    """The circuit breaker of the source is open: the edge to its fallback."""
+    """The circuit breaker of the source is open. The edge leads to its fallback."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +42,7 @@ class Edge:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Link:
-    """An edge of a graph that is valid, with all that is needed to follow it."""
+    """An edge of a valid graph, with its compiled condition and the loops that it leaves."""
 
     index: int
     edge: Edge
@@ -50,4 +50,4 @@ class Link:
     port: str | None
     condition: Condition | None
     loops: tuple[int, ...] = ()
-    """The back edges of the loops that it leads out of."""
+    """The indexes of the back edges of the loops that the edge leaves."""

@@ -1,16 +1,16 @@
-"""The frontier of a graph: which nodes may run, as a function of the order of outcomes alone.
+"""The frontier of a graph: decides which nodes may run.
 
-It has no clock, no tasks and no store. Given the same ends in the same order it activates the same
-nodes in the same order, which is what makes a graph replay.
+It depends on the order of the outcomes only, and has no clock, no tasks and no store. For the same
+ends in the same order it activates the same nodes in the same order. This makes a graph replay.
 
-1. An edge is undecided until its source has ended; then it fires, or is dead, or is broken: its
-   source failed, or was skipped because of a failure, and nobody took care of that.
+1. An edge is open until its source has ended. Then it fires, or is dead, or is broken. It is broken
+   if its source failed, or was skipped because of a failure, and no edge handled the failure.
 2. A node that joins "all" waits until all its edges are decided. It runs if one of them fired since
    its last turn and none is broken, else it is skipped; one that joins "any" runs with the first
    edge that fires. Skipping a node decides its edges.
-3. A back edge that fires begins the next turn of its loop, as soon as all that comes after its
-   target is at rest and nothing of it has failed with nobody to take care of that. Then all of it
-   is undecided again.
+3. A back edge that fires begins the next turn of its loop. The turn begins when no node after its
+   target is active, and none of them has a failure that no edge handles. Then all edges of these
+   nodes are open again.
 4. An edge out of a loop that does not fire is dead only when the loop is over: a later turn may
    fire it.
 """
@@ -66,9 +66,9 @@ class Frontier:
         self.ends: dict[str, NodeEnd] = {}
         """How each node ended the last time that it ran, or that it was skipped."""
         self.failed: list[tuple[Activation, NodeEnd]] = []
-        """Failures that nobody took care of, in order."""
+        """Failures that no edge handled, in order."""
         self.picked: deque[Activation] = deque()
-        """What may be begun, in this order. It counts as active."""
+        """The nodes to begin next, in order. They count as active."""
         self.active: dict[str, Activation] = {}
         self.turns: dict[str, int] = {}
         """How often each node was activated."""
@@ -76,15 +76,15 @@ class Frontier:
         self.taken: set[int] = set()
         """Edges that fired at any time."""
         self.fired: set[int] = set()
-        """Those that fired when the last node ended."""
+        """Edges that fired when the last node ended."""
         self._most = max_concurrency
         self._waves = waves
         self.is_narrow = waves or max_concurrency is not None or bool(plan.loops)
-        """Whether a node that waits may keep others from beginning that do not come after it."""
+        """Whether a waiting node may delay nodes that do not come after it."""
         self.staged = staged
-        """The group with what led to the next activations."""
+        """The group with the outcomes that lead to the next activations."""
         self._levels: Counter[int] = Counter()
-        """How many nodes of each level are active, if there are waves."""
+        """The number of active nodes of each level, if the graph runs in waves."""
         self._ready: list[tuple[int, Activation]] = []
         self._waiting: set[str] = set()
         """Nodes that are ready and not active."""
@@ -124,7 +124,8 @@ class Frontier:
         return end
 
     def _settle(self, station: Station, end: NodeEnd, activation: Activation | None) -> None:
-        """Decide the edges of a node that has ended, and of those that are skipped by that."""
+        """Decide the edges of a node that has ended, and of the nodes that it causes to be
+        skipped."""
         left = deque([(station, end)])
         while left:
             station, end = left.popleft()
@@ -140,7 +141,7 @@ class Frontier:
     def _leave(
         self, station: Station, end: NodeEnd, activation: Activation | None
     ) -> list[Station]:
-        """Decide the edges out of a node: the targets of those that are."""
+        """Decide the edges that leave a node. Return the targets of the decided edges."""
         fired = set[int]()
         if end.on is not None:
             assert activation is not None
@@ -159,7 +160,7 @@ class Frontier:
         touched = []
         for link in station.outgoing:
             if link.index in fired:
-                # What begins with the first edge takes no notice of those that come later.
+                # A node that began with its first edge ignores the later ones.
                 if link.edge.target not in self._entered:
                     self._count += 1
                     self._tokens[link.index] = (self._count, end)
@@ -207,7 +208,7 @@ class Frontier:
         return self.plan.stations[link.edge.target]
 
     def _consider(self, station: Station) -> NodeEnd | None:
-        """Activate a node if its edges allow; if they never can, how it ends."""
+        """Activate a node if its edges allow it. Return the end of the node if they never will."""
         name = station.node.id
         if name in self._entered:
             return None
@@ -269,7 +270,7 @@ class Frontier:
         heappush(self._ready, (station.level if self._waves else 0, activation))
 
     def _turn(self) -> None:
-        """Begin the next turn of loops whose region is at rest."""
+        """Begin the next turn of each loop in whose region no node is active."""
         for link, end in list(self._returns):
             loop = self.plan.loops[link.index]
             if any(map(self.under_way, loop.region)):
@@ -297,7 +298,7 @@ class Frontier:
             self._activate(self.plan.stations[link.edge.target], end, link, failures)
 
     def _fill(self) -> None:
-        """Pick what may be begun."""
+        """Pick the nodes that may begin."""
         ready = self._ready
         while ready and (self._most is None or len(self.active) < self._most):
             level, activation = ready[0]
@@ -315,8 +316,9 @@ class Frontier:
         self.picked.append(activation)
 
     def recall(self, ident: str) -> Activation | None:
-        """Pick what is known to have begun, though its turn has not come: a failure that made room
-        for it was taken back by a redrive. No name asks for workflow code, which may lead there."""
+        """Pick a node that the journal knows to have begun, before its turn. A failure had made
+        room for it, and a redrive has removed that failure. With an empty `ident`, pick workflow
+        code, which may lead to that node."""
         for at, (_, activation) in enumerate(self._ready):
             if activation.ident == ident or (ident == "" and activation.station.step is None):
                 del self._ready[at]
@@ -326,5 +328,5 @@ class Frontier:
         return None
 
     def under_way(self, name: str) -> bool:
-        """Whether a node is active, or ready to be."""
+        """Return whether a node is active, or ready to begin."""
         return name in self.active or name in self._waiting

@@ -1,4 +1,4 @@
-"""Graphs as users write them: nodes, edges, and what holds for all of them."""
+"""Graphs as users write them: nodes, edges, and options of the whole graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,11 +14,10 @@ from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.arguments import Arguments
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of
+from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of, subworkflow
 from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
 from keyrun.runtime.graphs.plan import GraphPlan, draw, node_of
 from keyrun.runtime.graphs.scheduler import GraphScheduler
-from keyrun.runtime.graphs.subworkflow import subworkflow
 from keyrun.runtime.graphs.validation import GraphFault, excesses, faults
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.checkpoint import Checkpoint
@@ -109,7 +108,7 @@ class Graph(Workflow[Any, Any]):
         self.edges: list[Edge] = []
         self._plan: GraphPlan | None = None
         self.document: Mapping[str, Any] | None = None
-        """What it was made from, if that was a flow."""
+        """The document of the flow that the graph was made from, if there is one."""
 
     @classmethod
     def from_file(
@@ -124,7 +123,7 @@ class Graph(Workflow[Any, Any]):
         `functions` are the functions that `call` nodes may call, as a list or by name. `workflows`
         are the workflows that `workflow` nodes may run. Raises `InvalidFlow` with all problems of
         the file and their lines. Requires the extra `flows`."""
-        # Flows stand above graphs: only who has written one needs them.
+        # Flows are a higher layer than graphs, and only programs with flow files need them.
         found = import_module("keyrun.flows.files").load(
             path, functions=functions, workflows=workflows
         )
@@ -133,7 +132,7 @@ class Graph(Workflow[Any, Any]):
 
     def node(
         self,
-        id: str,  # noqa: A002 (what it is)
+        id: str,  # noqa: A002
         target: Any,
         /,
         *,
@@ -255,25 +254,26 @@ class Graph(Workflow[Any, Any]):
         return draw(self.nodes, edges, apart=_apart(self.nodes, edges), quota=quota)
 
     def registered(self, shared: Resources | None) -> None:
-        """It is given to a runtime: from here on it does not change."""
+        """Record that a runtime uses the graph. From here on it does not change."""
         self._plan = self._check(shared)
 
     @property
     def plan(self) -> GraphPlan:
-        """What is known of it before any run begins."""
+        """Return the plan of the graph. Raise `InvalidGraph` if the graph has a problem."""
         return self._check()
 
     @cached_property
     def fingerprint(self) -> bytes | None:
-        """Tells this definition from others: the document of a flow, or else nodes, edges and the
-        code of durable nodes."""
+        """The fingerprint of this definition: of the document of a flow, or else of nodes, edges
+        and the code of durable nodes."""
         if self.document is not None:
             return fingerprint.of_definition(self.document)
         nodes = [[node.args, node.undone_by, *_code(node.target)] for node in self.nodes]
         return fingerprint.of_definition([stored_graph.fields(self), self.fail_fast, nodes])
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
-        """All nodes that have a compensation, or those that led to the one that failed."""
+        """Return the nodes to compensate: all of `idents`, or, with `compensation="branch"`, the
+        nodes that led to the node that failed."""
         failed = "" if failure is None else node_of(failure.step or "")
         if self.compensation == "all" or failed not in self.plan.stations:
             return idents
@@ -281,7 +281,7 @@ class Graph(Workflow[Any, Any]):
         return [ident for ident in idents if node_of(ident) in before]
 
     def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
-        """The step of a node, which says how it is undone."""
+        """Return the step of a node if the step has a compensation."""
         station = self.plan.stations.get(node_of(ident))
         step = None if station is None or "/" in ident else station.step
         return step if step is not None and step.set.compensate is not None else None

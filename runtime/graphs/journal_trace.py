@@ -1,8 +1,8 @@
-"""Tracing: where a run of a graph is, retraced from its journal.
+"""Tracing: find the state of each node and edge of a run from the journal of the run.
 
-Which nodes were skipped, and which edges taken, is in no record. It follows from the order of
-outcomes, so the tracing walks the frontier of the run again, outcome by outcome. It keeps the
-frontier between two looks, so that a look costs as much as happened since the last one.
+No record says which nodes were skipped and which edges were taken. This follows from the order of
+the outcomes, so the tracing repeats the outcomes on a frontier of its own. It keeps this frontier
+between two calls, so that a call reads only the entries that are new.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node import read
 from keyrun.runtime.graphs.plan import Station, node_of
-from keyrun.runtime.graphs.stored_graph import Sketch
+from keyrun.runtime.graphs.stored_graph import GraphShape
 from keyrun.runtime.records.journal_entry import (
     AttemptFailed,
     CallDone,
@@ -35,23 +35,23 @@ UNKNOWN = Failure(kind=FailureKind.WORKFLOW_ERROR, reason="the node failed")
 """Stands for a failure that no record describes."""
 
 _AT_ONCE = 32
-"""Outcomes that are walked in one go."""
+"""The number of outcomes that one call of `walk` follows."""
 
 
 class _Retraced(Frontier):
-    """A frontier that follows what is known to have happened."""
+    """A frontier that takes the edges which the journal has, or which must have been taken."""
 
-    def __init__(self, sketch: Sketch, run_input: Any, reached: set[str]) -> None:
+    def __init__(self, shape: GraphShape, run_input: Any, reached: set[str]) -> None:
         self.noted: Mapping[str, list[int]] = {}
         self.guessed = False
-        """Whether an edge was taken or not by what was reached so far: more entries may show
-        another answer."""
+        """Whether edges were decided by the nodes that the run reached so far. More entries may
+        decide otherwise."""
         self._reached = reached
         super().__init__(
-            sketch.plan,
+            shape.plan,
             run_input,
-            max_concurrency=sketch.max_concurrency,
-            waves=sketch.schedule == "waves",
+            max_concurrency=shape.max_concurrency,
+            waves=shape.schedule == "waves",
         )
 
     def _fired(self, activation: Activation, end: NodeEnd) -> set[int]:
@@ -65,14 +65,14 @@ class _Retraced(Frontier):
             return set(self.reached_from(activation.station))
 
     def reached_from(self, station: Station) -> list[int]:
-        """The edges out of a node that must have been taken, since nodes after it were reached."""
+        """Return the edges that must have been taken, because the nodes after them were reached."""
         self.guessed = True
         return [link.index for link in station.leaving if link.edge.target in self._reached]
 
 
 class NodeTimes:
-    """When the turns of nodes began and ended, and the number of their last attempt, by the name
-    of the turn."""
+    """Know when the turns of nodes began and ended, and the number of their last attempt, by the
+    name of the turn."""
 
     def __init__(self) -> None:
         self.begun: dict[str, float] = {}
@@ -99,17 +99,17 @@ class NodeTimes:
                 self._totals[node] = turns, seconds + at - last
 
     def mean(self, node: str) -> float | None:
-        """The mean time of the turns of a node that are over, in seconds."""
+        """Return the mean time of the turns of a node that have ended, in seconds."""
         turns, seconds = self._totals.get(node, (0, 0.0))
         return seconds / turns if turns else None
 
 
 class Tracing:
-    """What the journal of a run says of its nodes. `take` the entries in order, then `walk` until
-    it says that there is no more."""
+    """Finds the state of each node from the journal of a run. Pass the entries to `take` in order,
+    then call `walk` until it returns False."""
 
-    def __init__(self, sketch: Sketch, codec: PayloadCodec, run_input: bytes) -> None:
-        self._sketch = sketch
+    def __init__(self, shape: GraphShape, codec: PayloadCodec, run_input: bytes) -> None:
+        self._shape = shape
         self._codec = codec
         self._input: Any = None
         with suppress(Exception):
@@ -120,15 +120,15 @@ class Tracing:
         """Forget all entries."""
         self.times = NodeTimes()
         self._ends: list[CallDone | StepGaveUp | NodeEnded] = []
-        """The entries that say how turns of nodes ended, the last one of each turn."""
+        """The entries with the ends of the turns of nodes, the last one of each turn."""
         self._ended: set[str] = set()
         self._failed: list[str] = []
-        """What the graph says of the nodes that failed."""
+        """The nodes that failed, as the outcome of the graph names them."""
         self._reached: set[str] = set()
         self._walk_again()
 
     def _walk_again(self) -> None:
-        self.frontier = _Retraced(self._sketch, self._input, self._reached)
+        self.frontier = _Retraced(self._shape, self._input, self._reached)
         self._walked = 0
 
     def take(self, entries: Iterable[JournalEntry]) -> None:
@@ -168,8 +168,8 @@ class Tracing:
         self._ends = [each for each in self._ends if each.ident != ident]
 
     def walk(self, journal: Journal) -> bool:
-        """Walk past the next outcomes. `journal` is what all entries add up to: it lacks the
-        outcomes that a redrive took back. Says whether there are more."""
+        """Follow the next outcomes, and return whether there are more. `journal` has the sum of all
+        entries, without the outcomes that a redrive removed."""
         part = self._ends[self._walked : self._walked + _AT_ONCE]
         self._walked += len(part)
         for entry in part:

@@ -7,10 +7,12 @@ from typing import Any, Literal, TypeVar
 import attrs
 
 from keyrun.runtime.definitions.step import StepFunction, as_step
+from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
+from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.arguments import Arguments, rendering
 from keyrun.runtime.graphs.node_input import NodeInput, NodeInputRecord, copied
-from keyrun.runtime.internal_errors import check_internal, from_user
+from keyrun.runtime.internal_errors import GUARD, check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.values import Failure, Priority
 
@@ -67,13 +69,36 @@ def _is_async(function: object) -> bool:
 
 
 def is_durable(target: object) -> bool:
-    """Whether it is workflow code rather than a step."""
+    """Return whether a node's target is workflow code, not a step."""
     return bool(getattr(target, _DURABLE, False))
+
+
+def subworkflow(
+    node: str, workflow: Workflow[Any, Any], args: Arguments | None
+) -> Callable[[Context, NodeInput], Awaitable[Any]]:
+    """Return the target of a node that runs `workflow` as a child. The input of the child is
+    `args`, or else the output that triggered the node.
+
+    A function becomes a part of the run. A machine or another graph has a journal of its own, so it
+    becomes a run under a key that no other node or run has."""
+    render = rendering(args)
+
+    @durable
+    async def child(ctx: Context, given: NodeInput) -> Any:
+        with GUARD:
+            record = given.record
+            input_ = record.run_input if record.output is None else record.output
+            key = None if workflow.kind == "function" else f"{ctx.key}/{node}"
+        input_ = copied(input_ if render is None else render(record))
+        return await ctx.child(workflow, input_, key=key)
+
+    child.__name__ = workflow.name
+    return child
 
 
 @attrs.frozen(kw_only=True)
 class Node:
-    """One node as it was declared. Either `step` or `code` says what it does."""
+    """One node as it was declared."""
 
     id: str
     target: Any
@@ -82,13 +107,13 @@ class Node:
     args: Arguments | None = None
     fallback: str | None = None
     undone_by: str | None = None
-    """The node whose function is its compensation."""
+    """The node whose function compensates this node."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
-    """What else holds for its step: timeout, retry and the like."""
+    """The other options of its step, for example timeout and retry."""
 
     @property
     def priority(self) -> Priority:
-        """Which of the nodes that are ready go first."""
+        """Return the priority among the nodes that are ready."""
         priority: Priority | None = self.options.get("priority")
         return Priority.NORMAL if priority is None else priority
 
@@ -97,8 +122,9 @@ class Node:
         quota: tuple[str, Resources] | None = None,
         compensate: Callable[..., Any] | None = None,
     ) -> StepFunction[..., Any] | None:
-        """Its step, named after the node; None if it is workflow code. `quota` is whose resources
-        it reserves, and `compensate` the function of the node that undoes it."""
+        """Return the step of the node, which has the name of the node. None if the node is workflow
+        code. `quota` has the resources that the step reserves from, and `compensate` is the
+        function of the node that compensates this one."""
         if is_durable(self.target):
             return None
         base = as_step(self.target)
@@ -110,7 +136,7 @@ class Node:
         own = own.options(name=self.id, **self.options)
         breaker = own.set.breaker
         if self.fallback is not None and breaker is not None:
-            # Where there is another way, nobody waits for this one.
+            # A node with a fallback does not wait for its circuit.
             own = own.options(breaker=attrs.evolve(breaker, when_open="fail"))
         if compensate is not None:
             own = own.options(compensate=compensate)
@@ -171,7 +197,7 @@ def _named_after(call: Callable[..., Any], base: StepFunction[..., Any]) -> Call
 
 
 def stored(node: Node, value: Any) -> Any:
-    """A value as the journal has it. With ports, that says by which of them it leaves."""
+    """Return the form of a value in the journal. If the node has ports, it includes the port."""
     if not isinstance(value, Port):
         return [None, value] if node.ports else value
     if value.name not in node.ports:
@@ -186,5 +212,5 @@ def stored(node: Node, value: Any) -> Any:
 
 
 def read(node: Node, value: Any) -> tuple[str | None, Any]:
-    """The inverse of `stored`: a port and an output."""
+    """Return the port and the output of a value in the journal, the inverse of `stored`."""
     return (value[0], value[1]) if node.ports else (None, value)

@@ -24,26 +24,26 @@ class PlaceReservations:
         self._awaited: Counter[StepGate] = Counter()
 
     def reserve(self, activation: Activation) -> bool:
-        """Take the places that a node needs before it begins. False if there is one missing."""
+        """Take the places that a node needs before it begins. Return False if one is missing."""
         if self._lacking(activation) is not None:
             return False
         for name in activation.station.crowded:
             if name not in self._taken:
                 gate = self._taken[name] = self._gate(name)
                 gate.keep((self._run.number, name))
-        # With what the run holds from here on, others of its nodes may not have to wait any more.
+        # Now that the run holds these places, its other nodes may exceed the limit.
         for each in +self._awaited:
             each.recheck()
         return True
 
     async def wait(self, activation: Activation) -> None:
-        """Return when it has the places that it needs."""
+        """Return when the node has the places that it needs."""
         while not self.reserve(activation):
             lacking = self._lacking(activation)
             assert lacking is not None
             self._awaited[lacking] += 1
             try:
-                # One saturation, however often it asks in vain.
+                # Several waits for the same gate are one saturation.
                 with lacking.saturation.wait(self._held(activation, lacking)):
                     while self._lacking(activation) is lacking:
                         await lacking.wait_for_place()
@@ -55,7 +55,7 @@ class PlaceReservations:
         return HeldNode(self._run, activation.ident, next(full))
 
     def _lacking(self, activation: Activation) -> StepGate | None:
-        """Where there is no room for what a node needs, if it has to wait for that."""
+        """Return the gate that a node has to wait for, because it has no room for the node."""
         crowded = activation.station.crowded
         needs = Counter(self._gate(name) for name in crowded if name not in self._taken)
         for gate, count in needs.items():
@@ -64,7 +64,8 @@ class PlaceReservations:
         return None
 
     def _is_ahead(self, activation: Activation, gate: StepGate) -> bool:
-        """Whether the run holds a place there or further on, which depends on this node."""
+        """Return whether the run holds a place at this gate or further on that depends on this
+        node."""
         plan, name = self._frontier.plan, activation.station.node.id
         here = self._rank(gate)
         return any(
@@ -75,7 +76,7 @@ class PlaceReservations:
         )
 
     def _rank(self, gate: StepGate) -> tuple[int, int]:
-        """How far on a turnstile is: the same for all runs of a graph."""
+        """Return the position of a gate in the graph, which is the same for all runs."""
         return min(
             (station.level, station.rank[1])
             for name, station in self._frontier.plan.stations.items()
@@ -88,7 +89,8 @@ class PlaceReservations:
         return self._run.partition.host.gates.of(step)
 
     def review(self) -> None:
-        """Give up what nobody will come for: the node ended, and nothing leads to it any more."""
+        """Give up the places of nodes that will not be reached again: the node has ended, and no
+        active node leads to it."""
         for name in list(self._taken):
             station = self._frontier.plan.stations[name]
             before = (link.edge.source for link in station.incoming)
@@ -98,7 +100,7 @@ class PlaceReservations:
                 self._vacate(name)
 
     def clear(self) -> None:
-        """Give up all of them."""
+        """Give up all places."""
         for name in list(self._taken):
             self._vacate(name)
 

@@ -1,12 +1,11 @@
 """Node execution: runs one node, from its journal entries to its end."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from keyrun.runtime.errors import ChildCancelled, ChildFailed, StepFailed
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
-from keyrun.runtime.graphs.branch import NodeBranch
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node import FailurePort, read, stored
 from keyrun.runtime.graphs.node_backpressure import PlaceReservations
@@ -15,6 +14,7 @@ from keyrun.runtime.graphs.node_task import NodeTask
 from keyrun.runtime.internal_errors import from_user, is_internal
 from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.records.journal_entry import CallRecord
+from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
 from keyrun.runtime.steps.inline_start import check_iterations
@@ -24,13 +24,8 @@ from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 
-
-class NodeCall(Protocol):
-    """Awaits a call that may suspend. Another task takes the next nodes then."""
-
-    def __call__(
-        self, call: Coroutine[Any, Any, None], task: NodeTask, /
-    ) -> Coroutine[Any, Any, None]: ...
+NodeCall = Callable[[Coroutine[Any, Any, None], NodeTask], Awaitable[None]]
+"""Awaits a call that may suspend. Another task takes the next nodes then."""
 
 
 class NodeExecutor:
@@ -126,7 +121,7 @@ class NodeExecutor:
         context = Context(branch, self._context.input)
         try:
             if activation.station.crowded and not run.is_dry_run:
-                # What had begun before goes on: its outcomes are asked for in their order.
+                # A node that had begun before resumes in the order of the journal.
                 if run.journal.replaying:
                     self._places.reserve(activation)
                 else:
@@ -150,7 +145,7 @@ class NodeExecutor:
             self._fail(activation, failure, error)
         else:
             if run.begun_steps == before:
-                # A loop of nodes that ask for nothing would go on for ever.
+                # Otherwise a loop of nodes without steps would not count towards `max_iterations`.
                 run.begun_steps += 1
             self._end(activation, end)
         finally:
@@ -181,6 +176,33 @@ class NodeExecutor:
             self._end(activation, NodeEnd(On.OPEN, None, failure.numbers, failure, error))
         else:
             self._end(activation, NodeEnd(On.FAIL, None, None, failure, error))
+
+
+class NodeBranch(Branch):
+    """The branch of a node that is workflow code. It begins nothing new before all outcomes of the
+    journal were replayed, because the next node must not depend on steps that are still running."""
+
+    __slots__ = ()
+
+    def __init__(self, parent: Branch, prefix: str) -> None:
+        super().__init__(parent.run, prefix, apart=True)
+        self.bound = True
+        self.closed = parent.closed
+        parent.add_fork(self)
+
+    async def admit(self) -> None:
+        """Return when a call without an outcome in the journal may start."""
+        run, journal = self.run, self.run.journal
+        cut = any(scope.expires and not scope.fired for scope in journal.around(self.prefix))
+        while not cut and not journal.caught_up():
+            missing = await journal.turn_of(self.prefix)
+            if missing is not None:
+                if not run.going:
+                    raise Halt
+                said = f"the journal has an outcome of {missing!r} next, but no node asks for it"
+                raise run.contradicted(said, missing)
+            journal.advance()
+        await super().admit()
 
 
 def _failure(activation: Activation, error: BaseException) -> Failure:

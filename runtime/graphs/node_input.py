@@ -52,7 +52,7 @@ class NodeInput:
 
     @classmethod
     def of(cls, record: NodeInputRecord) -> "NodeInput":
-        """For a function that is about to be called."""
+        """Return the input for one call of a function."""
         made = cls.__new__(cls)
         made.record = record
         made._own = None
@@ -109,7 +109,7 @@ class NodeInput:
 
 
 def copied(value: Any) -> Any:
-    """The same value, of which nothing that can be changed is shared."""
+    """Return a deep copy of a value. Immutable values are shared."""
     kind = type(value)
     if kind in _FIXED:
         return value

@@ -3,8 +3,8 @@
 One task runs node after node. As soon as a node suspends, another task takes the next nodes.
 """
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -22,21 +22,17 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.run import Run
 
 
-class Relief(Protocol):
-    """Starts another node task when one suspends."""
-
-    def relieve(self, *, counted: bool) -> None: ...
-
-
 class NodeTask:
     """One task that runs nodes. `scope` is its cancel scope, which has the deadline of the attempt
     that was started inline."""
 
-    __slots__ = ("_current", "_relief", "_run", "_step", "counted", "scope")
+    __slots__ = ("_current", "_relieve", "_run", "_step", "counted", "scope")
 
-    def __init__(self, run: "Run", relief: Relief) -> None:
+    def __init__(self, run: "Run", relieve: Callable[[bool], None]) -> None:
+        """`relieve` starts another node task when this one suspends. Its argument says whether the
+        journal already counts that task."""
         self._run = run
-        self._relief = relief
+        self._relieve = relieve
         self.scope = trio.CancelScope()
         self._current: CurrentStep | None = None
         """The attempt that was started inline and has not suspended."""
@@ -82,7 +78,7 @@ class NodeTask:
                     note_attempted(run, step, current.step)
                 current.begin_wait(self.scope)
             counted, self.counted = self.counted, False
-            self._relief.relieve(counted=counted)
+            self._relieve(counted)
 
     def _is_overdue(self, started: Started) -> bool:
         """Return whether an attempt was cancelled because its time was up."""

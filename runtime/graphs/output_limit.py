@@ -1,20 +1,20 @@
-"""The allowance of a graph's run: how many bytes its nodes may give.
+"""Output limits: how many bytes the outputs of a graph's nodes may have.
 
-Outputs are kept in memory and read again whenever the run is driven again, so a run that gives too
-much harms all others. What is too much is refused with its size; nothing is ever cut.
+Outputs are kept in memory, and read again whenever the run is loaded. So a run with large outputs
+would slow down all other runs. An output that is too large fails its node. Outputs are never cut.
 """
 
 from keyrun.runtime.errors import OutputTooLarge
 
 MEBIBYTE = 1024 * 1024
 OUTPUT = MEBIBYTE
-"""Bytes that the output of one node may have, where nobody says anything else."""
+"""Bytes that the output of one node may have by default."""
 RUN = 10 * MEBIBYTE
-"""Bytes that the outputs of all nodes of a run may have together."""
+"""Bytes that the outputs of all nodes of a run may have together by default."""
 
 
 class Allowance:
-    """What is left for the steps of one run."""
+    """The bytes that the outputs of one run have used, and may use."""
 
     __slots__ = ("_each", "_total", "used")
 
@@ -24,7 +24,7 @@ class Allowance:
         self.used = 0
 
     def take(self, size: int, step: str) -> None:
-        """Count an output that is about to be kept, or refuse it."""
+        """Count an output that is about to be kept. Raise `OutputTooLarge` if it is too large."""
         if size > self._each:
             raise OutputTooLarge(
                 f"the output of {step!r} has {size:,} bytes, and the limit is {self._each:,}; "

@@ -1,4 +1,4 @@
-"""The plan of a graph: what is known of a valid graph before any run of it begins."""
+"""The plan of a graph: its nodes with their edges, levels and loops. All runs share it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,9 +14,11 @@ from keyrun.runtime.policies.resources import Resources
 
 @attrs.frozen(kw_only=True)
 class GraphLoop:
-    """A back edge: `body` is what lies between its ends, `region` all that can come after its
-    target, which has to be at rest before the next turn begins. `inner` are the back edges of the
-    loops inside of it, whose turns are counted anew in each of its own."""
+    """A back edge with the nodes of its loop.
+
+    `body` has the nodes between the ends of the edge. `region` has all nodes after its target. The
+    next turn begins when none of them is active. `inner` has the back edges of the loops inside
+    this one. Each turn of this loop starts their counts again."""
 
     link: Link
     body: frozenset[str]
@@ -26,7 +28,8 @@ class GraphLoop:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Station:
-    """A node with all that is around it. `rank` orders what is ready at the same time."""
+    """A node with its step and its edges. `rank` orders the nodes that are ready at the same
+    time."""
 
     node: Node
     step: StepFunction[..., Any] | None
@@ -38,24 +41,24 @@ class Station:
     leaving: tuple[Link, ...]
     """The outgoing and the returning edges."""
     crowded: tuple[str, ...]
-    """The nodes right after it that only so many may wait for."""
+    """The next nodes that have `max_waiting`."""
     is_crowded: bool
-    """Whether it is such a node itself."""
+    """Whether the node itself has `max_waiting`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class GraphPlan:
-    """The stations of a graph, in the order of their declaration."""
+    """The nodes of a graph, in the order of their declaration."""
 
     stations: Mapping[str, Station]
     entries: tuple[Station, ...]
     sinks: tuple[str, ...]
     links: tuple[Link, ...]
     loops: Mapping[int, GraphLoop]
-    """By the index of their back edge."""
+    """The loops by the index of their back edge."""
 
     def before(self, name: str) -> set[str]:
-        """All nodes that lead to one, itself included."""
+        """Return all nodes that lead to a node, and the node itself."""
         ways = {
             target: [link.edge.source for link in station.incoming]
             for target, station in self.stations.items()
@@ -70,11 +73,11 @@ def draw(
     apart: frozenset[str] = frozenset(),
     quota: tuple[str, Resources] | None = None,
 ) -> GraphPlan:
-    """The plan of nodes and edges that fit together. Those `apart` are no part of the way; `quota`
-    is what all of them share."""
+    """Return the plan of nodes and edges that are valid together. Nodes in `apart` only compensate
+    other nodes. `quota` has the resources that all nodes share."""
     declared = list(nodes)
     undoing = {node.undone_by for node in declared}
-    # A node that undoes another does so with what is said of it: its arguments, timeout and retry.
+    # A node that compensates another one has its own arguments, timeout and retry.
     targets: dict[str | None, Any] = {
         node.id: node.step() or node.target for node in declared if node.id in undoing
     }
@@ -144,19 +147,19 @@ def draw(
 
 
 def _is_inside(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]]) -> bool:
-    """Whether one loop is inside of another. No two are inside of each other: else each would let
-    the other begin anew, and no number of turns would be the most."""
+    """Return whether one loop is inside another. Two loops are never inside each other: each would
+    restart the count of the other, and the turns would have no limit."""
     (body, region), (outer_body, outer_region) = one, other
     return region < outer_region or (region == outer_region and body < outer_body)
 
 
 def node_of(ident: str) -> str:
-    """The node that a step of a run belongs to."""
+    """Return the node that a step of a run belongs to."""
     return ident.partition("/")[0].partition("#")[0]
 
 
 def _leads_on(station: Station) -> bool:
-    """Whether anything can come after it when it completes."""
+    """Return whether a node can follow when this one completes."""
     return any(link.edge.on in (On.COMPLETE, On.ALL) for link in station.outgoing)
 
 
@@ -169,7 +172,7 @@ def successors(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def reach(start: str, ways: Mapping[str, list[str]]) -> set[str]:
-    """All that can be reached from `start`, itself included."""
+    """Return all names that can be reached from `start`, and `start` itself."""
     found, left = {start}, [start]
     while left:
         for name in ways.get(left.pop(), ()):
@@ -182,7 +185,7 @@ def reach(start: str, ways: Mapping[str, list[str]]) -> set[str]:
 def _levels(
     names: list[str], after: Mapping[str, list[str]], before: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """How many edges the longest way to each node has."""
+    """Return the number of edges of the longest path to each node."""
     missing = {name: len(before.get(name, ())) for name in names}
     levels = dict.fromkeys(names, 0)
     left = [name for name in names if not missing[name]]

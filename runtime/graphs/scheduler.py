@@ -72,7 +72,7 @@ class GraphScheduler:
 
     def node_counts(self) -> dict[str, int]:
         """Return the number of nodes in each state."""
-        # Imported for progress only: a run that nobody watches does not need it.
+        # Only `progress` needs this module.
         from keyrun.runtime.graphs.view import count_states, node_states
 
         run = self._run
@@ -81,7 +81,7 @@ class GraphScheduler:
         return {str(state): count for state, count in count_states(states.values()).items()}
 
     async def run(self) -> None:
-        """Return when no node can run any more; raise what nobody took care of."""
+        """Return when no node can run any more. Raise the first failure that no edge handled."""
         run, frontier = self._run, self._frontier
         self._branch.check()
         if run.pending:
@@ -90,7 +90,7 @@ class GraphScheduler:
             async with trio.open_nursery() as self._nursery:
                 await self._serve()
         except* trio.Cancelled:
-            # That a node failed is in the journal, so it comes before what else cancelled them.
+            # The failure of a node is in the journal, so it comes before any other cancellation.
             if self._raised is None and not self._stopped:
                 raise
         finally:
@@ -106,16 +106,16 @@ class GraphScheduler:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """The outputs of the nodes that have completed."""
+        """Return the outputs of the nodes that have completed."""
         return self._frontier.outputs
 
     async def _serve(self) -> None:
-        """Run nodes in the current task, in a way that notices when it suspends."""
+        """Run nodes in the current task, and notice when it suspends."""
         await self._run.partition.suspension.carry(self._run_nodes())
 
     async def _run_nodes(self) -> None:
         """Run ready nodes until there is none left, or another task takes them."""
-        task = NodeTask(self._run, self)
+        task = NodeTask(self._run, self._relieve)
         try:
             while await self._take(task):
                 pass
@@ -131,7 +131,7 @@ class GraphScheduler:
                 self._stop()
         finally:
             self._tasks -= 1
-            if self._tasks:  # after the last one, the branch above goes on
+            if self._tasks:  # after the last task, the branch that started the graph resumes
                 self._journal.tasks -= 1
                 self._journal.check_stuck()
                 if self._run.waiting_branches and not self._stopped:
@@ -161,7 +161,7 @@ class GraphScheduler:
             await executor.finish(activation, started, task)
         return not self._stopped
 
-    def relieve(self, *, counted: bool) -> None:
+    def _relieve(self, counted: bool) -> None:
         """Start another node task if a node is ready, because the current task suspends."""
         if self._frontier.picked and not self._stopped:
             self._tasks += 1
@@ -186,8 +186,8 @@ class GraphScheduler:
                 task.counted = False
 
     def _next(self) -> Activation | None:
-        """What to begin next. While there are outcomes to be given back, that whose turn it is,
-        then what could ask for one."""
+        """Return the node to begin next. While the run is replayed, this is the node with the next
+        outcome in the journal, or a node whose code could ask for it."""
         picked = self._frontier.picked
         if not self._journal.replaying:
             expected = self._journal.expected
@@ -201,7 +201,7 @@ class GraphScheduler:
                 found = activation
                 break
             if activation.station.step is None:
-                # What is upcoming may be inside of it.
+                # The next outcome may be of a call in this workflow code.
                 found = activation
             elif known is None and _is_known(memories.get(activation.ident)):
                 known = activation
@@ -215,8 +215,8 @@ class GraphScheduler:
         return found
 
     def _next_expected(self, expected: Expected) -> Activation | None:
-        """What to begin next while the journal has nodes that have begun: one of those, or workflow
-        code, which may lead there."""
+        """Return the node to begin next while the journal has nodes that have begun: one of them,
+        or workflow code, which may lead to one."""
         picked, frontier = self._frontier.picked, self._frontier
         for activation in picked:
             if activation.station.step is None or expected.has("", activation.ident):
@@ -230,7 +230,7 @@ class GraphScheduler:
         return None
 
     async def _catch_up(self) -> None:
-        """Return when all outcomes were given back, and all that has begun was asked for."""
+        """Return when all outcomes were replayed, and all calls that had begun were asked for."""
         journal = self._journal
         missing = await journal.turn_of("graph()")
         if missing is None and journal.expected is not None:
@@ -266,8 +266,8 @@ class GraphScheduler:
                 self._note(activation, NodeEnd(On.FAIL, failure=verdict), [])
 
     def _note(self, activation: Activation, end: NodeEnd, fired: list[int]) -> None:
-        """Record how workflow code has ended, for the views of the run: its journal entries do not
-        say it. `fired` are the edges that the run took."""
+        """Record the end of workflow code for the views of the run, because its other journal
+        entries do not have it. `fired` has the edges that the run took."""
         if not self._journal.note_node_ended(activation.ident):
             return
         run, failure = self._run, end.failure
@@ -280,22 +280,23 @@ class GraphScheduler:
                 emitter.step_failed(run.partition.feed, run, failure)
 
     def _stop(self) -> None:
-        """Begin nothing more, and cancel what is under way: it is recorded as cancelled."""
+        """Begin no more nodes, and cancel the active ones. The journal records that they were
+        cancelled."""
         run, journal = self._run, self._journal
         self._stopped = True
         for branch in self._branch.forks:
             branch.close()
         if run.going and run.decision is None and not journal.replaying:
             for ident in [each.ident for each in self._frontier.active.values()]:
-                # What is running says so itself.
+                # A running step records its cancellation itself.
                 if ident not in run.current and not _is_known(journal.memories.get(ident)):
                     run.note(ident, "step_cancelled", "while it waited")
-        # What was given to others after this is asked for by nobody.
+        # No code will ask for outcomes that come after this in the journal.
         journal.abandon("")
         self._nursery.cancel_scope.cancel()
 
     def _decide(self) -> None:
-        """Write down which failures nobody took care of: a redrive tries those again."""
+        """Record the failures that no edge handled. A redrive retries these nodes."""
         run, journal = self._run, self._journal
         memory = journal.memory("graph()")
         if memory.outcome is not None:

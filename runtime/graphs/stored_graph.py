@@ -1,4 +1,4 @@
-"""Sketches: the shape of a graph as it is stored, so that any process can draw its runs."""
+"""The stored shape of a graph, with which a process without its code can show its runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Sketch:
-    """What is known of a graph without its code."""
+class GraphShape:
+    """The nodes and edges of a graph, without its code."""
 
     plan: GraphPlan
     max_concurrency: int | None
@@ -24,7 +24,7 @@ class Sketch:
 
 
 def fields(graph: "Graph") -> tuple[Any, ...]:
-    """A graph as fields of a record."""
+    """Return the fields of the record of a graph."""
     stations = graph.plan.stations.values()
     return (
         [
@@ -43,28 +43,30 @@ def fields(graph: "Graph") -> tuple[Any, ...]:
     )
 
 
-def read(stored: list[Any]) -> Sketch:
-    """The inverse of `fields`."""
+def read(stored: list[Any]) -> GraphShape:
+    """Return the shape of the graph in the fields of a record."""
     nodes, edges, max_concurrency, schedule = stored
-    return Sketch(
+    return GraphShape(
         plan=draw(map(_node, nodes), map(_edge, edges)),
         max_concurrency=max_concurrency,
         schedule=schedule,
     )
 
 
-def of(graph: "Graph") -> Sketch:
-    """The sketch of a graph whose code is at hand."""
-    return Sketch(plan=graph.plan, max_concurrency=graph.max_concurrency, schedule=graph.schedule)
+def of(graph: "Graph") -> GraphShape:
+    """Return the shape of a graph of this process."""
+    return GraphShape(
+        plan=graph.plan, max_concurrency=graph.max_concurrency, schedule=graph.schedule
+    )
 
 
 async def _nothing(given: NodeInput) -> None:
-    raise AssertionError("a sketch cannot be run")
+    raise AssertionError("a graph without its code cannot be run")
 
 
 @durable
 async def _no_code(ctx: "Context", given: NodeInput) -> None:
-    raise AssertionError("a sketch cannot be run")
+    raise AssertionError("a graph without its code cannot be run")
 
 
 def _node(stored: list[Any]) -> Node:

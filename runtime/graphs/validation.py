@@ -1,4 +1,4 @@
-"""Validation: find everything that is wrong with a graph before any run of it starts."""
+"""Validation: find all faults of a graph before a run of it starts."""
 
 import inspect
 from collections import Counter
@@ -23,8 +23,7 @@ _OPTIONAL = ("max_concurrency",)
 
 @attrs.frozen(kw_only=True)
 class GraphFault:
-    """Something that is wrong with a graph. `node` or `edge` says where, `option` which argument of
-    it is wrong, if it is one."""
+    """One fault of a graph: the node or edge that has it, and the wrong option, if it is one."""
 
     reason: str
     node: str | None = None

@@ -1,4 +1,4 @@
-"""The view of a graph's run: where it is, node by node and edge by edge."""
+"""The view of a graph's run: the state of each node and edge."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -120,13 +120,13 @@ class ExecutionGraph:
 
 
 def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
-    """The number of nodes in each state."""
+    """Return the number of nodes in each state."""
     counts = Counter(states)
     return {state: counts[state] for state in NodeState}
 
 
 def percent_over(counts: Mapping[NodeState, int], state: State) -> float:
-    """The share of nodes that are over, among those that can be reached."""
+    """Return the share of the nodes that have ended among the nodes that can be reached."""
     over = sum(counts[each] for each in _OVER)
     reachable = sum(counts.values()) - counts[NodeState.SKIPPED]
     if state is State.SUCCEEDED or not reachable:
@@ -145,8 +145,8 @@ _OVER = (
 def node_states(
     frontier: Frontier, running: Collection[str], journal: Journal, *, ended: bool
 ) -> dict[str, NodeState]:
-    """The state of each node; `running` are the names of the steps that run."""
-    # Once it is decided what to compensate, no further node runs.
+    """Return the state of each node. `running` has the names of the steps that run."""
+    # When a compensation begins, no further node runs.
     ended = ended or journal.undoing is not None
     under_way = {ident.partition("/")[0] for ident in running}
     states = {}
@@ -170,8 +170,8 @@ def node_states(
 
 
 def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeState]:
-    """The states of nodes whose compensation has begun. A loop may have done a node several times:
-    it is compensated when all of them are."""
+    """Return the states of the nodes whose compensation has begun. If a loop has completed a node
+    several times, it is compensated when all of its turns are."""
     progress = journal.compensation()
     assert progress is not None
     assert journal.undoing is not None
@@ -204,7 +204,7 @@ def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeStat
 
 
 def _compensation_failure(journal: Journal, name: str) -> Failure | None:
-    """How a compensation of a node failed."""
+    """Return the failure of a compensation of a node."""
     for ident, memory in journal.memories.items():
         inner = ident.removeprefix(COMPENSATION)
         if inner != ident and node_of(inner) == name and memory.outcome is EntryKind.GAVE_UP:
@@ -213,7 +213,7 @@ def _compensation_failure(journal: Journal, name: str) -> Failure | None:
 
 
 def _failure(frontier: Frontier, name: str) -> Failure | None:
-    """How a node failed that is workflow code, if that is known."""
+    """Return the failure of a node that is workflow code, if it is known."""
     end = frontier.ends.get(name)
     known = end is not None and not frontier.under_way(name) and end.failure is not UNKNOWN
     return end.failure if end is not None and known else None
@@ -228,9 +228,9 @@ def view(
     running: Mapping[str, tuple[int, float]],
     queues: Mapping[str, int] | None,
 ) -> ExecutionGraph:
-    """The run as a graph. `tracing` and `journal` have taken in all of its entries. `about` is the
-    id, the workflow and its version; `running` has the attempt and the start of each step that
-    runs."""
+    """Return the view of a run. `tracing` and `journal` have all entries of the run. `about` is
+    the id of the run, and the name and version of the graph. `running` has the attempt and the
+    start of each running step."""
     frontier, times = tracing.frontier, tracing.times
     states = node_states(frontier, running, journal, ended=state.terminal)
     compensation = journal.compensation()

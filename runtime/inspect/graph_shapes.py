@@ -10,7 +10,7 @@ from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.graph import Graph
 from keyrun.runtime.graphs.journal_trace import Tracing
-from keyrun.runtime.graphs.stored_graph import Sketch
+from keyrun.runtime.graphs.stored_graph import GraphShape
 from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.storage.payload import PayloadCodec
 
@@ -35,22 +35,22 @@ class StoredGraphs:
         self._ledger = ledger
         self._codec = codec
         self._registry = registry
-        self._sketches: dict[tuple[str, int], tuple[object, Sketch]] = {}
+        self._shapes: dict[tuple[str, int], tuple[object, GraphShape]] = {}
 
     async def tracing(self, submission: "Submission") -> Tracing | None:
         """Return a tracing of a run, which finds the state of each node. None if the run is not a
         run of a graph, or the shape of its graph is not known."""
-        found = await self._sketch(submission.workflow, submission.version)
+        found = await self._shape(submission.workflow, submission.version)
         return None if found is None else Tracing(found, self._codec, submission.input)
 
-    async def _sketch(self, workflow: str, version: int) -> Sketch | None:
+    async def _shape(self, workflow: str, version: int) -> GraphShape | None:
         known = self._registry.find(workflow, version)
         if known is not None:
             return stored_graph.of(known) if isinstance(known, Graph) else None
         stored = await self._ledger.get("plans", self._ledger.plan(workflow, version))
         if stored is None:
             return None
-        cached = self._sketches.get((workflow, version))
+        cached = self._shapes.get((workflow, version))
         if cached is None or cached[0] != stored:
-            cached = self._sketches[workflow, version] = (stored, stored_graph.read(stored))
+            cached = self._shapes[workflow, version] = (stored, stored_graph.read(stored))
         return cached[1]
