@@ -63,8 +63,8 @@ class Actor(ABC, Generic[M, A]):
 
 
 def overrides(actor: Actor[Any, Any], hook: str) -> bool:
-    """Whether the class of `actor` has its own version of `hook`.
+    """Return whether the class of `actor` has its own version of `hook`.
 
-    Asked before a hook is run, because a hook that does nothing is not worth a worker's turn.
+    The system does not call a hook that does nothing.
     """
     return getattr(type(actor), hook) is not getattr(Actor, hook)

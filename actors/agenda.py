@@ -1,7 +1,7 @@
-"""Cells that are due at a time.
+"""The agenda: cells that are due at a time.
 
-One task serves them all and sleeps until the earliest. It is started with the first entry and
-sleeps without a deadline when there is none, so a virtual clock is never kept ticking.
+One task serves all of them, and sleeps until the earliest is due. It is started with the first
+entry. Without entries it sleeps without a deadline, so that it never keeps a virtual clock running.
 """
 
 import heapq
@@ -29,7 +29,7 @@ class Agenda:
         return len(self._heap)
 
     def add(self, due: float, cell: Cell) -> None:
-        """Have `cell` called at `due`."""
+        """Call the callback with `cell` at `due`."""
         heapq.heappush(self._heap, (due, next(self._ties), cell))
         if self._scope is None:
             self._scope = trio.CancelScope(deadline=due)
@@ -38,13 +38,14 @@ class Agenda:
             self._scope.deadline = due
 
     def hasten(self) -> None:
-        """Have every cell called as soon as may be, in the order in which they are due."""
+        """Call the callback for every cell as soon as possible, in the order in which they are
+        due."""
         self._heap = [(-math.inf, next(self._ties), cell) for *_, cell in sorted(self._heap)]
         if self._scope is not None and self._heap:
             self._scope.deadline = -math.inf
 
     def keep(self, wanted: Callable[[Cell], bool]) -> None:
-        """Forget every cell that is not `wanted` any more."""
+        """Remove every cell that is not `wanted`."""
         self._heap = [entry for entry in self._heap if wanted(entry[2])]
         heapq.heapify(self._heap)
 

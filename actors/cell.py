@@ -1,14 +1,14 @@
-"""What the system keeps per key: the cell, and what may lie in its mailbox besides messages.
+"""The cell of a key: its actor, its mailbox and its state.
 
-A cell is in exactly one state. Whoever takes it out of `READY` owns it until it is settled:
+A cell is in exactly one state. The worker that takes it out of `READY` owns it until it is settled:
 
     IDLE ──tell──► READY ──worker──► BOUND ──mailbox empty──► IDLE
                      ▲                 │ └──budget used up──► READY
                      │                 ├──crash──► BACKOFF ──time──► READY or IDLE
                      └──release──QUARANTINED◄──too many crashes
 
-Invariants: the mailbox exists if and only if the cell is not idle; a cell stands in the ready
-queue exactly while it is `READY`; tellers wait only while the mailbox is full.
+Invariants: The mailbox exists if and only if the cell is not idle. A cell is in the ready queue if
+and only if it is `READY`. Tellers wait only while the mailbox is full.
 """
 
 import enum
@@ -24,7 +24,7 @@ from keyrun.actors.actor import Actor
 
 
 class State(enum.Enum):
-    """Where a key stands."""
+    """The state of a cell."""
 
     IDLE = "idle"
     READY = "ready"
@@ -42,7 +42,7 @@ QUARANTINED: Final = State.QUARANTINED
 
 
 class Order(enum.Enum):
-    """What the system itself puts into a mailbox, so that it happens in its turn."""
+    """An order of the system, which waits in the mailbox for its turn."""
 
     STOP = "stop"
     PASSIVATE = "passivate"
@@ -50,7 +50,7 @@ class Order(enum.Enum):
 
 @attrs.define(eq=False)
 class Envelope:
-    """A message that somebody waits for, or an order. At most one task waits."""
+    """A message whose sender waits for the answer, or an order. At most one task waits."""
 
     message: Any
     _task: trio.lowlevel.Task | None = None
@@ -61,16 +61,17 @@ class Envelope:
 
     @property
     def is_stop(self) -> bool:
-        """Whether this is the order that ends the present actor."""
+        """Return whether this is the order to stop the actor."""
         return self.message is Order.STOP
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its sender waits for the answer, or for room."""
+        """Return whether its sender waits for the answer, or for room in the mailbox."""
         return not self._settled and (self._task is not None or not self.accepted)
 
     def settle(self, answer: Any = None, failure: KeyrunError | None = None) -> None:
-        """Pass the outcome on. The first one counts; without a waiting task it is dropped."""
+        """Pass the outcome to the waiting task. Only the first outcome counts, and it is dropped if
+        no task waits."""
         if self._settled:
             return
         self._settled = True
@@ -81,7 +82,8 @@ class Envelope:
             self._task = None
 
     async def outcome(self) -> Any:
-        """Wait for the answer, or raise the failure. Cancelling it leaves the message queued."""
+        """Wait for the answer, or raise the failure. If the wait is cancelled, the message stays in
+        the mailbox."""
         if not self._settled:
 
             def abandon(_: object) -> trio.lowlevel.Abort:
@@ -97,7 +99,7 @@ class Envelope:
 
 @attrs.define(eq=False)
 class Teller:
-    """A task that waits for room in a mailbox, with the message it brings."""
+    """A task that waits for room in a mailbox, and its message."""
 
     task: trio.lowlevel.Task
     message: Any
@@ -107,7 +109,7 @@ class Teller:
 
 @attrs.define
 class Crashes:
-    """The restarts of a key that still count, and the error that its next actor is told."""
+    """The restarts of a key that still count, and the error that its next actor receives."""
 
     times: list[float] = attrs.Factory(list)
     error: BaseException | None = None
@@ -119,15 +121,16 @@ class Crashes:
     def add(self, now: float, delay: float) -> None:
         """Count a restart that comes after `delay` seconds.
 
-        The wait must not push earlier restarts out of the window, or long delays would keep a
-        message that always crashes from ever being quarantined: they all move along with it.
+        The delay is added to the times of all earlier restarts. Otherwise a long delay would push
+        them out of the window, and the key of a message that always crashes would never be
+        quarantined.
         """
         self.times = [time + delay for time in (*self.times, now)]
 
 
 @attrs.define(eq=False, weakref_slot=False)
 class Cell:
-    """One key. The rare things are `None` until they happen: an idle key must stay small."""
+    """One key. Rare attributes are None until they are used, so that an idle key stays small."""
 
     key: Hashable
     actor: Actor[Any, Any] | None = None

@@ -1,11 +1,11 @@
-"""Checks of arguments at the door. Each names the argument and the value that was given."""
+"""Checks of arguments. Each error names the argument and its value."""
 
 import math
 from collections.abc import Iterable
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a number below `least`, and what is not a number."""
+    """Raise if `value` is not a number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if math.isnan(value) or value < least:
@@ -13,14 +13,14 @@ def at_least(name: str, value: float, least: float) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse zero, a negative number, and what is not a number."""
+    """Raise if `value` is not a positive number."""
     at_least(name, value, 0)
     if value == 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
 
 
 def count(name: str, value: int, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
+    """Raise if `value` is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     at_least(name, value, least)
@@ -45,6 +45,6 @@ def several(name: str, value: object) -> None:
 
 
 def function(name: str, value: object) -> None:
-    """Refuse what can't be called."""
+    """Raise if `value` cannot be called."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")

@@ -1,6 +1,6 @@
-"""The table of keys: every key that has an actor, messages or a past has a cell in it.
+"""The directory: the cells of all keys that have an actor, messages or crashes that count.
 
-The only place where mailboxes come to life and go, and where waiting tellers are let in.
+Only the directory makes and drops mailboxes, and admits waiting tellers.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +15,7 @@ from keyrun.actors.errors import SystemClosed
 from keyrun.actors.pool import Pool
 
 MAX_SPARE = 256
-"""Mailboxes kept for reuse. An empty deque takes 600 bytes: idle cells must not own one."""
+"""Mailboxes that are kept for reuse. An empty deque takes 600 bytes, so idle cells have none."""
 
 
 class Directory:
@@ -30,19 +30,19 @@ class Directory:
         self.spare: list[deque[Any]] = []
 
     def create(self, key: Hashable) -> Cell:
-        """A cell for a key that has none."""
+        """Make the cell of a key that has none."""
         if not self.is_open:
             raise SystemClosed
         cell = self.cells[key] = Cell(key)
         return cell
 
     def drop(self, cell: Cell) -> None:
-        """Forget an idle cell."""
+        """Drop an idle cell."""
         self.cells.pop(cell.key, None)
         cell.actor = None
 
     def close(self) -> list[Cell]:
-        """Take no more messages. Returns the cells there were."""
+        """Accept no more messages. Return all cells."""
         self.is_open = False
         cells = list(self.cells.values())
         self.cells.clear()
@@ -58,7 +58,7 @@ class Directory:
             cell.mailbox.append(item)
 
     async def wait_for_room(self, cell: Cell, item: Any) -> None:
-        """Wait in line until `item` is in the mailbox."""
+        """Wait until `item` is in the mailbox. Tasks that wait are served in order."""
         waiting = cell.waiting
         if waiting is None:
             waiting = cell.waiting = OrderedDict()
@@ -74,9 +74,10 @@ class Directory:
             raise teller.refusal or SystemClosed()
 
     def admit(self, cell: Cell) -> None:
-        """Let waiting tellers in as far as there is room.
+        """Move the messages of waiting tellers into the mailbox while it has room.
 
-        The message is moved here, not by its teller once it runs again: no newcomer overtakes.
+        The message is moved here, and not by its teller when that resumes, so that no later message
+        overtakes it.
         """
         assert cell.mailbox is not None
         while cell.waiting and len(cell.mailbox) < self.capacity:
@@ -88,14 +89,14 @@ class Directory:
             cell.waiting = None
 
     def refuse(self, cell: Cell) -> None:
-        """Send waiting tellers away because the system closes."""
+        """Let waiting tellers fail because the system closes."""
         while cell.waiting:
             teller, _ = cell.waiting.popitem(last=False)
             trio.lowlevel.reschedule(teller.task)
 
     def tell_askers(self, cell: Cell, failure: Callable[[bool], KeyrunError]) -> None:
-        """Let nobody wait for an answer: `failure` makes the error, for a message that is in the
-        mailbox, where it stays, or one that has yet to get in, which is sent away."""
+        """Let all waiting `ask` calls fail. `failure(accepted)` makes the error. An accepted
+        message stays in the mailbox, and a message that waits for room is not sent."""
         for item in cell.mailbox or ():
             if isinstance(item, Envelope) and not isinstance(item.message, Order):
                 item.settle(failure=failure(True))
@@ -107,9 +108,9 @@ class Directory:
                 trio.lowlevel.reschedule(teller.task)
 
     def take(self, cell: Cell) -> list[Any]:
-        """Empty the mailbox of what was meant for the present actor.
+        """Remove and return the messages for the present actor.
 
-        What was told after a stop order belongs to the next one and stays.
+        Messages behind a stop order stay, because they are for the next actor.
         """
         assert cell.mailbox is not None
         items = []
@@ -122,7 +123,7 @@ class Directory:
         return items
 
     def settle(self, cell: Cell) -> None:
-        """Put a cell that nobody holds any more where it belongs."""
+        """Put a cell that no worker holds into the ready queue, or record that it is idle."""
         mailbox = cell.mailbox
         assert mailbox is not None
         if mailbox:

@@ -1,7 +1,7 @@
-"""What can go wrong between a sender and an actor.
+"""The errors of actors.
 
-Every error derives from `KeyrunError` and from the builtin that matches, carries the key it is
-about, and says what to do.
+Every error derives from `KeyrunError` and from the matching builtin exception, has the key that it
+is about, and says what to do.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,19 +12,19 @@ import trio
 from keyrun._errors import KeyrunError
 
 ENDINGS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What is meant for whoever runs the actor, not for the actor."""
+"""Exceptions that end the task in which the actor runs. They are not crashes of the actor."""
 
 
 def is_crash(error: BaseException, own: type[BaseException] | tuple[()] = ()) -> bool:
-    """Whether an error is the actor's own: anything but `ENDINGS`, also inside a group. `own` is
-    one of those that is the actor's own all the same."""
+    """Return whether an error is a crash of the actor: any error but `ENDINGS`, also in a group.
+    `own` is a type of `ENDINGS` that counts as a crash nevertheless."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_crash(inner, own) for inner in error.exceptions)
     return isinstance(error, own) or not isinstance(error, ENDINGS)
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
-    """`repr(value)`, also of what refuses it: reporting an error must not raise another."""
+    """Return `repr(value)`, also if that raises: reporting an error must not raise another one."""
     try:
         return form(value)
     except BaseException as error:
@@ -34,7 +34,8 @@ def shown(value: object, form: Callable[[object], str] = repr) -> str:
 
 
 def logged(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
-    """An error as `exc_info`; the logging module would ask the error itself whether it is true."""
+    """Return an error as `exc_info`. Passed an exception, the logging module would test its truth
+    value, which may raise."""
     return type(error), error, error.__traceback__
 
 

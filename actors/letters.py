@@ -1,7 +1,7 @@
 """Dead letters: messages that were accepted and will not be handled.
 
-Each is handed to the user's callback exactly once, and whoever waits for its answer is told.
-Without a callback they are logged.
+The user's callback receives each of them exactly once, and the call of `ask` that waits for its
+answer fails. Without a callback they are logged.
 """
 
 import logging
@@ -33,16 +33,16 @@ class DeadLetter(Generic[K, M]):
 
 
 class DeadLetters:
-    """Where messages go that are given up."""
+    """Counts the messages that will not be handled, and passes them to the callback."""
 
     def __init__(self, callback: Callable[[DeadLetter[Any, Any]], object] | None) -> None:
         self._callback = callback
         self.count = 0
 
     def deliver(self, key: Hashable, items: Iterable[Any], error: BaseException) -> None:
-        """Give up `items` of a mailbox because of `error`.
+        """Turn `items` of a mailbox into dead letters because of `error`.
 
-        Orders among them count as carried out: nothing is left that they could apply to.
+        Orders among them count as done, because there is no actor left.
         """
         messages = []
         for item in items:
@@ -72,7 +72,8 @@ class DeadLetters:
 
 
 def _failure(key: Hashable, error: BaseException) -> ActorFailed | ActorStopped:
-    """An error for one asker, who gets one of its own since raising it adds a traceback."""
+    """Return the error for one call of `ask`. Each call needs its own, because raising it adds a
+    traceback."""
     if isinstance(error, ActorStopped):
         return ActorStopped(key, error.__cause__)
     return ActorFailed(key, error)

@@ -1,6 +1,6 @@
-"""How an actor comes and goes: made by the factory, started, passivated, stopped.
+"""The lifecycle of an actor: make, start, passivate and stop it.
 
-Runs on the worker that holds the cell, so no hook ever meets a handler of the same key.
+It runs in the worker that holds the cell, so a hook never runs beside a handler of its key.
 """
 
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger("keyrun.actors")
 
 
 class Lifecycle:
-    """Brings actors to life and to rest."""
+    """Starts, passivates and stops actors."""
 
     def __init__(self, factory: Callable[[Any], Actor[Any, Any]]) -> None:
         self._factory = factory
@@ -23,7 +23,7 @@ class Lifecycle:
         self.passivations = 0
 
     async def start(self, cell: Cell) -> Actor[Any, Any]:
-        """Give the cell an actor. Whatever this raises counts as a crash."""
+        """Give the cell an actor. Every exception that leaves this counts as a crash."""
         actor = self._factory(cell.key)
         if not isinstance(actor, Actor):
             raise TypeError(f"factory({shown(cell.key)}) must return an Actor, got {shown(actor)}")
@@ -70,12 +70,13 @@ class Lifecycle:
 
 
 def stops_silently(cell: Cell) -> bool:
-    """Whether nobody would notice if the actor of an idle cell were just dropped."""
+    """Return whether the actor of an idle cell can be dropped without calling `on_stop`."""
     return cell.actor is None or not overrides(cell.actor, "on_stop")
 
 
 def passivates_silently(cell: Cell) -> bool:
-    """The same for passivation, which by default does what a stop does."""
+    """Return whether the actor of an idle cell can be dropped without calling `on_passivate`, which
+    calls `on_stop` by default."""
     return stops_silently(cell) and (
         cell.actor is None or not overrides(cell.actor, "on_passivate")
     )

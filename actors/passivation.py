@@ -1,8 +1,8 @@
-"""Dropping actors that nobody has sent anything to for a while.
+"""Passivation: drop actors that have received no message for a while.
 
-A cell is on the agenda at most once, from the first time it goes idle. Going idle again only
-notes the time; the entry moves when it falls due. So the cost is one heap operation per key and
-idle timeout, not per message, and the time is exact.
+A cell is on the agenda at most once, from the first time that it becomes idle. When it becomes idle
+again, only the time is recorded, and its entry is moved when it is due. So the cost is one heap
+operation per key and idle timeout, not per message, and the time is exact.
 """
 
 import trio
@@ -14,7 +14,7 @@ from keyrun.actors.lifecycle import Lifecycle, passivates_silently
 from keyrun.actors.pool import Pool
 
 SLACK = 1024
-"""Entries of dropped cells that may lie on the agenda before it is cleared of them."""
+"""Entries of dropped cells that may be on the agenda before it is cleared of them."""
 
 
 class Passivation:
@@ -35,7 +35,7 @@ class Passivation:
         self._agenda = Agenda(pool, self._due)
 
     def watch(self, cell: Cell) -> None:
-        """Start to count: `cell` has just gone idle."""
+        """Record that `cell` has become idle now."""
         now = trio.current_time()
         if cell.idle_since is None:
             if len(self._agenda) > 2 * len(self._directory.cells) + SLACK:

@@ -1,10 +1,10 @@
 """The elastic pool of worker tasks, and the queue of ready cells that it serves.
 
-A worker is *seeking* while it is certain to look at the queue again without waiting for anybody:
-from its wake-up until its handler suspends or it finds nothing to do. As long as one is seeking
-nobody needs to be woken, so a flood of handlers that never wait is served by a single task. When
-the last seeking worker suspends and leaves ready cells behind, it wakes others, or starts them:
-two, and twice as many each time that they too suspend and leave something behind.
+A worker is *seeking* from its wake-up until its handler suspends or the queue is empty. A seeking
+worker certainly looks at the queue again, so no other worker has to be woken. That is why a single
+task serves any number of handlers that never wait. When the last seeking worker suspends and cells
+are still ready, it wakes or starts two other workers, and twice as many each time that they suspend
+as well and cells are still ready.
 """
 
 import types
@@ -26,12 +26,13 @@ PASS = 256
 scheduler a run repeats itself exactly."""
 
 MAX_IDLE = 1024
-"""More waiting workers than this go home. A task costs about 3 KB and 20 us to start."""
+"""The number of workers that wait for a wake-up. Further workers end. A task costs about 3 KB, and
+20 us to start."""
 
 Serve: TypeAlias = Callable[[trio.lowlevel.Task, int], Coroutine[Any, Any, int | None]]
-"""Serves ready cells in the context it is called in, and rests in between, for a worker that has
-already handled so many messages of its pass. Returns how many that makes when the context, or the
-scope, is no longer clean; None when the worker may go."""
+"""Serves ready cells in the current context, and waits while there are none. It receives the number
+of messages that the worker has handled in this pass. It returns the new number when the context or
+the cancel scope is no longer clean, and None when the worker may end."""
 
 
 class Suspension:
@@ -71,14 +72,14 @@ class Suspension:
 
 
 class WorkerSlot(WaitSlot):
-    """How a worker waits."""
+    """The wait slot of a worker."""
 
     __slots__ = ("scope",)
 
     def __init__(self, task: trio.lowlevel.Task) -> None:
         super().__init__(task)
         self.scope: trio.CancelScope
-        """What it lends to its handlers."""
+        """The cancel scope that the handlers of the worker share."""
 
 
 class Pool:
@@ -91,15 +92,15 @@ class Pool:
         """Workers that are woken at once."""
         self.ready: deque[Cell] = deque()
         self.delayed: set[Cell] = set()
-        """Cells that will come back to the queue by themselves."""
+        """Cells that return to the queue when their backoff is over."""
         self.serving: dict[trio.lowlevel.Task, Cell | None] = {}
-        """Every running worker, and the cell it had last."""
+        """Every running worker, and its latest cell."""
         self.slots: dict[trio.lowlevel.Task, WorkerSlot] = {}
-        """How each of them waits, and the scope that it lends to its handlers."""
+        """The wait slot of each worker, with the scope that its handlers share."""
         self.borrowed: set[trio.lowlevel.Task] = set()
-        """Workers whose scope a handler has asked for, until it is taken back."""
+        """Workers whose scope a handler has requested and not yet returned."""
         self.spent: set[trio.lowlevel.Task] = set()
-        """Workers whose scope was cancelled, and that need another before they may wait."""
+        """Workers whose scope was cancelled. They need a new one before they wait."""
         self.suspension = Suspension()
         self.seeking = 0
         self.workers = 0
@@ -109,9 +110,9 @@ class Pool:
         self._quiet = trio.lowlevel.ParkingLot()
 
     def open(self, nursery: trio.Nursery, serve: Serve) -> None:
-        """Say where workers run and what they do.
+        """Set the nursery of the workers, and the function that they run.
 
-        Workers inherit the context of this call, not of the `tell` that happens to start them.
+        Workers inherit the context of this call, not the context of the `tell` that starts them.
         """
         self._nursery = nursery
         self._serve = serve
@@ -122,18 +123,18 @@ class Pool:
         self._context.run(self._nursery.start_soon, function)
 
     def close(self) -> None:
-        """Forget what is left when the workers are gone."""
+        """Drop all cells after the workers have ended."""
         self.ready.clear()
         self.delayed.clear()
         self.signal_quiet()
 
     @property
     def idle(self) -> int:
-        """How many workers wait for a wake-up."""
+        """Return the number of workers that wait for a wake-up."""
         return len(self._idle)
 
     def bound(self) -> set[Cell]:
-        """The cells that workers hold."""
+        """Return the cells that workers hold."""
         return {c for c in self.serving.values() if c is not None and c.state is BOUND}
 
     def push(self, cell: Cell) -> None:
@@ -144,7 +145,7 @@ class Pool:
             self.wake()
 
     def wake(self) -> None:
-        """See to it that a worker comes, if the pool may have one more."""
+        """Wake a worker, or start one if the pool may have one more."""
         if self._idle:
             task, _ = self._idle.popitem()
             trio.lowlevel.reschedule(task, WAKE)
@@ -156,8 +157,8 @@ class Pool:
         self.seeking += 1
 
     def _wake_several(self) -> None:
-        """A handler waits, so those of the other ready cells may wait, too: as many workers as
-        were of use lately, and twice as many as the last time."""
+        """Wake workers because a handler waits, and the handlers of other ready cells may wait as
+        well. Their number doubles with each call, and halves when a worker finds no cell."""
         self._burst = min(2 * self._burst, self._max_burst)
         for _ in range(min(self._burst, len(self.ready))):
             self.wake()
@@ -172,14 +173,14 @@ class Pool:
                 with trio.CancelScope() as slot.scope:
                     while task not in self.spent:
                         if not self.ready:
-                            self._burst = max(1, self._burst // 2)  # woken in vain
+                            self._burst = max(1, self._burst // 2)  # nothing was ready
                         handled = await self._carry(self._serve(task, served))
                         if handled is None:
                             self.seeking -= 1
                             return
                         served = handled
                 self.spent.discard(task)
-                # What came out of a handler may have been the end of the system as well.
+                # The whole system may have been cancelled as well.
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             del self.serving[task]
@@ -190,8 +191,8 @@ class Pool:
             self.signal_quiet()
 
     async def rest(self, task: trio.lowlevel.Task) -> bool:
-        """Wait for a wake-up, in what a worker serves with. Says False when enough others wait and
-        this worker may go."""
+        """Wait for a wake-up. Return False if enough other workers wait, so that this one may
+        end."""
         if len(self._idle) >= MAX_IDLE:
             return False
 
@@ -200,13 +201,13 @@ class Pool:
         if self._quiet:
             self.signal_quiet()
         await self.slots[task].wait(self._idle)
-        self.seeking -= 1  # it was counted when it was woken, and again when it went on
+        self.seeking -= 1  # counted by the wake-up, and again when this task resumed
         if not self.ready:
-            self._burst = max(1, self._burst // 2)  # woken in vain
+            self._burst = max(1, self._burst // 2)  # nothing was ready
         return True
 
     async def let_others_run(self) -> None:
-        """What a worker does between two passes. It stays the one that seeks."""
+        """Run other tasks between two passes of a worker. The worker stays a seeking one."""
         self.seeking += 1
         try:
             await trio.lowlevel.checkpoint()
@@ -215,10 +216,10 @@ class Pool:
 
     @types.coroutine
     def _carry(self, coroutine: Coroutine[Any, Any, int | None]) -> Generator[Any, Any, int | None]:
-        """Run a coroutine in a context of its own, and pass the queue on whenever it suspends.
+        """Run a coroutine in a context of its own, and wake other workers whenever it suspends.
 
-        What `yield from` does, plus that. While nothing in it suspends, handlers are awaited
-        one after the other without touching Trio at all.
+        Apart from that, it does the same as `yield from`. While no handler suspends, handlers are
+        awaited one after the other without a call of Trio.
         """
         context = copy_context()
         suspension = self.suspension
@@ -247,43 +248,43 @@ class Pool:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing runs, waits its turn or will come back by itself."""
+        """Return whether no cell is running, ready or in backoff."""
         return not self.ready and len(self._idle) == self.workers and not self.delayed
 
     def signal_quiet(self) -> None:
-        """Tell whoever waits for the quiet, if it is there."""
+        """Wake the tasks in `wait_quiet` if the pool is quiet."""
         if self._quiet and self.quiet:
             self._quiet.unpark_all()
 
     async def wait_quiet(self) -> None:
-        """Return at a moment when it is quiet."""
+        """Return when the pool is quiet."""
         await trio.lowlevel.checkpoint()
         while not self.quiet:
             await self._quiet.park()
 
     def scope(self, *, kept: bool = False) -> trio.CancelScope:
-        """The scope that the worker of this task lends. Where it is `kept`, nobody looks at it
-        when the handler has ended."""
+        """Return the scope of the worker of this task. With `kept`, the pool does not check it when
+        the handler has ended."""
         slot = self.wait_slot()
         if not kept:
             self.borrowed.add(slot.task)
         return slot.scope
 
     def wait_slot(self) -> WorkerSlot:
-        """That of the worker of this task."""
+        """Return the wait slot of the worker of this task."""
         slot = self.slots.get(trio.lowlevel.current_task())
         if slot is None:
             raise RuntimeError("only a handler has a scope, in the task that it was called in")
         return slot
 
     def renew_scope(self) -> None:
-        """Have the worker of this task get another scope as soon as its handler returns."""
+        """Give the worker of this task a new scope as soon as its handler returns."""
         self.scope()
         self.spent.add(trio.lowlevel.current_task())
 
     def take_back(self, task: trio.lowlevel.Task) -> bool:
-        """A handler that had the scope has ended. Says whether the next one may have it: not one
-        that is cancelled, and none keeps a deadline."""
+        """Take back the scope from a handler that has ended, and remove its deadline. Return
+        whether the next handler may have the scope: it may not if the scope is cancelled."""
         self.borrowed.discard(task)
         scope = self.slots[task].scope
         if scope.deadline != inf:
@@ -293,7 +294,8 @@ class Pool:
         return task not in self.spent
 
     def cells_above(self) -> Iterator[Cell]:
-        """The cell whose handler this task is part of, also in a nursery that it opened."""
+        """Yield the cells whose handlers this task is part of, also as a task in their
+        nurseries."""
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         while task is not None:
             cell = self.serving.get(task)

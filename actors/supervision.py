@@ -1,7 +1,7 @@
-"""What happens to an actor that crashes: a value that the user configures.
+"""Supervision: the options that decide what happens to an actor that crashes.
 
-Everything here is a pure function of the value and its arguments, so a policy can be tested
-without running an actor. `keyrun.actors.supervisor` carries it out.
+Everything here is a pure function of the options and its arguments, so it can be tested without an
+actor. `keyrun.actors.supervisor` applies the decisions.
 """
 
 import enum

@@ -1,6 +1,6 @@
-"""Carries out a `Supervision`: what becomes of a cell whose actor crashed.
+"""The supervisor: restart, stop or quarantine a cell whose actor crashed, as `Supervision` says.
 
-Works on a cell that a worker holds and never waits: a cell in backoff or quarantine holds
+It works on a cell that a worker holds, and it never waits. A cell in backoff or quarantine holds
 neither a worker nor a task.
 """
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("keyrun.actors")
 
 
 class Supervisor:
-    """Decides over crashed actors, and keeps the keys in backoff and quarantine."""
+    """Handles crashed actors, and knows the cells in backoff and quarantine."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Supervisor:
         self.quarantined: dict[Cell, None] = {}
 
     def crashed(self, cell: Cell, item: Any, error: BaseException) -> None:
-        """Answer a crash that `item` was part of.
+        """Handle a crash of the actor while it handled `item`.
 
-        The cell is in backoff or quarantine afterwards, or still bound if it can go on at once.
+        Afterwards the cell is in backoff or quarantine, or still bound if it can continue at once.
         """
         mailbox = cell.mailbox
         assert mailbox is not None
@@ -61,7 +61,7 @@ class Supervisor:
         if crashes is None:
             crashes = cell.crashes = Crashes()
         crashes.error = error
-        # An actor that could not even start says nothing about the message.
+        # If the actor could not start, the message is not the reason.
         if started and self._supervision.failed_message is FailedMessage.DEAD_LETTER:
             self._letters.deliver(cell.key, [item], error)
         else:
@@ -81,7 +81,7 @@ class Supervisor:
             self._agenda.add(now + delay, cell)
 
     def release(self, cell: Cell) -> None:
-        """Let a quarantined cell go on as if it had never crashed."""
+        """Let a quarantined cell continue as if it had never crashed."""
         del self.quarantined[cell]
         assert cell.crashes is not None
         cell.crashes.times = []
@@ -111,7 +111,7 @@ class Supervisor:
             key,
         )
         if any(isinstance(item, Envelope) and item.is_stop for item in cell.mailbox):
-            # Whoever waits for the stop would wait for a release that may never come.
+            # A caller of `stop` would wait for a release that may never come.
             self._give_up(cell, error)
             return
         cell.state = QUARANTINED
@@ -124,7 +124,7 @@ class Supervisor:
                 logger.exception("on_quarantine failed for key %s", key)
 
     def refusal(self, cell: Cell, *, accepted: bool = False) -> KeyQuarantined:
-        """What an asker of a quarantined cell is told."""
+        """Return the error for a call of `ask` on a quarantined cell."""
         cause = None if cell.crashes is None else cell.crashes.error
         return KeyQuarantined(cell.key, cause, accepted=accepted)
 
@@ -140,7 +140,7 @@ class Supervisor:
 
 
 def _log(level: int, error: BaseException, message: str, *args: Any) -> None:
-    """Whatever the error, or a handler, makes of being logged: it is no reason not to go on."""
+    """Log an error. Ignore exceptions of the error itself and of logging handlers."""
     try:
         logger.log(level, message, *args, exc_info=logged(error))
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
-"""The front of the actors: a system of keyed actors that an application talks to.
+"""The actor system: the public class that connects the parts.
 
-Composes the parts and holds none of their logic, except for the fast path of `tell_nowait`.
+It has none of their logic, except for the fast path of `tell_nowait`.
 """
 
 from collections import deque
@@ -102,8 +102,8 @@ class ActorSystem(Generic[K, M, A]):
                 idle_timeout, supervision.window, pool, directory, lifecycle
             ).watch
         self.wait_slot = pool.wait_slot
-        """How the task of the calling handler waits, if it often has to, and the scope that it is
-        in, to be kept as it was."""
+        """Return the wait slot of the calling handler's task, which makes frequent waits cheap. Its
+        `scope` is the cancel scope of the handler, which must be left unchanged."""
         self._cells = directory.cells
         self._spare = directory.spare
         self._ready = pool.ready
@@ -127,14 +127,14 @@ class ActorSystem(Generic[K, M, A]):
         try:
             return await self._running.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
-            # That there is a nursery inside is not the user's concern.
+            # The nursery is an implementation detail, so its group is unwrapped.
             if error is None or group.exceptions != (error,):
                 raise
             return False
 
     def tell_nowait(self, key: K, message: M) -> None:
         """Put a message into the mailbox of `key`, or raise `MailboxFull`."""
-        # The body of `Directory.post` and `Pool.push`: two calls less are a tenth of a message.
+        # The body of `Directory.post` and `Pool.push`. Two calls take a tenth of a message's time.
         try:
             cell = self._cells[key]
         except KeyError:
@@ -188,27 +188,28 @@ class ActorSystem(Generic[K, M, A]):
         raise AskTimeout(key, timeout, accepted=envelope.accepted)
 
     def scope(self, *, kept: bool = False) -> trio.CancelScope:
-        """The cancel scope that the calling handler is in, at no cost: to be cancelled, or given a
-        deadline, as if the handler had opened it.
+        """Return the cancel scope of the calling handler. The handler may cancel it, or set its
+        deadline, as if it had opened the scope.
 
-        It is the worker's, and used for one handler after the other: ask for it again in each, and
-        keep it no longer. A handler that was cancelled through it catches that and returns without
-        waiting for anything any more; to let the cancellation out is a crash like any other. The
-        next handler has no deadline, and another scope if this one is cancelled.
+        The scope belongs to the worker, which uses it for one handler after the other. So call this
+        again in each handler, and do not keep the scope. A handler that was cancelled through the
+        scope has to catch the cancellation and to return without waiting again. Otherwise it counts
+        as a crash. The next handler has no deadline, and has a new scope if this one is cancelled.
 
-        A handler that keeps it as it was needs nobody to look after it: with `kept` it takes the
-        deadline away itself, and says `renew_scope()` where somebody has cancelled it.
+        With `kept`, the system does not check the scope after the handler. The handler itself
+        removes the deadline, and calls `renew_scope()` if the scope was cancelled.
         """
         return self._pool.scope(kept=kept)
 
     @property
     def suspension(self) -> Suspension:
-        """How the calling handler learns that what it awaits has to wait."""
+        """Return the object through which the calling handler notices that the code which it awaits
+        suspends."""
         return self._pool.suspension
 
     def renew_scope(self) -> None:
-        """Have the next handler get another scope, also where this one is not cancelled: say it
-        where somebody else may still cancel it."""
+        """Give the next handler a new scope, even if this one is not cancelled. Call this if other
+        code may still cancel this one."""
         self._pool.renew_scope()
 
     async def stop(self, key: K) -> None:
@@ -287,7 +288,7 @@ class ActorSystem(Generic[K, M, A]):
         return cast(A, await self._settled(cell, envelope, above))
 
     async def _settled(self, cell: Cell, envelope: Envelope, above: list[Cell]) -> Any:
-        """Wait for what becomes of an envelope in the mailbox of `cell`."""
+        """Wait for the outcome of an envelope in the mailbox of `cell`."""
         envelope.accepted = True
         if not above:
             return await envelope.outcome()
@@ -340,7 +341,7 @@ class ActorSystem(Generic[K, M, A]):
                 self._directory.post(cell, Envelope(Order.STOP))
 
     def _abandon(self, cell: Cell) -> None:
-        """Give up what a cell still has when the system ends."""
+        """Turn the messages that a cell still has into dead letters when the system ends."""
         self._directory.refuse(cell)
         if cell.mailbox:
             items = list(cell.mailbox)

@@ -1,7 +1,8 @@
-"""Who waits for whom: the asks and stops under way in handlers.
+"""Waits between keys: the calls of `ask` and `stop` that handlers wait for.
 
-A handler that waits for another key holds its own. If that key, perhaps through others, waits for
-the first one, none of them can ever go on: such a cycle is refused to whoever would close it.
+A handler that waits for another key holds its own. If that key waits for the first one, directly or
+through other keys, none of them can ever resume. The call that would close such a cycle raises
+`WouldDeadlock`.
 """
 
 import math
@@ -16,15 +17,15 @@ from keyrun.actors.pool import Pool
 
 
 class Waits:
-    """Knows what each cell's handler waits for."""
+    """Knows which cells the handler of each cell waits for."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._under_way: dict[Cell, dict[Envelope, Cell]] = {}
 
     def refuse_cycle(self, call: str, target: Cell) -> list[Cell]:
-        """Raise if `target` can go on only after the calling handler. Returns the cells that the
-        caller is a handler of, if it is one."""
+        """Raise `WouldDeadlock` if `target` cannot continue before the calling handler returns.
+        Return the cells whose handlers the caller is part of."""
         above = list(self._pool.cells_above())
         if above and (target in above or target in self._under_way):
             path = self._path(target, above)
@@ -33,14 +34,14 @@ class Waits:
         return above
 
     def enter(self, above: list[Cell], envelope: Envelope, target: Cell) -> None:
-        """The cells `above` wait until `target` has settled `envelope`. One that waits no longer
-        than some deadline closes no cycle, since the others go on after it."""
+        """Record that the cells `above` wait until `target` has settled `envelope`. A wait with a
+        deadline is not recorded, because it ends by itself and so closes no cycle."""
         if trio.current_effective_deadline() == math.inf:
             for cell in above:
                 self._under_way.setdefault(cell, {})[envelope] = target
 
     def leave(self, above: list[Cell], envelope: Envelope) -> None:
-        """They do not wait for it any more."""
+        """Record that the cells `above` do not wait for `envelope` any more."""
         for cell in above:
             envelopes = self._under_way.get(cell)
             if envelopes is not None:
@@ -49,8 +50,8 @@ class Waits:
                     del self._under_way[cell]
 
     def _path(self, start: Cell, ends: list[Cell]) -> list[Hashable]:
-        """The keys from `start` to one of `ends`, each waiting for the next; none if there is no
-        way."""
+        """Return the keys from `start` to one of `ends`, each of which waits for the next. The list
+        is empty if there is no such path."""
         paths = {start: [start.key]}
         queue = deque([start])
         while queue:

@@ -1,7 +1,7 @@
-"""What a worker does: it takes ready cells and handles their messages.
+"""Workers: take ready cells and handle their messages.
 
-The hot path of the system. Everything in it is awaited directly; the pool notices when something
-suspends and lets another worker go on with the queue.
+This is the hot path of the system. It awaits everything directly. If a handler suspends, the pool
+notices that and wakes another worker for the queue.
 """
 
 from contextvars import copy_context
@@ -36,10 +36,10 @@ class Worker:
         self.handled = 0
 
     async def serve(self, task: trio.lowlevel.Task, served: int) -> int | None:
-        """Serve the queue until a handler changed the context or used up the scope, and say how
-        many messages of this pass were handled; None when enough others wait for something to do.
+        """Serve the queue until a handler changes the context or uses up the scope. Return the
+        number of messages that were handled in this pass, or None if enough other workers wait.
 
-        One long function, because a call per cell would cost as much as a short message.
+        This is one long function, because a call per cell would cost as much as a short message.
         """
         ready = self._pool.ready
         serving, borrowed = self._pool.serving, self._pool.borrowed
@@ -48,7 +48,7 @@ class Worker:
         values = tuple(clean.values())
         while True:
             if not ready:
-                # Who rests keeps nothing alive.
+                # A waiting worker must not keep objects alive.
                 cell = mailbox = item = actor = context = None
                 if not await self._pool.rest(task):
                     return None
@@ -66,7 +66,7 @@ class Worker:
             is_clean = True
             while mailbox and served < end and is_clean:
                 served += 1
-                # Known before it is taken: a Ctrl-C that comes right after must not lose it.
+                # Read it before it is removed, so that a Ctrl-C in between does not lose it.
                 item = mailbox[0]
                 try:
                     mailbox.popleft()
@@ -83,7 +83,7 @@ class Worker:
                 except BaseException as error:
                     scope = self._pool.slots[task].scope
                     if scope.cancel_called and is_crash(error, trio.Cancelled):
-                        # By whoever has borrowed the scope: the handler's own doing.
+                        # The handler has requested the scope and cancelled it.
                         borrowed.add(task)
                     elif not is_crash(error):
                         mailbox.appendleft(item)
@@ -92,14 +92,14 @@ class Worker:
                     end = served
                 try:
                     context = copy_context()
-                    # Equal is not enough: an equal value may still be another object.
+                    # An equal value may still be another object.
                     is_clean = context == clean and (
                         not values or all(map(is_, context.values(), values))
                     )
                 except BaseException as error:
                     if isinstance(error, KeyboardInterrupt):
                         raise
-                    # Only values that were replaced are compared; the user's may refuse it.
+                    # The comparison calls `__eq__` of the user's values, which may raise.
                     is_clean = False
                 if task in borrowed and not self._pool.take_back(task):
                     is_clean = False
@@ -109,7 +109,7 @@ class Worker:
                 return served
 
     async def _open(self, cell: Cell, envelope: Envelope) -> None:
-        """Handle what somebody waits for."""
+        """Handle a message whose sender waits for the answer, or an order."""
         message = envelope.message
         if isinstance(message, Order):
             await self._lifecycle.obey(cell, message)
