@@ -1,16 +1,16 @@
-"""Undoing: what a run has done is undone when it fails or is cancelled.
+"""Compensation: undo the completed steps of a run that fails or is cancelled.
 
-1. A step that has a compensation says so in the journal when it completes, or where an attempt is
-   enough, when it is begun.
-2. When the run comes to an end that is no success, one entry says how it will end and what is to be
-   undone. From then on its workflow is not driven any more, whatever happens.
+1. When a step with a compensation completes, its journal gets a note. If the workflow compensates
+   attempted steps, the note is written when the step begins.
+2. When the run fails or is cancelled, one journal entry records how it will end and which steps are
+   to be compensated. From then on, the workflow function is not called any more.
 3. The compensations run one after the other, the last step first. Each is a step with an outcome of
-   its own, so each is done once, also after a crash. Cancel, deadline and limits of the run do not
-   bind them. One that fails for good is recorded, and the rest still run.
-4. The run ends as was decided.
+   its own, so each is done once, also after a crash. A cancel, the deadline and the limits of the
+   run do not apply to them. If one of them fails, the failure is recorded, and the rest still run.
+4. The run ends as was recorded.
 
-Which function undoes which step is known from the code alone. After a restart the workflow is
-rehearsed against its journal to find that out, which has no effects.
+Only the code says which function compensates which step. After a restart, a dry run of the workflow
+against its journal finds this out, without effects.
 """
 
 from collections.abc import Callable
@@ -69,11 +69,11 @@ def decide(
     failure: Failure | None = None,
     dead: bool = False,
 ) -> bool:
-    """Write down that the run will end so when all is undone. Says whether there is anything to
-    undo."""
+    """Record how the run will end after its compensations. Return whether there is anything to
+    compensate."""
     journal = run.journal
     noted = list(journal.undoable or ())
-    # What was cut off comes after all that has its outcome, and so is undone first.
+    # Steps that were cut off come last, so they are compensated first.
     noted.sort(key=lambda ident: not journal.has_outcome(ident))
     idents = run.workflow.to_undo(noted, failure)
     if not idents:
@@ -94,24 +94,24 @@ def decide(
 
 
 def _store_progress(run: Run) -> None:
-    """Stage how far the compensation is, if that has changed."""
+    """Stage the progress of the compensation, if it has changed."""
     progress = run.journal.compensation()
     if run.status.compensation != progress:
         run.status.compensation = progress
-        # Compensations are no steps of the workflow.
+        # Compensations do not count as steps of the workflow.
         run.status.steps_done = run.journal.steps_done()
         run.store_status()
 
 
 async def undo(run: Run) -> bool:
-    """Run the compensations that have not run, then end the run. Says whether it has ended."""
+    """Run the compensations that have not run, then end the run. Return whether it has ended."""
     journal, partition = run.journal, run.partition
     assert journal.undoing is not None
     _, state, reason, failure, dead, idents = journal.undoing
     run.undoing = True
     run.deadline = inf
     run.begin()
-    # A store of an earlier Keyrun has it in the journal only.
+    # In a store of an earlier Keyrun, only the journal has the compensation.
     run.status.compensation, run.status.failure = journal.compensation(), failure
     try:
         run_input = partition.codec.decode(input_of(run), run.workflow.input_type)
@@ -190,7 +190,7 @@ def _end(
 async def _compensate(
     branch: Branch, step: StepFunction[..., Any], ident: str, given: Compensation
 ) -> bool:
-    """Undo one step. Says whether that was done."""
+    """Run the compensation of one step. Return whether it succeeded."""
     compensate = step.set.compensate
     assert compensate is not None
     name = COMPENSATION + ident
@@ -204,7 +204,7 @@ async def _compensate(
 
 
 def _output(run: Run, step: StepFunction[..., Any], memory: "CallRecord | None") -> Any:
-    """What the step returned; None if it failed, or was cut off."""
+    """Return the value of the step. None if it failed, or was cut off."""
     if memory is None or memory.outcome is not EntryKind.DONE:
         return None
     value = run.partition.codec.decode(memory.payload, step.declared)
@@ -215,9 +215,9 @@ def _output(run: Run, step: StepFunction[..., Any], memory: "CallRecord | None")
 async def _collect(
     run: Run, run_input: Any
 ) -> tuple[dict[str, StepFunction[..., Any]], NonDeterminism | None]:
-    """Find out from the code which function undoes which step, as far as the code fits the journal,
-    and where it does not."""
-    # They stand above the driver, which needs this module.
+    """Find the function that compensates each step with a dry run of the workflow. Return the place
+    where the code contradicts the journal, if it does."""
+    # The driver imports this module.
     from keyrun.runtime.execution.driver import one_pass
     from keyrun.runtime.execution.dry_run import DryRun
 

@@ -1,4 +1,4 @@
-"""The driver: calls the workflow of a run, and again if need be, until it ends or leaves memory."""
+"""The driver: calls the workflow function of a run until the run ends or leaves memory."""
 
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -31,13 +31,14 @@ from keyrun.storage.payload import UNFIT
 
 Conclude = Callable[[Run, Any, Failure | None], bool | None]
 
-# To look a member up in its enum takes as long as a call.
+# Looking a member up in its enum takes as long as a call.
 _RUNNING, _SUCCEEDED = State.RUNNING, State.SUCCEEDED
 
 
 def drive(run: Run) -> Awaitable[bool | None]:
-    """Drive a run, in the scope of its actor. Says whether it has ended; if not, it is held, or to
-    be driven again where the answer is None. The scope may be used up then."""
+    """Drive a run in the scope of its actor. The awaitable gives True if the run has ended, False
+    if it waits or is paused, and None if it has to be driven again. Then the scope may be
+    cancelled."""
     if run.status.started_at is None and run.stopped:
         return _stay(run)
     if run.journal.undoing is not None:
@@ -59,7 +60,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
 
 
 async def _stay(run: Run) -> bool:
-    """A run that is held before it begins: its line is woken when that may have changed."""
+    """Keep a run that is paused before it begins. The queue of its key is woken by a resume."""
     if run.status.cancel_requested:
         settle(run, State.CANCELLED)
         return True
@@ -67,8 +68,8 @@ async def _stay(run: Run) -> bool:
 
 
 async def _hold_for_input(run: Run, error: BaseException) -> bool | None:
-    """Quarantine a run that has not begun this pass, because `error` says that its input does not
-    fit; unless somebody has cancelled it."""
+    """Quarantine a run because the input type of its workflow raised `error`, unless the run was
+    cancelled."""
     if run.status.cancel_requested:
         return _end(run, State.CANCELLED)
     quarantine_input(run, error)
@@ -78,8 +79,8 @@ async def _hold_for_input(run: Run, error: BaseException) -> bool | None:
 async def one_pass(
     run: Run, input_: Any, scope: trio.CancelScope, conclude: Conclude | None = None
 ) -> bool | None:
-    """Call the workflow once, in `scope`, and conclude from what came of it. None asks for another
-    pass."""
+    """Call the workflow function once, in `scope`, and stage the result. Return None if another
+    pass has to follow."""
     run.scope = scope
     run.scope_timed = run.scope_cancelled = False
     result: Any = None
@@ -95,8 +96,8 @@ async def one_pass(
             await trio.lowlevel.checkpoint_if_cancelled()
         workflow = run.workflow
         if run.journal.continued is not None:
-            # What it was before is gone for good first; and a loop that does nothing but go on
-            # lets others have their turn.
+            # The old journal must be removed durably first. This also lets other tasks run, if a
+            # workflow does nothing but call `continue_as`.
             await run.gate()
         context = Context(branch, input_)
         try:
@@ -120,8 +121,8 @@ async def one_pass(
                 raise
             failure = _failure_in(run, error, cancelled=False)
         while conclude is None and run.held:
-            # Its last step was running when it was paused, or a time limit brought it here: what is
-            # paused does not end.
+            # A paused run does not end. It comes here if its last step was running when it was
+            # paused, or because of a time limit.
             await run.hold()
     except Halt:
         pass
@@ -132,7 +133,8 @@ async def one_pass(
     finally:
         branch.close()
         run.scope = NOT_DRIVEN
-        # Only these can have cancelled it, and to ask costs more than a step of a run.
+        # Only a deadline or an unwinding can have cancelled it, and reading it costs more than a
+        # step.
         if run.scope_timed or run.unwinding is not None:
             run.scope_cancelled = scope.cancel_called
             scope.deadline = inf
@@ -142,16 +144,16 @@ async def one_pass(
 
 
 def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure | None:
-    """Return the failure that an error outside of `Exception` is, without the parts that only end
-    the pass: a nursery of the workflow wraps them. Raise the error if it is not the workflow's.
-    `cancelled` says whether the scope of the pass was cancelled."""
+    """Return the failure for an error that is not an `Exception`, without the exceptions in it that
+    only end the pass, which a nursery of the workflow has wrapped. Raise the error if it is not an
+    error of the workflow. `cancelled` says whether the scope of the pass was cancelled."""
     if is_fatal(error) or is_internal(error):
         raise error
     if not cancelled and is_cancellation(error):
-        # All of the runtime ends.
+        # The whole runtime ends.
         raise error
     if not run.is_dry_run:
-        # Nothing in between has looked at it, so a step may have left without giving this back.
+        # The error may have left a step that has not given back the state of the key.
         run.queue.holder = None
     rest = without(error, (Halt, trio.Cancelled) if cancelled else Halt)
     return None if rest is None else workflow_error(rest)
@@ -173,7 +175,7 @@ def _start(run: Run) -> None:
     if status.deadline is not None:
         rest = status.deadline - partition.steady()
         limit = run.submission.limits.run_timeout
-        # A clock that was set back does not make it longer.
+        # A clock that was set back must not extend the deadline.
         run.deadline = trio.current_time() + (rest if limit is None else min(rest, limit))
 
 
@@ -185,7 +187,7 @@ def _end(
     failure: Failure | None = None,
     dead: bool = False,
 ) -> bool | None:
-    """End a run that has not succeeded, unless there is something to undo first."""
+    """End a run that has not succeeded, unless it has to be compensated first."""
     if run.journal.undoable and decide(run, state, reason=reason, failure=failure, dead=dead):
         return None
     settle(run, state, reason=reason, failure=failure, dead=dead)
@@ -198,7 +200,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
     alone = run.deadline == inf and not status.cancel_requested
     expected = run.journal.expected
     if plain and alone and (not run.journal.past or run.journal.unread() is None) and not expected:
-        # What most runs come to: nobody else had a say in it.
+        # Most runs end here.
         return _succeed(run, result)
     if isinstance(decision, CancelVerdict):
         return _end(run, State.CANCELLED, reason=decision.reason)
@@ -209,7 +211,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
         quarantine(run, decision.cause, str(decision))
         return False
     if decision is None or isinstance(decision, Continuation):
-        # What a workflow makes of being unwound, an error or even a value, says nothing.
+        # While the pass is cancelled, an error or a value of the workflow means nothing.
         if run.unwinding is Unwind.AGAIN:
             run.rewind()
             return None
@@ -238,7 +240,7 @@ def _conclude(run: Run, result: Any, failure: Failure | None) -> bool | None:
 def _continue(run: Run, decision: Continuation) -> bool | None:
     kept = why_not_continued(run)
     if kept is not None:
-        # A step that nothing could cut off was done after the workflow had decided.
+        # A shielded step completed after the workflow had called `continue_as`.
         failure = Failure(kind=FailureKind.WORKFLOW_ERROR, reason=kept)
         return _end(run, State.FAILED, failure=failure, dead=True)
     continue_with(run, decision.input)
@@ -257,7 +259,7 @@ def _succeed(run: Run, result: Any) -> bool | None:
 def _out_of_time(run: Run) -> Failure:
     status = run.status
     limit = run.submission.limits.run_timeout
-    # By the clock that is never set back.
+    # The steady clock is never set back.
     elapsed = run.partition.steady() - (status.deadline or 0.0) + (limit or 0.0)
     last = run.journal.last_failure
     step, attempt = status.step, status.attempt or None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _PASSES = 100
-"""How many passes of the loop an outcome waits in a dry run for branches that have not asked."""
+"""The number of passes of the loop that a dry run waits for branches that have asked nothing."""
 
 
 class DryRunState:
@@ -45,11 +45,11 @@ class DryRunState:
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec
         self.suspension = Suspension()
-        self.ledger = Ledger(MemoryStore().namespace("rehearsal"))
+        self.ledger = Ledger(MemoryStore().namespace("dry-run"))
         self._at = at
 
     def wall(self) -> float:
-        """The time at which the history ends."""
+        """Return the time of the last entry."""
         return self._at
 
     steady = wall
@@ -64,11 +64,11 @@ class DryRunJournal(Journal):
         super().__init__()
         self.run = run
         self.asking = 0
-        """Branches that have asked for an outcome and let others ask first."""
+        """The number of branches that have asked for an outcome, and let others ask first."""
         self.parked = 0
-        """Branches that wait for what only happens in earnest."""
+        """The number of branches that wait for something that a dry run does not do."""
         self.timers: list[trio.Event] = []
-        """What waits for time to pass, in the order in which it was asked for."""
+        """The waits for a time, in the order in which they began."""
 
     def waiting(self) -> int:
         return super().waiting() + self.parked
@@ -89,8 +89,8 @@ class DryRunJournal(Journal):
 
 
 class DryRun(Run):
-    """A run that is driven to see what it asks for. It stages nothing. `given` are the values of
-    steps that the journal does not know."""
+    """A run that is driven to find the calls that it makes. It stages nothing. `given` has the
+    values of steps that the journal does not have."""
 
     __slots__ = ("asks", "came_to", "given", "known", "new", "outcomes", "records")
     is_dry_run = True
@@ -124,16 +124,16 @@ class DryRun(Run):
         self.outcomes = self.journal.outcomes()
         self.careful = True
         self.asks: list[str] = []
-        """What waits, of those that are not cancelled."""
+        """The calls that wait and are not cancelled."""
         self.new: list[str] = []
-        """Steps that the journal does not know."""
+        """Steps that the journal does not have."""
         self.came_to = State.RUNNING
 
     def resume(self) -> None:
-        """Nobody can hold it, and it stands in no line."""
+        """Do nothing: a dry run is never paused, and is in no queue."""
 
     def write(self, entry: JournalEntry) -> None:
-        """Nothing is written in a rehearsal."""
+        """Do nothing: a dry run stages nothing."""
 
     async def dry_run_step(self, step: StepFunction[..., Any], ident: str) -> Any:
         if ident in self.given:
@@ -144,9 +144,9 @@ class DryRun(Run):
         return await self._park(ident, trio.Event())
 
     async def let_others_ask(self) -> None:
-        """Wait while a branch can go on by itself. A branch of a nested `gather` begins one pass of
-        the loop after the branch around it. Code that waits for something else than its calls is
-        not waited for."""
+        """Wait while another branch can continue by itself. A branch of a nested `gather` begins
+        one pass of the loop after the branch around it. Code that awaits anything but its context
+        is not waited for."""
         journal = self.journal
         journal.asking += 1
         try:
@@ -167,7 +167,7 @@ class DryRun(Run):
         await self._park(wait.label, passed)
 
     async def _park(self, asked: str, passed: trio.Event) -> None:
-        """Wait for what only happens in earnest."""
+        """Wait for something that a dry run does not do."""
         journal = self.journal
         self.asks.append(asked)
         journal.parked += 1
@@ -183,5 +183,5 @@ class DryRun(Run):
                 self.asks.remove(asked)
 
     def contradiction(self, said: str) -> NonDeterminism:
-        """An error about this run."""
+        """Return an error about this run."""
         return NonDeterminism(said, run_id=self.run_id, key=self.key)

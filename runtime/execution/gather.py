@@ -20,7 +20,8 @@ Start = Callable[[Any, Branch], Awaitable[Any]]
 
 
 async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[Any, ...]:
-    """The results of all `parts`, in their order, or what the first that failed raised."""
+    """Return the results of all `parts` in their order, or raise the error of the first part that
+    failed."""
     run = branch.run
     branch.check()
     if run.pending and not branch.apart:
@@ -63,18 +64,18 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 await child.wait_cut_off()
             if not failed:
                 failed.append(error)
-                # First, so that losers that rest are not taken for all that is left.
+                # First, so that the journal does not wait for branches that are cancelled.
                 for sibling in branch.forks:
                     sibling.close()
                 if not (branch.closed or isinstance(error, Halt) or run.partition.failure):
                     _decide(branch, ident, index)
-                # What losers were given after the decision is asked for by nobody.
+                # No code asks for the outcomes of the other branches after the decision.
                 journal.abandon(f"{scope}.", halted=isinstance(error, Halt))
                 nursery.cancel_scope.cancel()
         finally:
             child.closed = True
             left -= 1
-            if left:  # after the last one, the branch above goes on
+            if left:  # after the last branch, the branch around it resumes
                 journal.tasks -= 1
                 journal.check_stuck()
                 if run.waiting_branches and not failed:
@@ -88,7 +89,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
                 for index in range(left):
                     nursery.start_soon(live, index, nursery)
         except* trio.Cancelled:
-            # That a branch failed is written down, so it comes before what else cancelled them.
+            # The failure of a branch is in the journal, so it comes before any other cancellation.
             if not failed:
                 raise
         finally:
@@ -100,7 +101,7 @@ async def gather(branch: Branch, parts: Sequence[Any], start: Start) -> tuple[An
 
 
 def _decide(branch: Branch, ident: str, index: int) -> None:
-    """Write down which branch failed first, unless that is known."""
+    """Record which branch failed first, unless the journal has it."""
     run = branch.run
     memory = run.journal.memory(ident)
     if memory.outcome is not None:

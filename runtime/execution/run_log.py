@@ -1,4 +1,4 @@
-"""The log of a run: what `ctx.log` is.
+"""The log of a run: the logger `ctx.log`.
 
 Workflow code runs again after a restart, an eviction or a timeout, but a line that it logs should
 appear once. So a line is dropped in three cases:

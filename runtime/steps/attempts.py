@@ -1,7 +1,8 @@
-"""Trying: a step is attempted until it has its outcome, with all that is around an attempt.
+"""Attempts: call the function of a step until the step has its outcome.
 
-Before it the gate, the hold, the slot and, for a suspect, the time alone; after it what is written
-down, and whether another follows.
+Before an attempt, the run waits for the gate of the step's policies, for a resume if it is paused,
+and for a slot. A suspect, a step that crashes interrupted twice, also waits until no other suspect
+runs. After an attempt, its outcome is staged, and the retry policy decides whether another follows.
 """
 
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,9 +37,10 @@ _RETRY = object()
 
 
 async def announce(run: Run, current: CurrentStep) -> bool:
-    """After a crash: have it on the disk that an attempt begins before it does, so that one which
-    ends the process at once is found, too. Says whether it may begin. With a slot of its own
-    meanwhile: no more shall be announced at a time than could run."""
+    """Make the start marker of an attempt durable before the attempt begins. This is for the first
+    step after a crash: it finds a step that ends the process at once. Return whether the attempt
+    may begin. Meanwhile the attempt holds a slot, so that no more attempts are announced than could
+    run."""
     slots = run.partition.slots
     slots.free -= 1
     try:
@@ -67,8 +69,8 @@ async def attempts(
     kwargs: dict[str, Any],
     started: Started | None = None,
 ) -> Any:
-    """Try until there is a value, or raise `StepFailed`. `started` is an attempt that was started
-    inline, and counts as the first."""
+    """Make attempts until the step has a value, or raise `StepFailed`. `started` is an attempt that
+    was started inline. It counts as the first."""
     run = branch.run
     if run.is_dry_run:
         if step.set.compensate is not None:
@@ -156,7 +158,7 @@ async def _try(
             if step.careful or suspect or run.careful:
                 current.mark()
                 await run.gate()
-            # It may have been a while since the gate; who is held shall not hold a slot.
+            # The run may have been paused since the gate, and a paused run must not hold a slot.
             if run.stopped and done is None:
                 return _RETRY
             if run.pending:
@@ -166,7 +168,7 @@ async def _try(
                 note_attempted(run, step, ident)
             return await _attempt(branch, step, memory, current, args, kwargs, done)
         finally:
-            # First: other partitions share the slots, and a store that failed raises below.
+            # First, because other partitions share the slots, and the lines below may raise.
             if slots.waiting:
                 slots.give()
             else:
@@ -179,8 +181,8 @@ async def _try(
                 run.queue.holder = None
             leaves = run.unwinding is Unwind.LEAVE or partition.failure is not None
             cut = ran and memory.attempts < current.attempt and leaves
-            # A drain, or a store that failed, cuts off what may run once and leaves the mark: it
-            # was begun.
+            # If a drain or a failed store cuts off an `at_most_once` step, its marker stays: it
+            # must not run again.
             if current.marked and not (cut and step.set.at_most_once):
                 current.unmark()
             if run.waiting_branches:
@@ -215,11 +217,11 @@ async def _attempt(
     except BaseException as error:
         if is_fatal(error) or is_internal(error):
             raise
-        # No scope around a shielded step reaches it, and its own timeout raises `Overrun`.
+        # No outer scope cancels a shielded step, and its own timeout raises `Overrun`.
         if not current.shielded and (branch.closed or is_cancellation(error)):
             return await _cancelled(branch, step, memory, current, error)
         if run.unwinding is not None and not current.shielded:
-            # It was told to stop, and this is how it did: that is nobody's failure.
+            # The attempt was cancelled, and this error is how it stopped. It is not a failure.
             current.store_memo()
             emitter.step_cancelled(run, current)
             raise Halt from error
@@ -257,8 +259,8 @@ async def _cancelled(
 
 
 def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:
-    """Whether the time of the run, or on the main line that of the attempt, is up. There the scope
-    of the run carries the deadline of the attempt, so the workflow cannot go on in this pass."""
+    """Return whether the run has exceeded its `run_timeout`, or an attempt outside of branches its
+    timeout. Such an attempt sets the deadline of the run's scope, so this pass cannot continue."""
     if run.unwinding is not None:
         return False
     if trio.current_time() >= run.deadline:
@@ -272,7 +274,8 @@ def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:
 
 
 async def ready(run: Run) -> None:
-    """Return when the next step may start: all is durable, and nobody holds the run."""
+    """Return when the next step may start: everything staged is durable, and the run is not
+    paused."""
     await run.gate()
     while run.stopped:
         await run.hold()

@@ -1,4 +1,4 @@
-"""The current step: what a step can know about itself, and the durable mappings it may change."""
+"""The current step: the facts about an attempt that its step can read, and its durable mappings."""
 
 from hashlib import sha256
 from math import inf
@@ -61,8 +61,8 @@ class CurrentStep:
         timeout = step.timeout
         self.timeout = run.submission.limits.attempt_timeout if timeout is None else timeout
         self.until: float | None = None
-        """The end of the timeout, on Trio's clock. None until the attempt starts in earnest: an
-        attempt that was started inline has a slot from then on."""
+        """The end of the timeout, on Trio's clock. None while an attempt that was started inline
+        has not suspended. It has no slot until then."""
         self.marked = False
         self.over = False
         self.in_thread = False
@@ -73,7 +73,8 @@ class CurrentStep:
         self._state: Draft | None = None
 
     def elapsed(self) -> float:
-        """Seconds since it began, by the clock that does not jump where that was looked at."""
+        """Return the seconds since the attempt began. An attempt with a timeout measures them on
+        Trio's clock, which never jumps."""
         if self.until is not None and self.until < inf:
             return trio.current_time() - self.until + self.timeout
         return max(0.0, self._run.partition.wall() - self.begun)
@@ -85,7 +86,7 @@ class CurrentStep:
         with GUARD:
             run = self._run
             run.partition.slots.free -= 1
-            # Says that the attempt has a slot, even if the next lines raise an error.
+            # From here on the attempt has a slot, even if the next lines raise an error.
             self.until = inf
             run.current[self.step] = self
             self.start(run.scope if scope is None else scope)
@@ -121,12 +122,13 @@ class CurrentStep:
         scope.deadline = start_clock(run, self)
 
     def mark(self) -> None:
-        """Stage that the attempt was begun: a crash can interrupt it."""
+        """Stage the start marker of the attempt, because a crash can interrupt it from now on."""
         if not self.marked:
             self.marked = True
             run = self._run
             if not run.shown_running:
-                # Whoever reads the store shall see that it runs; a run that never waits need not.
+                # Readers of the store see that the run is running. A run that never waits ends
+                # before they could.
                 run.shown_running = True
                 run.store_status()
             key = run.partition.ledger.step(run.number, self.step)
@@ -135,7 +137,7 @@ class CurrentStep:
                 reports.store(run, self)
 
     def unmark(self) -> None:
-        """Stage that the attempt is over."""
+        """Stage the removal of the start marker, because the attempt is over."""
         run = self._run
         awaited = run.staged
         key = run.partition.ledger.step(run.number, self.step)
@@ -147,7 +149,7 @@ class CurrentStep:
             run.staged = awaited
 
     def is_of(self, run: object) -> bool:
-        """Whether it is a step of `run`."""
+        """Return whether this is a step of `run`."""
         return self._run is run
 
     @property
@@ -188,7 +190,8 @@ class CurrentStep:
 
     @property
     def resources(self) -> Any:
-        """What the `lifespan` of the runtime yielded, for example a connection pool."""
+        """Return the value that the `lifespan` of the runtime yielded, for example a connection
+        pool."""
         value = self._run.partition.host.lifespan_value
         if value is UNSET:
             raise RuntimeError(
@@ -199,8 +202,9 @@ class CurrentStep:
 
     @property
     def runtime(self) -> Any:
-        """The runtime, in the form that fits the step: the Trio `Runtime` in an async step, that of
-        `keyrun.asyncio` in a step with `asyncio=True`, and that of `keyrun.sync` in a sync step."""
+        """Return the runtime in the form that fits the step: the Trio `Runtime` in an async step,
+        the runtime of `keyrun.asyncio` in a step with `asyncio=True`, and the runtime of
+        `keyrun.sync` in a sync step."""
         return self._run.partition.host.face()
 
     @property
@@ -221,7 +225,7 @@ class CurrentStep:
             self.store_memo()
 
     def store_memo(self) -> None:
-        """Stage the memo as it is, if it was changed."""
+        """Stage the memo if it was changed."""
         memo = self._memo
         if memo is not None and not self.over:
             encoded = memo.encoded()
@@ -247,7 +251,7 @@ class CurrentStep:
         return self._state
 
     def seal_state(self) -> None:
-        """The attempt has a value: find out what it made of the key's mapping."""
+        """Encode the changed state of the key, because the attempt has a value."""
         if self._state is not None:
             encoded = self._state.encoded()
             if encoded != self._state.stored:

@@ -1,4 +1,4 @@
-"""The clock of an attempt: when it must be over."""
+"""The deadline of an attempt."""
 
 from logging import INFO
 from math import inf
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def start_clock(run: "Run", current: "CurrentStep") -> float:
-    """When the attempt must be over: its own timeout, or what is left of the run."""
+    """Start the timeout of an attempt. Return when it must be over: after its own timeout, or at
+    the deadline of the run if that is earlier."""
     now = trio.current_time()
     until = current.until = now + current.timeout
     if until <= run.deadline:

@@ -1,13 +1,13 @@
-"""Stepping: what happens when a workflow asks for a step, from the journal to the outcome.
+"""Step execution: a call of `ctx.step`, from the journal to the outcome.
 
-asked for ──► journaled? ── yes ──► given back in journal order
+the call ──► in the journal? ── yes ──► its outcome, in the order of the journal
                  │ no
                  ▼
-    gate (what was staged is durable) ──► hold (paused) ──► slot ──► attempt
+    gate (staged records are durable) ──► hold (paused) ──► slot ──► attempt
                  ▲                                                     │
                  └── backoff ◄── failed, attempts left ◄───────────────┤
                                                                        ▼
-                                     outcome staged, given to the workflow at once
+                                     the outcome is staged, and the workflow resumes at once
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 async def perform(
     branch: "Branch", step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """One durable step.
+    """Execute one durable step.
 
-    The usual one is new, nothing stands in its way, and it waits for nothing. It is started right
-    here; if it is done then, no slot was taken, since nobody else could run meanwhile. Else it is
-    gone on with as any other attempt.
+    The usual step is not in the journal, and nothing delays it. Its function is called right here.
+    If it returns without suspending, it needs no slot, because no other task could run meanwhile.
+    Otherwise `attempts` continues with it.
     """
     run = branch.run
     partition = run.partition
@@ -62,7 +62,7 @@ async def perform(
             branch.check_place(ident, memory)
         if branch.bound:
             if step.set.compensate is not None:
-                # If it is cut off before its turn comes, a dry run has to know how to undo it.
+                # If the step is cut off before it starts, a dry run must find its compensation.
                 run.compensated_by(ident, step)
             await branch.admit()
         if is_new:
@@ -93,7 +93,7 @@ async def perform(
 
 
 def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """A number that tells other arguments, or None if they cannot be told."""
+    """Return a checksum of the arguments of a step, or None if they cannot be encoded."""
     try:
         return crc32(run.partition.codec.canonical_call(args, kwargs))
     except UNFIT:
@@ -101,7 +101,7 @@ def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int
 
 
 def _check_against(run: Run, ident: str, memory: CallRecord, mark: int | None) -> None:
-    """Halt if the journal says that something else was asked for under this identity."""
+    """Quarantine the run if its journal has another call, or other arguments, under this name."""
     if memory.call is not CallKind.STEP:
         kind = memory.call.name.lower()
         said = f"the journal has {ident!r} as a {kind}, but the code calls a step"

@@ -1,4 +1,4 @@
-"""Guarding: attempts of steps that have something in their way."""
+"""Gated attempts: wait until the policies of a step let its attempt begin."""
 
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ async def guarded(
     passed: GatePass | None,
     again: object,
 ) -> Any:
-    """One attempt, when nothing is in its way any more; `again` if it was held meanwhile. With
-    `passed` it was let through already."""
+    """Await `attempt` when the policies of its step let it begin. Return `again` if the run was
+    paused meanwhile. `passed` is the pass of an attempt that the gate has already admitted."""
     begun, before = passed is not None, memory.attempts
     try:
         if passed is None:
@@ -60,7 +60,8 @@ async def _enter(
 
 
 def _impossible(run: "Run", ident: str, memory: CallRecord, lacks: str) -> StepFailed:
-    """What it needs is more than there is: it would wait for ever."""
+    """Return the error for a step that needs more resources than there are, and would wait
+    forever."""
     failure = Failure(
         kind=FailureKind.PERMANENT_ERROR,
         reason=f"step {ident!r} was not called: it {lacks}",

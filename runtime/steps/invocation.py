@@ -1,10 +1,10 @@
-"""One attempt of a step: the user's function, in the loop, in a thread, or in an asyncio loop.
+"""One attempt of a step: call the user's function on Trio, in a thread, or on an asyncio loop.
 
-An async function that returns without waiting for anything costs no more than a call: only when it
-waits are its deadline set, a slot taken and its start marker staged. On the main line of a
-workflow the deadline is that of the run's own scope. When it passes, the whole workflow unwinds
-and is driven again from its journal, which is what happens after a crash too; so the usual case
-pays nothing for it. Branches and shielded steps have a scope of their own.
+An async function that returns without suspending costs no more than a call. If it suspends, a slot
+is taken, its deadline is set and its start marker is staged. A step outside of branches sets the
+deadline of the run's own scope. If that passes, the workflow is cancelled and driven again from its
+journal, as after a crash. So a step usually needs no scope. Branches and shielded steps have scopes
+of their own.
 """
 
 from collections.abc import Callable, Coroutine
@@ -48,18 +48,19 @@ class Started(NamedTuple):
 
 
 class Exited(KeyrunError, RuntimeError):
-    """The attempt called `sys.exit()`. That would end the process, and again after each restart."""
+    """Raised if an attempt calls `sys.exit()`, which would end the process again after each
+    restart."""
 
     def __init__(self, code: object) -> None:
         super().__init__(f"the step called sys.exit({shown(code)}); return or raise instead")
 
 
 class Overrun(KeyrunError):
-    """The attempt ran out of time."""
+    """Raised if an attempt exceeds its timeout."""
 
 
 def finish(run: "Run", current: CurrentStep, done: Raised | Returned) -> Any:
-    """What came of an attempt on the main line."""
+    """Return the value of an attempt that was started inline, or raise its error."""
     try:
         if isinstance(done, Raised):
             raise done.error
@@ -70,8 +71,9 @@ def finish(run: "Run", current: CurrentStep, done: Raised | Returned) -> Any:
 
 
 def _in_time(run: "Run", current: CurrentStep, value: Any) -> Any:
-    """A function that swallows its cancellation, or cannot be cancelled, is found out here. It is
-    not blamed for the time that others held the loop."""
+    """Return the value, or raise `Overrun` if the timeout has passed: a function may ignore its
+    cancellation, or cannot be cancelled. The time in which other tasks held the loop does not
+    count."""
     assert current.until is not None
     now = trio.current_time()
     if now >= current.until:
@@ -89,8 +91,8 @@ async def attempt(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run the function once. Raises `Overrun` when its time is up, except on the main line, where
-    the cancellation of the run's scope does."""
+    """Call the function once. Raise `Overrun` if it exceeds its timeout. Outside of branches, the
+    scope of the run is cancelled instead."""
     run = branch.run
     token = enter(current)
     try:

@@ -1,4 +1,4 @@
-"""Outcomes of attempts: what is written down when a step succeeds, fails, or fails for good."""
+"""Outcomes of attempts: stage the value of a step, a failed attempt, or the final failure."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from keyrun.storage.payload import UNFIT
 def succeeded(
     run: Run, step: StepFunction[..., Any], memory: CallRecord, current: CurrentStep, value: Any
 ) -> None:
-    """Stage what a step returned, and remember it."""
+    """Stage the value of a step, and keep it in the journal in memory."""
     memory.payload = stage_value(run, step, memory.fingerprint, current, value)
     memory.attempts = current.attempt
     memory.interruptions = memory.interruptions_alone = 0
@@ -35,7 +35,7 @@ def succeeded(
 
 
 def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
-    """Stage that a step which is done has a compensation."""
+    """Stage that a completed step has a compensation."""
     run.compensated_by(ident, step)
     run.journal.note_undoable(ident)
     awaited = run.staged
@@ -45,7 +45,8 @@ def note_undoable(run: Run, step: StepFunction[..., Any], ident: str) -> None:
 
 
 def note_attempted(run: Run, step: StepFunction[..., Any], ident: str) -> None:
-    """Stage that a step which has a compensation was begun, where that is enough to be undone."""
+    """Stage that a step with a compensation has begun, if the workflow compensates attempted
+    steps."""
     if run.workflow.compensate_on != "attempted" or run.undoing:
         return
     run.compensated_by(ident, step)
@@ -56,8 +57,8 @@ def note_attempted(run: Run, step: StepFunction[..., Any], ident: str) -> None:
 def stage_value(
     run: Run, step: StepFunction[..., Any], mark: int | None, current: CurrentStep, value: Any
 ) -> bytes:
-    """Stage what a step returned, with what it made of the key's state and that it has a
-    compensation: one commit."""
+    """Stage the value of a step, in one commit with the changed state of the key and the note that
+    the step has a compensation."""
     partition, ident = run.partition, current.step
     held = run.queue.holder is current
     if held:
@@ -85,7 +86,7 @@ def stage_value(
     if partition.feed is not None:
         emitter.step_completed(partition.feed, run, current, now)
     if run.checkpointer is not None:
-        # After it was told: that waits for the commit, whoever else does not.
+        # After the event, because events wait for the commit even if the next step does not.
         run.checkpointer.step_done(run)
     return payload
 
@@ -97,7 +98,8 @@ def failed(
     current: CurrentStep,
     error: BaseException,
 ) -> StepFailed | None:
-    """Stage a failed attempt: None if another follows, else what the workflow gets."""
+    """Stage a failed attempt. Return None if another attempt follows, and otherwise the error for
+    the workflow."""
     ident, number = current.step, current.attempt
     memory.attempts = number
     memory.interruptions = memory.interruptions_alone = 0
@@ -138,7 +140,7 @@ def failed(
 def gave_up(
     run: Run, ident: str, memory: CallRecord, failure: Failure, begun: float | None = None
 ) -> StepFailed:
-    """Stage that a step failed for good."""
+    """Stage the final failure of a step."""
     memory.failure = run.journal.last_failure = failure
     at = run.partition.wall()
     run.write(StepGaveUp(ident, at, memory.fingerprint, memory.attempts, begun, failure))
@@ -148,13 +150,14 @@ def gave_up(
 
 
 def step_failed(run: Run, failure: Failure) -> StepFailed:
-    """What the workflow gets for a step that failed for good, live and replayed alike."""
+    """Return the error that the workflow receives for a step that has failed. A replay raises the
+    same error."""
     kind = StepTimeout if failure.kind is FailureKind.STEP_TIMEOUT else StepFailed
     return kind(failure, run_id=run.run_id, key=run.key)
 
 
 def interrupted(run: Run, ident: str, memory: CallRecord, *, at_most_once: bool) -> StepFailed:
-    """A step that crashes have interrupted too often is not started again."""
+    """Stage the failure of a step that crashes have interrupted too often, and return the error."""
     if at_most_once:
         reason = (
             f"step {ident!r} may run at most once, and a crash, or a drain that did not wait for "
@@ -188,7 +191,7 @@ def _judge(
     error: BaseException,
     policy: Retry,
 ) -> tuple[Failure, bool]:
-    """What a failed attempt is, and whether another may follow."""
+    """Return the failure of an attempt, and whether another attempt follows."""
     ident, number = current.step, current.attempt
     elapsed = current.elapsed()
     kind = FailureKind.STEP_FAILED
@@ -199,7 +202,7 @@ def _judge(
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"
         error = TimeoutError(what)
-    # A value that cannot be stored, or a bug like that, will not be any better the next time.
+    # A retry would not help if the value cannot be stored, or for similar mistakes in the code.
     hopeless = (*UNFIT, WrongTask)
     again = policy.retries(error) and not issubclass(type(error), hopeless)
     if not again:
