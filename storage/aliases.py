@@ -1,4 +1,4 @@
-"""Aliases: what stands for another declared type, such as NewType, Final and `type` statements.
+"""Aliases of declared types, such as NewType, Final and `type` statements.
 
 cattrs sees through them. It is not left to convert anything: each type that it comes to is looked
 up among the exact plans again.
@@ -14,7 +14,7 @@ from keyrun.storage.plan import Lookup, Plan
 
 
 class Aliases(cattrs.Converter):
-    """Finds the plan of what stands for another type; `refuse` raises for what does not."""
+    """Finds the plan of an alias. `refuse` raises for a type that is no alias."""
 
     def __init__(self, lookup: Lookup, refuse: Callable[[Any], Never]) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class Aliases(cattrs.Converter):
         self._lookup = lookup
 
     def plan(self, declared: Any) -> Plan:
-        """The plan of what `declared` stands for."""
+        """Return the plan of the type that `declared` is an alias of."""
         lift = super().get_structure_hook(declared)
         return Plan(super().get_unstructure_hook(declared), lambda data: lift(data, declared))
 

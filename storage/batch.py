@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 
 MAX_KEY_BYTES = 511
-"""What LMDB allows; with the namespace included."""
+"""The longest key that LMDB allows, namespace included."""
 
 Tables = Mapping[str, Mapping[bytes, bytes | None]]
 """table -> key -> value, or None where the key is deleted."""
 
 _checked: set[str] = set()
-"""Names that can name a table: the same few come again and again."""
+"""Valid names of tables, to check each of them once."""
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 

@@ -1,9 +1,10 @@
 """Committers: where the commits of an LMDB store run.
 
-"inline" commits in the loop's own thread: the shortest way to the disk, and the loop stands still
-for one sync. "process" hands whole groups to a child process, so the loop never waits for the disk
-and a second core does the B-tree work. A thread is no third way: LMDB's binding gives up the
-interpreter lock around every put, and beside a busy loop it waits a switch interval for each.
+"inline" commits in the thread of the loop. This is the shortest way to the disk, and the loop waits
+for one sync. "process" sends whole groups to a child process, so the loop never waits for the disk,
+and a second core does the B-tree work. A thread would be slower than both: the LMDB binding
+releases the interpreter lock around every put, and beside a busy loop it waits for a switch
+interval each time.
 """
 
 import socket
@@ -28,17 +29,17 @@ class Committer(Protocol):
     """Whether other tasks run, and may read, while a commit is under way."""
 
     async def commit(self, tables: Tables) -> None:
-        """Apply all of `tables` or nothing; return when they would survive a power loss."""
+        """Apply all of `tables` or nothing. Return when they would survive a power loss."""
 
     async def close(self) -> None:
-        """Let go; no commit is under way."""
+        """Release all resources. No commit is under way."""
 
     def forked(self) -> None:
-        """This is a forked child: let go of what keeps the parent's things alive."""
+        """Release the resources of the parent in a forked child."""
 
 
 def failure(kind: str, sentence: str) -> StoreError:
-    """The error for what `writer.explain` said."""
+    """Return the error for an answer of `writer.explain`."""
     return StoreFull(sentence) if kind == writer.FULL else StoreError(sentence)
 
 
@@ -57,14 +58,14 @@ class InlineCommitter:
             raise failure(*writer.explain(error, self._writer.environment.path())) from error
 
     async def close(self) -> None:
-        """Nothing of its own to let go."""
+        """Do nothing: it has no resources of its own."""
 
     def forked(self) -> None:
-        """Nothing of its own to let go."""
+        """Do nothing: it has no resources of its own."""
 
 
 class ProcessCommitter:
-    """Commits in a child process; `start` makes one."""
+    """Commits in a child process, which `start` starts."""
 
     suspends = True
 
@@ -100,7 +101,7 @@ class ProcessCommitter:
         return self
 
     async def commit(self, tables: Tables) -> None:
-        # A child that went away may have said why before.
+        # A child that has ended may have sent the reason before.
         with suppress(trio.BrokenResourceError):
             await self._stream.send_all(writer.frame(tables))
         await self._answer()
@@ -110,7 +111,7 @@ class ProcessCommitter:
         await self.process.wait()
 
     def forked(self) -> None:
-        # The child ends when the last copy of our end is closed; a fork must not keep one.
+        # The child ends when the last copy of this socket is closed, so a fork must not keep one.
         self._connection.close()
 
     async def _answer(self) -> None:

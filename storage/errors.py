@@ -1,4 +1,4 @@
-"""What can go wrong with a store, each with a way out in its message."""
+"""The errors of a store. The message of each says what to do."""
 
 from keyrun._errors import KeyrunError
 

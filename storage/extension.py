@@ -33,7 +33,8 @@ _SPELLING = Context(capitals=1)
 
 
 def to_extension(value: Any) -> Any:
-    """The default hook of the packer: what msgpack can write in place of `value`."""
+    """Return a value that msgpack can write in place of `value`. This is the default hook of the
+    packer."""
     kind = type(value)
     if kind is tuple:
         return [TUPLE_MARK, *value]
@@ -44,7 +45,8 @@ def to_extension(value: Any) -> Any:
 
 
 def from_extension(code: int, data: bytes) -> Any:
-    """The extension hook of the unpacker. The mark of a tuple stays what it is."""
+    """Return the value of an extension type. The mark of a tuple stays unchanged. This is the
+    extension hook of the unpacker."""
     if code == TUPLE_MARK.code and not data:
         return TUPLE_MARK
     scalar = _BY_CODE.get(code)
@@ -111,7 +113,7 @@ def _write_key(zone: tzinfo) -> str:
 
 
 def _write_offset(zone: timezone) -> str:
-    # A name that is given and is the default one says nothing: such a zone is as good as unnamed.
+    # A zone with the default name is stored like a zone without a name.
     offset, name = zone.utcoffset(None), zone.tzname(None)
     unnamed = timezone(offset)
     if name != unnamed.tzname(None):

@@ -233,7 +233,7 @@ def rebuild(cls: type, fields: dict[str, Any]) -> Any:
 
 
 def _arguments(declared: Any) -> dict[type, dict[Any, Any]]:
-    """What the type variables of each class in the ancestry stand for."""
+    """Return the types of the type variables of each base class."""
     found: dict[type, dict[Any, Any]] = {}
 
     def visit(alias: Any, outer: dict[Any, Any]) -> None:

@@ -21,8 +21,8 @@ Section = tuple[dict[str, dict[bytes, bytes | None]], list[Any], list[Any] | Non
 
 
 class _Tables(dict[str, dict[bytes, bytes | None]]):
-    """The tables of a group. What is asked for the first time is looked at, and nothing after it:
-    to put into a table that the group has is as fast as a dict."""
+    """The tables of a group. A table is checked when it is used for the first time. After that,
+    adding a record is as fast as with a dict."""
 
     __slots__ = ("_admit",)
 
@@ -37,9 +37,9 @@ class _Tables(dict[str, dict[bytes, bytes | None]]):
 
 
 class Group(Batch):
-    """Records that become durable together: a batch that anybody may add to while it is open.
+    """Records that become durable together: a batch to which any code may add while it is open.
 
-    Whoever makes sound keys by construction may put into `tables[table]` without `put`.
+    Code whose keys are always valid may add to `tables[table]` without `put`, which checks them.
     """
 
     __slots__ = (
@@ -61,17 +61,18 @@ class Group(Batch):
         self.durable = False
         """Whether the records of this group are on the disk."""
         self._undo: list[Any] | None = None
-        """What `when_dropped` adds to; None outside of a block."""
+        """The callbacks of `when_dropped`, each followed by its arguments. None outside of a
+        block."""
         self._settled = False
         self._listeners: list[Callable[[StoreError | None], None]] = []
         self._waiting: dict[trio.lowlevel.Task, None] = {}
         self.callbacks: list[Any] = []
-        """What `when_durable` adds to: each callback followed by its arguments. Pairs would be
-        objects of their own, for Python's garbage collector to look at until the commit."""
+        """The callbacks of `when_durable`, each followed by its arguments. Pairs would be more
+        objects, which Python's garbage collector visits until the commit."""
 
     def when_durable(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call `callback` once the group is durable, before anybody who waits is woken, in the
-        order of these calls. It is not called if the commit fails, and must not raise."""
+        """Call `callback` when the group is durable, before the waiting tasks resume, in the order
+        of these calls. It is not called if the commit fails, and must not raise."""
         callbacks = self.callbacks
         callbacks.append(callback)
         callbacks.append(args)
@@ -84,7 +85,7 @@ class Group(Batch):
 
     def notify(self, callback: Callable[[StoreError | None], None]) -> None:
         """Call `callback` with None when the group is durable, or with the error that its commit
-        failed with. A way to wait for the group without a task. It must not raise."""
+        failed with. This waits for the group without a task. The callback must not raise."""
         if self._settled:
             callback(None if self.durable else self._commits.refusal())
             return
@@ -98,11 +99,11 @@ class Group(Batch):
 
     @property
     def in_block(self) -> bool:
-        """Whether a block of `together` is being staged."""
+        """Return whether a block of `together` is being staged."""
         return self._undo is not None
 
     def merge(self, tables: Tables) -> None:
-        """Lay `tables` on top, all of them or, if one is refused, none."""
+        """Add all records of `tables`. Add none if a table is rejected."""
         self._commits.admit(tables)
         own = self.tables
         for table, operations in tables.items():
@@ -112,13 +113,13 @@ class Group(Batch):
         return self.tables[table]
 
     def begin_section(self) -> Section:
-        """Collect what is staged from now on apart. Return what was staged before."""
+        """Collect the records staged from now on separately. Return the records staged before."""
         before = self.tables, self.callbacks, self._undo
         self.tables, self.callbacks, self._undo = _Tables(self._commits.admit), [], []
         return before
 
     def end_section(self, before: Section, *, keep: bool) -> None:
-        """Add what was staged since `begin_section` to what was staged before, or drop it."""
+        """Add the records staged since `begin_section` to those staged before, or drop them."""
         staged, called, undo = self.tables, self.callbacks, self._undo
         self.tables, self.callbacks, self._undo = tables, callbacks, outer = before
         if keep:
@@ -133,19 +134,19 @@ class Group(Batch):
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait for it."""
+        """Return the number of tasks that wait for the group."""
         return len(self._waiting)
 
     def hasten(self) -> None:
-        """Have it committed as soon as may be."""
+        """Let the group be committed as soon as possible."""
         self.wanted = True
         commits = self._commits
         if commits.sleeping is not None:
             commits.wake()
 
     def wait(self) -> Awaitable[None]:
-        """To be awaited at once: returns when the group is durable, or raises what its commit
-        failed with. An Event would do; this is on the path of every step."""
+        """Return an awaitable that ends when the group is durable, or raises the error of its
+        commit. Await it at once. It is faster than an event, because every step needs it."""
         if self._settled:
             return self._outcome()
         self.wanted = True
@@ -157,25 +158,25 @@ class Group(Batch):
         # A closure takes longer to make.
         return trio.lowlevel.wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
 
-    def wait_in(self, seat: WaitSlot) -> Awaitable[None]:
-        """Like `wait`, for the task of a seat: that takes half the time."""
+    def wait_in(self, slot: WaitSlot) -> Awaitable[None]:
+        """Do the same as `wait`, for the task of a wait slot, in half the time."""
         if self._settled:
             return self._outcome()
         self.wanted = True
         if self._commits.sleeping is not None:
             self._commits.wake()
-        return seat.wait(self._waiting)
+        return slot.wait(self._waiting)
 
     def adopt(self, task: trio.lowlevel.Task) -> None:
-        """Have a task wait for this group that is blocked elsewhere: it is woken as by `wait`, and
-        whoever learns that it is cancelled calls `leave`."""
+        """Let a suspended task wait for this group: it resumes as after `wait`. The abort function
+        of the task has to call `leave`."""
         self.wanted = True
         if self._commits.sleeping is not None:
             self._commits.wake()
         self._waiting[task] = None
 
     def leave(self, task: trio.lowlevel.Task) -> None:
-        """A task that was adopted does not wait any more."""
+        """Record that a task passed to `adopt` does not wait any more."""
         del self._waiting[task]
 
     async def _outcome(self) -> None:
@@ -183,19 +184,19 @@ class Group(Batch):
             raise self._commits.refusal()
 
     def settle(self, *, durable: bool) -> None:
-        """Wake everybody; a durable group has let go of its records."""
+        """Wake the waiting tasks. A durable group drops its records first."""
         self._settled = True
         if durable:
             self.durable = True
             self.tables = _Tables(_too_late)
-            # Callbacks lead to whatever staged the records, and that leads here.
+            # Callbacks refer to objects that refer to this group.
             callbacks, self.callbacks = self.callbacks, []
             each = iter(callbacks)
             for callback in each:
                 callback(*next(each))
         slices = self._commits.slices
         if slices is not None and durable:
-            # The tasks leave the dict when they are woken, so one that is cancelled before can go.
+            # A task is in the dict until it is woken, so that a cancellation can remove it before.
             slices.add(self._waiting)
         else:
             waiting, self._waiting = self._waiting, {}
@@ -208,7 +209,7 @@ class Group(Batch):
 
 
 class Together:
-    """A block whose records are staged as a whole; see `Group.together`."""
+    """A block whose records are staged as a whole. `Group.together` returns it."""
 
     __slots__ = ("_before", "_group")
 
@@ -235,6 +236,6 @@ def _too_late(tables: Iterable[str]) -> None:
 def _leave(
     waiting: dict[trio.lowlevel.Task, None], task: trio.lowlevel.Task, _: object
 ) -> trio.lowlevel.Abort:
-    """What Trio calls when a task that waits for a group is cancelled."""
+    """Remove a task that waits for a group. Trio calls this when the task is cancelled."""
     del waiting[task]
     return trio.lowlevel.Abort.SUCCEEDED

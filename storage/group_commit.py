@@ -1,21 +1,21 @@
-"""Group commit: everything staged since the last commit goes into one transaction and one sync.
+"""Group commit: commit all records staged since the last commit in one transaction with one sync.
 
-The protocol, with what always holds:
+The protocol and its invariants:
 
-1. Records are staged into the *open* group. There is one, and it is in memory only.
-2. The driver closes the group when somebody waits for it, or `LINGER` seconds after its first
-   record, and commits it; where many wait, it lets more come in first, for a few passes of the
-   loop. What is staged meanwhile goes into the next group.
-3. Groups are committed one at a time, in order. So whoever waits for a group knows that every
-   group before it is durable, too.
-4. When the commit of a group has returned, its records become readable, its callbacks run and
-   its waiters are woken. No other task runs in between: whatever can be read is known to be
+1. Records are staged in the *open* group. There is one open group, in memory only.
+2. The driver closes the group when a task waits for it, or `LINGER` seconds after its first record,
+   and commits it. If many tasks wait, it first lets more records come in for a few passes of the
+   loop. Records that are staged during the commit are in the next group.
+3. Groups are committed one at a time, in order. When a group is durable, every group before it is
+   durable, too.
+4. When the commit of a group has returned, its records become readable, its callbacks run and its
+   waiting tasks are woken. No other task runs in between, so every record that can be read is
    durable.
-5. The first error ends it: the group that failed, what was staged behind it, and everything that
-   is staged later raise that error. Nothing is retried, since after a failed sync nobody knows
-   what the disk holds; opening the store again does.
+5. The first error is final: the failed group, the groups after it, and everything that is staged
+   later raise this error. Nothing is retried, because after a failed sync the contents of the disk
+   are unknown. Opening the store again finds out.
 
-Leaving while waiting changes nothing for the group: a commit belongs to nobody's cancel scope.
+If a waiting task is cancelled, the group is committed nevertheless.
 """
 
 from collections import deque
@@ -113,31 +113,34 @@ class GroupCommit:
         self._tables = set(tables)
         self._max_tables = max_tables
         self.group = Group(self)
-        """The group that is open; to be had through `open_group` while the driver is attentive."""
+        """The open group. While `attentive` is set, use `open_group` instead."""
         self._busy: Group | None = None
         self.sleeping: trio.Event | None = None
-        """What wakes the driver, while it sleeps."""
+        """The event that wakes the driver. None while it does not sleep."""
         self.attentive = False
-        """Whether more records make a difference: to a driver that has nothing to do, or since
-        nothing can be written any more."""
+        """Whether the next record has to be noticed: the driver has nothing to do, or records
+        cannot be committed any more."""
         self._closing = False
         self._stopped = trio.Event()
         self.failure: StoreError | None = None
         self.on_failure: list[Callable[[StoreError], None]] = []
-        """Called with the first failure; must not raise."""
+        """Callbacks that receive the first failure. They must not raise."""
         self.on_commit: list[Callable[[Group], None]] = []
-        """Called with a group that is about to be committed, to add the latest records; must not
-        raise."""
+        """Callbacks that receive a group right before its commit, and may add records. They must
+        not raise."""
         self.slices: Slices | None = None
-        """Wakes the tasks that wait for a commit a few at a time, if that is asked for."""
+        """Wakes the tasks that wait for a commit a few at a time. None if they are woken at
+        once."""
         self._crowd = 0
-        """How many waited for the last group, or for those before if that was few."""
+        """The number of tasks that waited for the last group, but at least half the number
+        before."""
         self._commits = self._records = self._largest = 0
         self._seconds = self._longest = 0.0
 
     def start(self, failure: StoreError | None = None) -> None:
-        """Start the driver, or refuse everything with `failure`. A system task: the store may be
-        shared by blocks that end in any order, so none of their nurseries can own it."""
+        """Start the driver, or reject everything with `failure`. The driver is a system task,
+        because blocks that end in any order may share the store, so no nursery of theirs can own
+        it."""
         self.failure = failure
         self.attentive = failure is not None
         trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
@@ -148,7 +151,7 @@ class GroupCommit:
         self.slices = self.slices or Slices(size)
 
     def open_group(self) -> Group:
-        """The group that is open, for records to be put into it right away."""
+        """Return the open group. Add records before the next `await`."""
         if self.attentive:
             if self.failure is not None:
                 raise self.refusal()
@@ -158,7 +161,8 @@ class GroupCommit:
         return self.group
 
     def admit(self, tables: Iterable[str]) -> None:
-        """Make sure that the store may have all of `tables`: a commit must not fail over that."""
+        """Raise `TooManyTables` if the store cannot have all of `tables`, so that no commit fails
+        because of it."""
         if self._tables.issuperset(tables):
             return
         wanted = self._tables.union(tables)
@@ -169,7 +173,7 @@ class GroupCommit:
         self._tables = wanted
 
     def wake(self) -> None:
-        """Have the driver look at the open group."""
+        """Let the driver check the open group."""
         self.attentive = self._closing or self.failure is not None
         if self.sleeping is not None:
             self.sleeping.set()
@@ -187,7 +191,7 @@ class GroupCommit:
         await group.wait()
 
     def fail(self, error: StoreError) -> None:
-        """Refuse everything from here on, and tell all who wait."""
+        """Reject everything from here on, and raise the error in all waiting tasks."""
         self.attentive = True
         if self.failure is None:
             self.failure = error
@@ -199,19 +203,19 @@ class GroupCommit:
         self.group = Group(self)
 
     def disown(self, error: StoreError) -> None:
-        """Refuse everything from here on in a forked child, whose copies of the tasks that wait
-        are not to be woken."""
+        """Reject everything from here on in a forked child, whose copies of waiting tasks must not
+        be woken."""
         self.attentive = True
         self.failure = error
 
     async def stop(self) -> None:
-        """Take no more, commit what is staged, then end the driver."""
+        """Accept no more records, commit the staged ones, then end the driver."""
         self._closing = True
         self.wake()
         await self._stopped.wait()
 
     def statistics(self) -> CommitStatistics:
-        """A snapshot of the counters."""
+        """Return a snapshot of the counters."""
         return CommitStatistics(
             commits=self._commits,
             records=self._records,
@@ -222,7 +226,7 @@ class GroupCommit:
         )
 
     def refusal(self) -> StoreError:
-        """What somebody gets whose records cannot become durable."""
+        """Return the error for records that cannot become durable."""
         if self.failure is None:
             return StoreError("these records were staged before the store was opened and are lost")
         # One exception per raise: a shared one would collect the tracebacks of all.
@@ -235,7 +239,7 @@ class GroupCommit:
             while self.failure is None:
                 if not self.group.tables:
                     if self.group.waiting:
-                        # What it had was dropped, and all groups before it are durable.
+                        # Its records were dropped, and all groups before it are durable.
                         group, self.group = self.group, Group(self)
                         group.settle(durable=True)
                         continue
@@ -245,7 +249,7 @@ class GroupCommit:
                     await self._sleep()
                     continue
                 if not self.group.wanted and not self._closing:
-                    # Woken by whoever wants the group, not by more records.
+                    # A task that waits for the group ends the sleep, more records do not.
                     with trio.move_on_after(LINGER):
                         await self._sleep()
                 if self._crowd > 1:
@@ -264,8 +268,9 @@ class GroupCommit:
             self.sleeping = None
 
     async def _assemble(self) -> None:
-        """Let those stage their records who are about to: whoever waits for a group has often woken
-        others on the way, and one sync is cheaper than two. Nobody does this for one alone."""
+        """Let tasks stage their records that are about to, because one sync is cheaper than two: a
+        task that waits for a group has often woken others. For a single waiting task this is not
+        called."""
         seen, stalled = 0, False
         passes = PASSES
         if self.slices is not None:
@@ -273,7 +278,7 @@ class GroupCommit:
         for _ in range(passes):
             waiting = self.group.waiting
             if waiting == seen:
-                # Those who are missing may come in the rest of this pass.
+                # More tasks may come in the rest of this pass.
                 if stalled or waiting >= self._crowd:
                     return
                 stalled = True

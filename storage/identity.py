@@ -1,8 +1,8 @@
-"""Identity: how a store knows that the data beside it is its own, whole and readable.
+"""Identity: check that the data file of a store is its own, complete and readable.
 
-LMDB takes a data file of zero bytes for a store that is empty, and one that was cut short for one
-that is whole. So a small file beside the data names the store, the data names it too, and both
-must agree; and the data file must be as long as its own header says.
+LMDB opens an empty data file as an empty store, and a data file that was cut short without an
+error. So a small file beside the data has the id of the store, the data has it, too, and both must
+agree. The data file must also have the length that its header states.
 """
 
 import json
@@ -25,12 +25,12 @@ META_TABLE = "_meta"
 META_KEY = b"store"
 UNFINISHED_FILE = DATA_FILE + ".unfinished"
 _BEGINNING = 4 * mmap.PAGESIZE
-"""What LMDB has written by the time the data names its store."""
+"""Bytes that LMDB has written before the data has the id of its store."""
 
 
 @attrs.frozen
 class Identity:
-    """Which store this is, and in what format it is written."""
+    """The id of a store, and the format in which it is written."""
 
     id: UUID
     format: int = FORMAT
@@ -45,7 +45,7 @@ class Identity:
 
 
 def read_identity(path: Path) -> Identity | None:
-    """What the identity file says, or None if there is none."""
+    """Return the content of the identity file, or None if there is no file."""
     try:
         text = (path / IDENTITY_FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -78,7 +78,7 @@ def write_identity(path: Path, identity: Identity) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and those above it that are not there, so that no power loss takes one."""
+    """Make a directory and its missing parents, so that they survive a power loss."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -96,8 +96,8 @@ def sync_directory(path: Path) -> None:
 
 
 def check_data_file(path: Path) -> Identity | None:
-    """Look at the files before LMDB does. Returns the identity that the data must have, or None
-    for a store that has yet to be made."""
+    """Check the files before LMDB opens them. Return the identity that the data must have, or None
+    for a store that does not exist yet."""
     identity = read_identity(path)
     data = path / DATA_FILE
     size = data.stat().st_size if data.exists() else None
@@ -158,7 +158,7 @@ def extend_data_file(environment: lmdb.Environment, path: Path) -> None:
 
 
 def stored_identity(environment: lmdb.Environment) -> Identity | None:
-    """What the data says about itself, or None if it is not, or not yet, a Keyrun store."""
+    """Return the identity in the data, or None if the data is not, or not yet, a Keyrun store."""
     try:
         database = environment.open_db(META_TABLE.encode(), create=False)
     except (lmdb.NotFoundError, lmdb.ReadonlyError):
@@ -172,7 +172,7 @@ def stored_identity(environment: lmdb.Environment) -> Identity | None:
 
 
 def name_data(environment: lmdb.Environment, identity: Identity) -> None:
-    """Write into the data whose it is, in a commit of its own."""
+    """Write the identity into the data, in a commit of its own."""
     fields = (identity.format, str(identity.id))
     with environment.begin(write=True) as transaction:
         database = environment.open_db(META_TABLE.encode(), txn=transaction)
@@ -195,7 +195,8 @@ def check_same(path: Path, expected: Identity, stored: Identity | None) -> None:
 
 
 def adopt(environment: lmdb.Environment, path: Path, expected: Identity | None) -> None:
-    """Settle who this store is: make a new one, or see that data and identity file agree."""
+    """Return the identity of a store: make a new one, or check that data and identity file
+    agree."""
     stored = stored_identity(environment)
     if expected is not None:
         check_same(path, expected, stored)

@@ -211,7 +211,7 @@ class _Model:
 def _refuse_extra_state(value: Any, names: frozenset[str]) -> None:
     cls = type(value)
     for name in vars(value):
-        # What typing notes and what can be computed again need not be kept.
+        # Attributes of typing, and values that can be computed again, are not stored.
         if name in names or name == "__orig_class__":
             continue
         if isinstance(getattr(cls, name, None), cached_property):

@@ -81,7 +81,7 @@ class LmdbStore(Store):
         self._lock: ownership.OwnerLock | None = None
         self._fork_token: Any = None
         self._view: lmdb.Transaction[bytes] | None = None
-        """The snapshot that all reads come from, in a `view` and while a commit is under way."""
+        """The snapshot of all reads in a `view`, and while a commit is under way."""
         self._held_for_commit = False
         self._opened_by = 0
 
@@ -229,7 +229,7 @@ class LmdbStore(Store):
         await committer.commit(tables)
 
     def _publish(self, tables: Tables) -> None:
-        # A commit that failed is never published: its snapshot stays until the store is closed.
+        # A failed commit is never published, so its snapshot stays until the store is closed.
         if self._held_for_commit:
             self._release()
 
@@ -354,7 +354,7 @@ class LmdbStore(Store):
 def _rows(
     cursor: Any, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
 ) -> list[tuple[bytes, bytes]]:
-    """What a scan gives, by a cursor that may be anywhere."""
+    """Return the records of a scan. The cursor may be anywhere before."""
     rows = []
     if reverse:
         found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()

@@ -1,4 +1,4 @@
-"""A store in memory, for tests: the semantics of the durable ones at the speed of a dict.
+"""A store in memory, for tests: the semantics of the durable stores at the speed of a dict.
 
 What a process would lose in a crash is lost by `crash()`, and what it would keep is kept, so a
 test can end a runtime as brutally as `kill -9` does and open the same store again.
@@ -53,9 +53,9 @@ class MemoryStore(Store):
         self.apply_first = apply_first
         """Whether a commit is applied before its latency."""
         self._tables: dict[str, _Table] = {}
-        """What reads show."""
+        """The records that reads show."""
         self._unpublished: Tables = {}
-        """What is durable, and not readable yet."""
+        """The records that are durable and not readable yet."""
 
     async def _open(self) -> None:
         await trio.lowlevel.checkpoint()

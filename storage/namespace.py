@@ -33,7 +33,7 @@ class Namespace:
         """The prefix of all keys of the namespace."""
 
     def full(self, key: bytes) -> bytes:
-        """Return the key as the store has it. `seal` and `unseal` take this key."""
+        """Return the key with the prefix of the namespace. `seal` and `unseal` take this key."""
         return self.prefix + key
 
     def batch(self) -> Batch:

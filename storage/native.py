@@ -1,4 +1,4 @@
-"""Values that need no declared type: what they are, and their way to msgpack and back.
+"""Native values, which need no declared type: check, pack and unpack them.
 
 `vet` is the fast look at a value before it is packed or after it is unpacked; `explain` is the
 slow one that finds the place of what the fast look or the packer did not like. Nothing here keeps
@@ -25,7 +25,7 @@ SCALARS: frozenset[type] = frozenset(
     {type(None), bool, int, float, str, bytes, datetime, date, Decimal, UUID}
 )
 FLAT: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})
-"""What msgpack has by itself, holds nothing else and cannot be changed."""
+"""Immutable types of msgpack itself whose values contain no other values."""
 UNREADABLE = "cannot read these bytes as a payload"
 INT_RANGE = range(-(2**63), 2**64)
 _EXTENDED = (datetime, date, Decimal, UUID)
@@ -33,7 +33,7 @@ _NATIVE = "None, bool, int, float, str, bytes, list, tuple, dict, datetime, date
 
 
 def vet(value: Any, depth: int, room: int) -> int:
-    """Count the items of a value that looks storable; raise `Misfit`, without a place, if not.
+    """Count the items of a value that looks storable. Raise `Misfit`, without a place, if not.
 
     A value that shares parts with itself so often that it holds more than `room` items is refused
     before anybody tries to write it out. A tuple has one more than it shows, its mark.
@@ -132,7 +132,7 @@ _CONSTANTS = {None: b"\xc0", True: b"\xc3", False: b"\xc2"}
 
 
 def pack_scalar(value: float | None) -> bytes | None:
-    """The bytes of None, a bool, an int or a float; None for what does not fit."""
+    """Return the bytes of None, a bool, an int or a float. Return None for any other value."""
     if value is None or value is True or value is False:
         return _CONSTANTS[value]
     try:
@@ -143,7 +143,7 @@ def pack_scalar(value: float | None) -> bytes | None:
 
 
 def pack_flat(values: dict[str, Any]) -> bytes | None:
-    """The bytes of a mapping with strings for keys, if all in it is flat and fits."""
+    """Return the bytes of a mapping with strings as keys, if all its values are flat and fit."""
     if not FLAT.issuperset(map(type, values.values())):
         return None
     try:
@@ -165,8 +165,9 @@ def pack_flat_call(args: tuple[Any, ...]) -> bytes | None:
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a vetted value; `Misfit` or a `ValueError` for what only packing shows."""
-    # Packers are neither re-entrant nor safe in threads; a small one of its own costs 0.1 us.
+    """Return the bytes of a checked value. Raise `Misfit` or a `ValueError` for faults that only
+    packing finds."""
+    # Packers are neither re-entrant nor safe in threads, and a new one costs 0.1 us.
     packed: bytes = Packer(default=to_extension, strict_types=True, buf_size=512).pack(value)
     return packed
 
@@ -186,8 +187,9 @@ def _sorted(value: Any) -> Any:
 
 
 def unpack(data: bytes) -> Any:
-    """The value in `data`; `PayloadError` if there is none. What comes out is to be vetted."""
-    # Hooks that are called per array cost more than to look for a byte that every tuple has.
+    """Return the value in `data`, which the caller has to check. Raise `PayloadError` if there is
+    none."""
+    # Searching for a byte that every tuple has is cheaper than a hook that is called per array.
     list_hook = _unmark if TUPLE_MARK_BYTE in data else None
     try:
         return unpackb(
@@ -200,7 +202,7 @@ def unpack(data: bytes) -> Any:
 
 
 def _unmark(items: list[Any]) -> Any:
-    # A mark anywhere else stays, and is refused when the value is vetted.
+    # A mark anywhere else stays, and is rejected when the value is checked.
     return tuple(items[1:]) if items and items[0] is TUPLE_MARK else items
 
 

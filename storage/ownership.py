@@ -1,8 +1,8 @@
 """Ownership: at most one process writes to a store, and a forked child is not that process.
 
-The lock is an `flock` on a file beside the data. It is bound to the open file, so it goes with the
-last process that holds it, however that process ends; a process committer holds it along with its
-parent, so nobody opens the store while an orphaned commit is still under way.
+The lock is an `flock` on a file beside the data. It belongs to the open file, so it is released
+when the last process that holds it ends in any way. A committer process shares the lock of its
+parent, so no other process can open the store while a commit of a dead parent is under way.
 """
 
 import fcntl
@@ -44,17 +44,18 @@ class OwnerLock:
             raise
 
     def fileno(self) -> int:
-        """The descriptor that carries the lock, to be passed on to a child that shares it."""
+        """Return the descriptor of the lock, for a child process that shares it."""
         return self._file.fileno()
 
     def release(self) -> None:
-        """Let go, for every process that shares the lock."""
+        """Release the lock for every process that shares it."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self.drop()
 
     def drop(self) -> None:
-        """Let go of this process's share only: a fork must not unlock its parent's store."""
-        # Closing flushes: what could not be written then is no reason to keep the file open.
+        """Release the share of this process only: a fork must not unlock the store of its
+        parent."""
+        # Closing the file flushes it. An error of the flush must not keep it open.
         with suppress(OSError):
             self._file.close()
 
@@ -81,20 +82,21 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     try:
-        # A process that has ended and that nobody has waited for is still there by name.
+        # A zombie process still exists by name.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
 
 
 def owner_has_ended(error: StoreLocked) -> bool:
-    """Whether the lock will be free in a moment, since only an orphaned commit still holds it."""
+    """Return whether the lock will be free soon, because only the committer of a dead process holds
+    it."""
     return error.pid is not None and not _alive(error.pid)
 
 
 def disown_after_fork(method: Callable[[], None]) -> Any:
-    """Call the bound `method` in every process that is forked from this one, for as long as its
-    object lives. Returns a token for `forget_fork`."""
+    """Call the bound `method` in every process that is forked from this one while its object lives.
+    Return a token for `forget_fork`."""
     token = WeakMethod(method)
     _after_fork.add(token)
     return token

@@ -1,4 +1,4 @@
-"""Values of users to bytes and back, the same live and replayed.
+"""The payload codec: encode the values of users to bytes, and decode them with the same types.
 
 `PayloadCodec` takes exact types only: what it encodes comes back as the same type and value, and
 anything else is refused at once with the place named. Instances may be shared between threads.
@@ -37,13 +37,13 @@ __all__ = ["PayloadCodec", "PayloadError", "PayloadMismatch", "PayloadTypeError"
 T = TypeVar("T")
 
 UNFIT = (PayloadError, PayloadTypeError)
-"""What the codec raises, also for an exception of a user's class or transform."""
+"""The errors of the codec, also for an exception of a user's class or transform."""
 
 _NONE = type(None)
 _SCALARS = frozenset({_NONE, bool, int, float})
 NOTHING = b"\xc0"
-"""None as bytes: what most steps return, and many runs are given."""
-# Any of them fits into this, so that nobody has to look at their size.
+"""The bytes of None, which most steps return, and which is the input of many runs."""
+# Values of these types always fit, so their size is not checked.
 _LEAST_SIZE = 64
 
 
@@ -104,7 +104,7 @@ class PayloadCodec:
         self._max_items = max_items
         # An item takes at least a byte.
         self._room = min(max_size, max_items)
-        # A call is two levels, and its two parts are items.
+        # The arguments of a call are two levels, and its two parts are items.
         self._call_room = self._room - 2 if max_depth > 1 else -1
         self._plans = Plans()
 
@@ -117,8 +117,8 @@ class PayloadCodec:
         return data if self._transform is None else _wrap(self._transform, data)
 
     def encode_flat(self, values: dict[str, Any]) -> bytes | None:
-        """The same for a mapping whose keys are known to be strings, if none of its values holds
-        another; None if one does, or takes more than a look."""
+        """Return the bytes of a mapping whose keys are strings and whose values are flat. Return
+        None for any other mapping."""
         packed = pack_flat(values) if len(values) < self._room else None
         if packed is None or len(packed) > self._max_size:
             return None
@@ -160,8 +160,8 @@ class PayloadCodec:
         return self._plain(value, declared, canonical=True)
 
     def canonical_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return `canonical([list(args), kwargs])`. Most calls have a few plain arguments, and for
-        those this takes a quarter of the time."""
+        """Return `canonical([list(args), kwargs])`. For a few plain arguments, which most calls
+        have, this takes a quarter of the time."""
         if not kwargs and len(args) <= self._call_room:
             packed = pack_flat_call(args)
             if packed is not None and len(packed) <= self._max_size:
@@ -201,7 +201,7 @@ class PayloadCodec:
             ) from (error.__cause__ if isinstance(error, Misfit) else error)
 
     def _refuse(self, value: Any, declared: Any, error: BaseException) -> NoReturn:
-        """Raise what says where and why a value cannot be stored, after a second, slower look."""
+        """Raise an error with the place in the value that cannot be stored, and the reason."""
         if not isinstance(error, TooLarge):
             try:
                 Plans(self._inspect).plan(declared).lower(value)

@@ -1,4 +1,4 @@
-"""How values of a declared type become native values (`lower`) and come back (`lift`).
+"""Plans: turn values of a declared type into native values (`lower`) and back (`lift`).
 
 One builder per kind of type. Each hook checks instead of converting: it raises `Misfit` unless
 lifting what was lowered gives the same value of the same type. `Lookup` finds the plans of parts.
@@ -17,7 +17,7 @@ Hook = Callable[[Any], Any]
 
 
 class Plan(NamedTuple):
-    """Both directions for one declared type."""
+    """The two functions for one declared type."""
 
     lower: Hook
     lift: Hook
@@ -27,12 +27,13 @@ Lookup = Callable[[Any], Plan]
 
 
 def keep(value: Any) -> Any:
-    """The hook of an untyped place."""
+    """The hook for a value without a declared type."""
     return value
 
 
 def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Plan:
-    """Values that need no help; `inspect` returns them or raises what is wrong inside."""
+    """Values that are native already. `inspect` returns them, or raises if a value inside cannot be
+    stored."""
 
     def check(value: Any) -> Any:
         if type(value) not in allowed:
@@ -207,7 +208,7 @@ def union_plan(declared: Any, lookup: Lookup) -> Plan:
                 raise
             except Misfit as misfit:
                 misfits.append(misfit)
-        # The member that got furthest is the one that was meant.
+        # Report the fault of the member whose check got furthest.
         furthest = max(misfits, key=lambda misfit: misfit.depth)
         raise furthest if furthest.depth else unexpected(declared, value)
 
@@ -223,7 +224,7 @@ def union_plan(declared: Any, lookup: Lookup) -> Plan:
 
 
 def _tag(member: Any) -> str:
-    # It is stored: another constant in a Literal must not make another member of it.
+    # The index is stored, so it must not change when a Literal gets another constant.
     return "Literal" if get_origin(member) is Literal else name_of(member)
 
 
@@ -238,7 +239,7 @@ def _each(values: Iterable[Any], hooks: Iterable[Hook]) -> list[Any]:
 
 
 def unexpected(declared: Any, value: Any) -> Misfit:
-    """What to raise for a value that is not of the declared type."""
+    """Return the error for a value that is not of the declared type."""
     kind = type(value)
     cls = get_origin(declared) or declared
     if cls in kind.__mro__:

@@ -1,4 +1,4 @@
-"""What the store holds under one key of one table: checksum, format version, fields.
+"""A record, the value under one key of one table: checksum, format version, fields.
 
 A record is a CRC-32 (4 bytes), a format version (1 byte) and a msgpack array. The checksum covers
 the table, the key, the version and the array, so that a record found in the wrong place is as
@@ -26,14 +26,14 @@ def seal(table: str, key: bytes, fields: Sequence[Any]) -> bytes:
     if type(fields) is not tuple and type(fields) is not list:
         kind = type(fields).__name__
         raise TypeError(f"the fields of a record must be a list or a tuple, got {kind}")
-    # A packer that is shared is neither safe in threads nor when a finalizer seals, and keeps the
-    # memory of the largest record; one of its own costs 0.1 us.
+    # A shared packer is not safe in threads or if a finalizer seals a record, and it keeps the
+    # memory of the largest record. A new packer costs 0.1 us.
     body: bytes = Packer(buf_size=512).pack(fields)
     return _HEADER.pack(crc32(body, crc32(key, _SEEDS[table])), VERSION) + body
 
 
 def seal_empty(table: str, key: bytes) -> bytes:
-    """The same without fields, for a record whose key says it all."""
+    """Return the bytes of a record without fields, whose key has everything."""
     return _HEADER.pack(crc32(_NO_FIELDS, crc32(key, _SEEDS[table])), VERSION) + _NO_FIELDS
 
 
@@ -66,7 +66,7 @@ def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
 
 
 def check(table: str, key: bytes, raw: bytes) -> None:
-    """Raise what `unseal` would raise."""
+    """Raise the errors of `unseal`."""
     unseal(table, key, raw)
 
 
@@ -88,7 +88,7 @@ def _seed(table: str, version: int) -> int:
 
 
 class _Seeds(dict[str, int]):
-    """What the checksums of today's format begin with, by table."""
+    """The checksums of the table names, with which the checksums of records begin."""
 
     def __missing__(self, table: str) -> int:
         seed = self[table] = _seed(table, VERSION)

@@ -28,7 +28,7 @@ from keyrun.storage.namespace import Namespace
 
 
 def upper_bound(prefix: bytes) -> bytes | None:
-    """The smallest key above all keys that start with `prefix`; None if there is none."""
+    """Return the smallest key above all keys that start with `prefix`. None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -36,7 +36,7 @@ def upper_bound(prefix: bytes) -> bytes | None:
 logger = logging.getLogger("keyrun.storage")
 
 _EXPECTED = (StoreCrashed, StoreReadOnly)
-"""Failures that are no surprise to whoever closes the store."""
+"""Failures that the close of a store does not raise again."""
 
 
 class Store(ABC):
@@ -69,39 +69,39 @@ class Store(ABC):
 
     @abstractmethod
     async def _open(self) -> None:
-        """Get hold of the records, or raise a `StoreError` that says what to do."""
+        """Open the records, or raise a `StoreError` that says what to do."""
 
     def _refuses_writes(self) -> StoreError | None:
-        """Why nothing can be written to this store, if that is so."""
+        """Return the error for writes to this store, if it cannot be written."""
         return None
 
     @abstractmethod
     async def _close(self) -> None:
-        """Let go of them. Nothing is staged any more."""
+        """Close the records. Nothing is staged any more."""
 
     @abstractmethod
     def _tables_there(self) -> Iterable[str]:
-        """The tables of the store that was just opened."""
+        """Return the tables of the store that was just opened."""
 
     @abstractmethod
     async def _commit(self, tables: Tables) -> None:
-        """Apply all of `tables` or nothing; return when it would survive a power loss. Reads must
+        """Apply all of `tables` or nothing. Return when it would survive a power loss. Reads must
         not show `tables` before `_publish`, or before the store is opened again."""
 
     @abstractmethod
     def _publish(self, tables: Tables) -> None:
-        """Let reads show `tables`, which `_commit` has just made durable. There is nothing to do
-        for a store that shows them itself and whose `_commit` never suspends."""
+        """Let reads show `tables`, which `_commit` has made durable. A store whose `_commit` never
+        suspends, and which shows them itself, has nothing to do."""
 
     @abstractmethod
     async def _get(self, table: str, key: bytes) -> bytes | None:
-        """The record under `key`, or None; also None where there is no such table."""
+        """Return the record under `key`. None if there is no such record or table."""
 
     @abstractmethod
     async def _scan(
         self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
     ) -> list[tuple[bytes, bytes]]:
-        """At most `limit` records with start <= key < stop, in key order or its reverse."""
+        """Return at most `limit` records with start <= key < stop, in key order or its reverse."""
 
     async def get(self, table: str, key: bytes) -> bytes | None:
         """Return the record under `key` as of the last durable commit, or None."""
@@ -184,7 +184,7 @@ class Store(ABC):
 
     @property
     def group_commit(self) -> GroupCommit:
-        """The group commit of this store, while it is open."""
+        """Return the group commit of this store, while it is open."""
         return self._opened()
 
     def namespace(self, name: str) -> Namespace:
@@ -207,8 +207,8 @@ class Store(ABC):
             self._claimed.discard(name)
 
     def open_group(self) -> Group:
-        """The group of records that the next commit makes durable, to put into without a copy.
-        It is closed at some later `await`: ask for it again after each."""
+        """Return the group of records that the next commit makes durable, to which records can be
+        added without a copy. It is closed at a later `await`, so ask for it again after each."""
         group = self._group
         if group is None:
             group = self._opened()

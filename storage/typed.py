@@ -1,4 +1,4 @@
-"""Which plan belongs to which declared type.
+"""Typed values: find the plan of a declared type.
 
 What stands for another type, such as a NewType, is left to cattrs, which is only imported for that,
 as what is about classes is for those. Untyped places are passed on as they are: an instance there
@@ -47,7 +47,7 @@ from keyrun.storage.plan import (
 if TYPE_CHECKING:
     from keyrun.storage.aliases import Aliases
 
-# What may stand where a native type is declared: what typing allows, and it stays what it is.
+# The types that a value of a native declared type may have. They are stored unchanged.
 _NATIVE: dict[Any, frozenset[type]] = {
     NoneType: frozenset({NoneType}),
     bool: frozenset({bool}),
@@ -82,7 +82,8 @@ _CHECKED: dict[str, type] = {
 
 
 class Plans:
-    """Finds plans. `inspect` gets every value at an untyped or native place when it is lowered."""
+    """Finds plans. `inspect` receives every value at an untyped or native place when it is
+    lowered."""
 
     def __init__(self, inspect: Hook = keep) -> None:
         self._inspect = inspect
@@ -91,7 +92,8 @@ class Plans:
         self._unbuilt: list[tuple[Any, Callable[[], object]]] = []
 
     def plan(self, declared: Any) -> Plan:
-        """The plan of a declared type; `Unsupported` if no value could be stored as one."""
+        """Return the plan of a declared type. Raise `Unsupported` if no value of it can be
+        stored."""
         try:
             known = self._plans.get(declared)
         except TypeError:  # unhashable, such as Annotated[int, []]

@@ -1,4 +1,4 @@
-"""The writer: the one hand that writes to an LMDB environment.
+"""The writer: the only code that writes to an LMDB environment.
 
 The inline committer calls it in the loop's own thread; run as a program it is the child of the
 process committer, which gets batches over a socket. It imports nothing of Keyrun, so that the
@@ -25,7 +25,7 @@ HEADER = struct.Struct("<Q")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _READERS_BYTES = 64 * (MAX_READERS + 2)
-"""A cache line for each reader, and two for what they share."""
+"""A cache line for each reader, and two for the shared part."""
 
 FULL = "full"
 FAILED = "failed"
@@ -40,7 +40,7 @@ def open_environment(
     return lmdb.open(
         path,
         map_size=map_size,
-        # The store has one for itself, and looking for one that is not there takes a place, too.
+        # The store needs one table itself, and a search for a missing table takes a place, too.
         max_dbs=MAX_TABLES + 2,
         max_readers=MAX_READERS,
         readonly=read_only,
@@ -51,7 +51,7 @@ def open_environment(
 
 
 def _reserve_readers(path: str) -> None:
-    """Have room on the disk for the table of readers, which LMDB writes through a map.
+    """Reserve room on the disk for the table of readers, which LMDB writes through a map.
 
     Only where there is none yet: to close a file drops the locks that this process has on it, and
     LMDB may hold some on one that is there.
@@ -68,20 +68,20 @@ def _reserve_readers(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        # LMDB says better what else is wrong, and takes a read-only file system as it is.
+        # LMDB reports other errors better, and accepts a read-only file system.
         if error.errno in _NO_ROOM:
             raise
 
 
 def explain(error: Exception, path: str) -> tuple[str, str]:
-    """What kind of failure this is, and a sentence for people.
+    """Return the kind of a failure, and a sentence that describes it.
 
     A disk that fills up in the middle of a page is a short write to LMDB, which calls it an I/O
     error; so the free space decides.
     """
     code = getattr(error, "code", None) or getattr(error, "errno", None)
     space = os.statvfs(path)
-    # The last blocks of a disk are often kept for root, or too small a run to be of use.
+    # The last blocks of a disk are often reserved for root, or too fragmented to be used.
     nearly_full = space.f_bavail * space.f_frsize < 1 << 16
     if code in _NO_ROOM or (code == errno.EIO and nearly_full):
         return FULL, f"no space left for {path}: {error}; make room, then open the store again"
@@ -99,17 +99,17 @@ class Writer:
         self._commits = 0
 
     def apply(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
-        """Write all of `tables` or nothing; on return it is on the disk."""
+        """Write all of `tables` or nothing. When this returns, they are on the disk."""
         self._commits += 1
         if self._commits % CHECK_READERS_EVERY == 0:
-            # A reader that was killed keeps the pages of its snapshot from being used again.
+            # The pages of the snapshot of a killed reader could not be used again.
             self.environment.reader_check()
         while True:
             try:
                 self._write(tables)
                 return
             except lmdb.MapFullError:
-                # Nothing was applied, and with no transaction open the map may grow.
+                # Nothing was applied. The map may grow, because no transaction is open.
                 self.environment.set_mapsize(2 * self.environment.info()["map_size"])
 
     def _write(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
@@ -130,14 +130,14 @@ class Writer:
 
 
 def receive(connection: socket.socket) -> Any:
-    """The next message, or None when the other side has gone."""
+    """Return the next message, or None if the other side has closed the socket."""
     header = _exactly(connection, HEADER.size)
     body = header and _exactly(connection, HEADER.unpack(header)[0])
     return body and msgpack.unpackb(body, strict_map_key=False, use_list=True)
 
 
 def frame(message: Any) -> bytes:
-    """`message` as it goes over the socket."""
+    """Return `message` in its form on the socket."""
     body: bytes = msgpack.packb(message)
     return HEADER.pack(len(body)) + body
 
@@ -153,8 +153,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 
 def serve(connection: socket.socket, writer: Writer) -> None:
-    """Apply what comes and answer each: None when it is durable, else [kind, sentence]. Ends when
-    the other side has gone, or with the first failure."""
+    """Apply each message and answer it: None when it is durable, or [kind, sentence]. Return when
+    the other side has closed the socket, or after the first failure."""
     path = writer.environment.path()
     connection.sendall(frame(None))
     while (tables := receive(connection)) is not None:
@@ -167,9 +167,9 @@ def serve(connection: socket.socket, writer: Writer) -> None:
 
 
 def main(path: str, descriptor: str, map_size: str) -> None:
-    """The child process."""
-    # Ctrl-C and a service manager's SIGTERM reach the whole group. The parent decides when to
-    # stop: it still has to drain through us.
+    """Run the child process."""
+    # Ctrl-C and the SIGTERM of a service manager reach the whole process group. The parent decides
+    # when to stop, because its drain still needs this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(descriptor)) as connection:

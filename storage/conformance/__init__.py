@@ -1,4 +1,4 @@
-"""The conformance suite: what every store must do, whoever wrote it.
+"""The conformance suite: tests that every store must pass.
 
 Derive a class from `StoreConformance` in your tests, say in `fresh` how to make an empty place for
 a store, and let pytest collect it:

@@ -1,4 +1,4 @@
-"""Conformance of commits: what is staged becomes durable in groups, for whoever waits or not."""
+"""Conformance of commits: staged records become durable in groups, also if no task waits."""
 
 import time
 from collections.abc import Coroutine
@@ -21,7 +21,7 @@ def stand_still() -> None:
 
 
 def at_once(read: Coroutine[Any, Any, T]) -> T:
-    """The result of a read, which must not suspend."""
+    """Return the result of a read, which must not suspend."""
     try:
         read.send(None)
     except StopIteration as done:
@@ -32,7 +32,7 @@ def at_once(read: Coroutine[Any, Any, T]) -> T:
 
 
 def readable(store: Store, key: bytes) -> set[bool]:
-    """Whether `key` is in the tables red and green, by each way to read it."""
+    """Return whether `key` is in the tables red and green, by each way to read it."""
     found: set[bool] = set()
     for table in ("red", "green"):
         found.add(at_once(store.get(table, key)) is not None)
@@ -45,7 +45,7 @@ def readable(store: Store, key: bytes) -> set[bool]:
 
 
 class CommitConformance(Places):
-    """What a store must do with what is staged."""
+    """The tests of staged records."""
 
     def test_what_is_staged_is_not_seen_before_it_is_durable(self, place: Place) -> None:
         async def test() -> None:

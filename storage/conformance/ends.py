@@ -1,5 +1,5 @@
-"""Conformance of ends: closing keeps what was staged, and a crash or a failed commit keeps what was
-acknowledged and tells everybody else."""
+"""Conformance at the end: a close keeps all staged records. A crash or a failed commit keeps all
+acknowledged records, and raises an error in every task that waits for others."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ from keyrun.storage.store import Store
 
 
 class EndConformance(Places):
-    """What a store must do when it is closed, crashes or fails."""
+    """The tests of a store that is closed, crashes or fails."""
 
     def test_a_failure_is_told_at_once_and_its_group_calls_nobody_back(self, place: Place) -> None:
         async def test() -> None:

@@ -1,4 +1,4 @@
-"""The model: the plain dict that every store must be equal to, and what it is driven with."""
+"""The model of a store, a plain dict, and the operations of the random tests."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +22,7 @@ EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
 )
 
-# Few keys, so that they meet; among them those that tempt a store to get the order wrong.
+# Few keys, so that operations meet. Some of them are easily put into the wrong order.
 KEYS = st.sampled_from(
     [b"a", b"ab", b"b", b"b\0", b"b\xff", b"\0", b"\xff", b"\xff\xff", b"c" * 99]
 )
@@ -41,11 +41,11 @@ ACTS = st.lists(
 
 
 class Place(ABC):
-    """Where one store lives, through closing, crashing and opening again."""
+    """The place of one store, which stays when the store is closed, crashes and is opened again."""
 
     @abstractmethod
     def store(self) -> Store:
-        """A store, not yet entered, on the records of this place."""
+        """Return a store on the records of this place. It is not open yet."""
 
 
 def run(test: Callable[[], Awaitable[T]]) -> T:
@@ -54,7 +54,7 @@ def run(test: Callable[[], Awaitable[T]]) -> T:
 
 
 def batch(*operations: tuple[str, bytes, bytes | None]) -> Batch:
-    """A batch of (table, key, value or None)."""
+    """Return a batch of (table, key, value or None)."""
     made = Batch()
     for table, key, value in operations:
         if value is None:
@@ -65,13 +65,13 @@ def batch(*operations: tuple[str, bytes, bytes | None]) -> Batch:
 
 
 async def rows(store: Store) -> Rows:
-    """Everything in the tables of this suite, as of one commit: another may be under way."""
+    """Return all records of the tables of this suite, as of one commit."""
     with store.view():
         return {(t, key): value for t in TABLES for key, value in await store.scan(t)}
 
 
 def laid_on(below: Rows, tables: Tables) -> Rows:
-    """The plain dict that a store must be equal to after `tables` was applied."""
+    """Return the dict that a store must be equal to after `tables` was applied."""
     result = dict(below)
     for table, operations in tables.items():
         for key, value in operations.items():
@@ -82,8 +82,8 @@ def laid_on(below: Rows, tables: Tables) -> Rows:
 
 
 class Model:
-    """What must be in the store: the states that it may be in, oldest first, of which the last is
-    what it comes to when all that is staged is durable."""
+    """The states that the store may be in, the oldest first. The last one is its state when
+    everything staged is durable."""
 
     def __init__(self) -> None:
         self.states: list[Rows] = [{}]
@@ -92,21 +92,21 @@ class Model:
         self.states.append(laid_on(self.states[-1], tables))
 
     def settle(self) -> None:
-        """Everything staged is durable."""
+        """Record that everything staged is durable."""
         del self.states[:-1]
 
     def observe(self, found: Rows) -> None:
-        """The store lost what it may lose: it must be in one of the states."""
+        """Check that the store is in one of the states after a crash."""
         assert found in self.states
         self.states = [found]
 
 
 class Places(ABC):
-    """A part of the suite. Every test makes places of its own."""
+    """A part of the suite. Each test makes its own places."""
 
     @abstractmethod
     def fresh(self) -> AbstractContextManager[Place]:
-        """A place that is empty, and gone after the block."""
+        """Return a context manager with an empty place, which it removes afterwards."""
 
     @pytest.fixture
     def place(self) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""Conformance of records: what is written comes back, in order, whenever it is read."""
+"""Conformance of records: reads return all written records, in order."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ from keyrun.storage.store import Store
 
 
 class RecordConformance(Places):
-    """What a store must do with its records."""
+    """The tests of records."""
 
     @EXAMPLES
     @given(ACTS)
@@ -33,7 +33,7 @@ class RecordConformance(Places):
         self, acts: list[tuple[str, list[tuple[str, bytes, bytes | None]]]]
     ) -> None:
         async def live(place: Place, model: Model, todo: Iterator[tuple[str, Batch]]) -> bool:
-            """One life of the store; whether there is another one."""
+            """Open and use the store once. Return whether to open it again."""
             async with place.store() as store:
                 model.observe(await rows(store))
                 for act, staged in todo:
