@@ -224,7 +224,7 @@ def union_plan(declared: Any, lookup: Lookup) -> Plan:
 
 
 def _tag(member: Any) -> str:
-    # The index is stored, so it must not change when a Literal gets another constant.
+    # The tag is stored, so it must not contain the constants of a Literal, which may change.
     return "Literal" if get_origin(member) is Literal else name_of(member)
 
 
