@@ -13,7 +13,7 @@ SUITES = {
     "store": "group commit beside bare py-lmdb, both committers, with a busy loop",
     "actors": "messages per second beside other actor designs, memory, restarts",
     "runs": "durable steps per second beside the record-only loop, latency of one run",
-    "events": "the cost of a step while nobody listens to the events, and while one does",
+    "events": "the cost of a step while a listener reads all events",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
     "outbox": "a million ends that wait for the hook: memory, and the time to the first step",

@@ -18,13 +18,13 @@ AT_ONCE = 2000
 
 @step
 async def block() -> None:
-    """The first ones to run hold all slots."""
+    """Block. The first runs hold all slots."""
     await trio.sleep_forever()
 
 
 @workflow
 async def job(ctx: Context) -> None:
-    """What waits."""
+    """Wait in the backlog."""
     await ctx.step(block)
 
 
@@ -46,8 +46,9 @@ async def fill(path: Path, keys: int, runs: int) -> None:
         await runtime.resume_all()
 
 
-async def reopen(path: str) -> None:
-    """Open what was left; print seconds to the first step, and megabytes when all is counted."""
+async def reopen(path: str, total: int) -> None:
+    """Open a store with `total` runs. Print seconds to the first step, and megabytes when all runs
+    are counted."""
     before, started = anonymous(), perf_counter()
     async with open_runtime(
         path, workflows=[job], max_pending=1 << 40, max_pending_per_key=1 << 40, drain_timeout=0
@@ -56,25 +57,25 @@ async def reopen(path: str) -> None:
             await trio.sleep(0.001)
         first = perf_counter() - started
         most = anonymous()
-        while runtime.statistics().waiting_for_slot == 0 or not runtime._partition.state.recovered:
+        while (now := runtime.statistics()).backlog.pending + now.running_steps < total:
             await trio.sleep(0.01)
             most = max(most, anonymous())
         print(first, max(most, anonymous()) - before, flush=True)
 
 
 def anonymous() -> float:
-    """Megabytes of memory that are no file's: the mapping of LMDB does not count."""
+    """Return the megabytes of memory without files: the mapping of LMDB does not count."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not tell RssAnon")
+    raise RuntimeError("/proc/self/status has no RssAnon on this system")
 
 
 def backlog(keys: int, runs: int) -> dict[str, float]:
     """Fill a store in this process and open it in another."""
     with folder() as path:
         trio.run(fill, path, keys, runs)
-        command = [sys.executable, "-m", "benchmarks.backlog", str(path)]
+        command = [sys.executable, "-m", "benchmarks.backlog", str(path), str(keys * runs)]
         first, most = subprocess.check_output(command, text=True).split()
     return {"first": float(first), "memory": float(most)}
 
@@ -110,4 +111,4 @@ def run(bench: Bench) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(reopen, sys.argv[1])
+    trio.run(reopen, sys.argv[1], int(sys.argv[2]))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 from time import perf_counter
 
 import trio
@@ -12,16 +13,9 @@ from benchmarks.backlog import anonymous
 from benchmarks.figure import Bar
 from benchmarks.folders import folder
 from benchmarks.harness import Bench, Metric
-from keyrun import Context, RunOutcome, State, open_runtime, step, workflow
-from keyrun.runtime.limits import ResolvedLimits
-from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.records.submission import StatusRecord, Submission
-from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.values import Priority
-from keyrun.storage import LmdbStore
-from keyrun.storage.payload import PayloadCodec
+from keyrun import Context, Retention, RunOutcome, open_runtime, step, workflow
 
-PAGE = 10_000
+AT_ONCE = 2000
 SECONDS = 3.0
 
 
@@ -32,44 +26,43 @@ async def work() -> None:
 
 @workflow
 async def job(ctx: Context) -> None:
-    """What runs beside the delivery."""
+    """Run beside the delivery."""
     await ctx.step(work)
 
 
+@workflow
+async def empty(ctx: Context) -> None:
+    """End at once."""
+
+
 async def fill(path: Path, keys: int, ends: int) -> None:
-    """Leave `ends` undelivered ends of each of `keys` keys behind. Their runs are gone, as if
-    retention had removed them."""
-    async with LmdbStore(path) as store:
-        outbox = Outbox(Ledger(store.namespace("default")))
-        await outbox.open(hook=True)
-        status = StatusRecord(
-            state=State.SUCCEEDED, ended_at=1.7e9, result=PayloadCodec().encode(None)
-        ).fields()
-        for first in range(0, keys * ends, PAGE):
-            group = store.open_group()
-            for number in range(first, min(first + PAGE, keys * ends)):
-                outbox.put(group, ended(number + 1, f"key-{number % keys}"), status)
-            await store.durable(group)
+    """Leave `ends` undelivered ends of each of `keys` keys behind, of runs that retention has
+    removed."""
+    total = keys * ends
 
+    async def block(outcome: RunOutcome) -> None:
+        await trio.sleep_forever()
 
-def ended(number: int, key: str) -> Submission:
-    """A run that has ended."""
-    return Submission(
-        number=number,
-        run_id=f"run-{number}",
-        key=key,
-        workflow="job",
-        version=1,
-        input=b"",
-        digest=None,
-        headers={},
-        tags=(),
-        priority=Priority.NORMAL,
-        limits=ResolvedLimits.of(),
-        submitted_at=1.7e9,
-        delay=0.0,
-        origin="submit",
-    )
+    async with open_runtime(
+        path,
+        workflows=[job, empty],
+        on_terminal=block,
+        retention=Retention(count=1),
+        drain_timeout=0,
+        max_pending=AT_ONCE + 1,
+    ) as runtime:
+
+        async def part(first: int) -> None:
+            for number in range(first, total, AT_ONCE):
+                await (await runtime.submit(empty, key=f"key-{number % keys}")).result()
+
+        async with trio.open_nursery() as nursery:
+            for first in range(min(AT_ONCE, total)):
+                nursery.start_soon(part, first)
+        while len(await runtime.runs(limit=2)) > 1:
+            await trio.sleep(0.01)
+        if (waiting := (await runtime.outbox()).waiting) != total:
+            raise AssertionError(f"{waiting} ends wait for the hook, and {total} runs have ended")
 
 
 async def reopen(path: str, mode: str) -> None:
@@ -103,10 +96,10 @@ async def reopen(path: str, mode: str) -> None:
         print(first, most - before, rate, flush=True)
 
 
-def measure(keys: int, ends: int, mode: str) -> dict[str, float]:
-    """Fill a store in this process and open it in another."""
+def measure(store: Path, mode: str) -> dict[str, float]:
+    """Open a copy of a filled store in another process."""
     with folder() as path:
-        trio.run(fill, path, keys, ends)
+        copytree(store, path, dirs_exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.outbox", str(path), mode]
         first, most, rate = map(float, subprocess.check_output(command, text=True).split())
     return {"first": first, "memory": most, "delivered": rate}
@@ -119,10 +112,17 @@ def run(bench: Bench) -> None:
         f"1,000 keys x {thousands}": (1000, thousands),
         f"{thousands * 1000:,} keys x 1": (1000 * thousands, 1),
     }
+    with folder() as stores:
+        for name, (keys, ends) in shapes.items():
+            trio.run(fill, stores / name, keys, ends)
+        _survey(bench, {name: stores / name for name in shapes})
+
+
+def _survey(bench: Bench, stores: dict[str, Path]) -> None:
     modes = {"": "working", ", hook fails": "failing", ", no hook": "none"}
     cases = {
-        name + text: partial(measure, *shape, mode)
-        for name, shape in shapes.items()
+        name + text: partial(measure, store, mode)
+        for name, store in stores.items()
         for text, mode in modes.items()
     }
     bench.survey(
