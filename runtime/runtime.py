@@ -421,8 +421,9 @@ class Runtime(Reader):
             if known is None and partition.backlog.full(key):
                 await partition.backlog.wait_for_room(described)
             elif known is None:
-                group = admission.admit(described)
-                partition.signals.begin_with(group, described, name, encoded, signal_id)
+                with partition.state.together() as group:
+                    admission.admit(described)
+                    partition.signals.begin_with(group, described, name, encoded, signal_id)
                 await group.wait()
                 return RunHandle(self, described, True)
             else:

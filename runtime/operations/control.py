@@ -81,12 +81,10 @@ class Control:
             await self._cancel_when_driven(run)
             return True
         if not live:
-            settle(run, State.CANCELLED)
-            self._queues.of(run.key).remove(run.number)
+            self._settle_at_rest(run, State.CANCELLED)
             self._runs.end_waking(run.number)
             # If it was an evicted head, the next run begins when this end is durable.
             run.queue.group = run.staged
-            self._runs.move(run, _location(run))
             run.queue.wake()
             await run.gate()
             return True
@@ -111,11 +109,17 @@ class Control:
         if run.status.state.terminal or self._runs.live(run.number):
             self._unchanged(run)
             return
-        settle(run, State.FAILED, failure=failure)
-        self._queues.of(run.key).remove(run.number)
-        self._runs.move(run, _location(run))
+        self._settle_at_rest(run, State.FAILED, failure)
         run.queue.wake()
         await run.gate()
+
+    def _settle_at_rest(self, run: Run, state: State, failure: Failure | None = None) -> None:
+        """Stage the end of a run that no actor drives."""
+        with self._partition.together():
+            settle(run, state, failure=failure)
+            # From here on, another operation on the run finds that it has ended.
+            self._runs.move(run, _location(run))
+        self._queues.of(run.key).remove(run.number)
 
     async def _cancel_when_driven(self, run: Run) -> None:
         """Stage the request to cancel a run at rest that has steps to compensate. Its key's actor

@@ -163,6 +163,8 @@ class StagedTogether(Together):
         self._unfinished = unfinished
 
     def __enter__(self) -> "Group":
+        # First, because an error after the block has begun would leave the group in it.
+        marks = self._unfinished.marks()
         group = super().__enter__()
-        group.when_dropped(self._unfinished.undo, *self._unfinished.marks())
+        group.when_dropped(self._unfinished.undo, *marks)
         return group
