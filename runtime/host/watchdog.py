@@ -10,8 +10,8 @@ of the loop. While an answer is missing, the thread looks at what the thread of 
   at them. So a step that another one delayed keeps its result.
 
 Steps pay nothing for this: the functions that call them are known by their code (`calls_a_step`),
-and nothing is noted when they are called. A pass of the loop pays for one call. On a virtual clock
-there is no watchdog.
+and nothing is noted when they are called. Trio calls the watchdog in its passes only while the loop
+is late. On a virtual clock there is no watchdog.
 """
 
 import sys
@@ -89,15 +89,24 @@ def calls_a_step(function: F) -> F:
 class WatchedLoop:
     """One event loop. `log_lag` says whether to log that it is late, whoever holds it."""
 
-    def __init__(self, thread: int, post: Post, tuning: Tuning, *, log_lag: bool) -> None:
+    def __init__(
+        self,
+        thread: int,
+        post: Post,
+        tuning: Tuning,
+        *,
+        log_lag: bool,
+        follow: Callable[[bool], None] = lambda late: None,
+    ) -> None:
         self._thread = thread
         self._post = post
         self._period, self._limit = tuning.watchdog_period, tuning.watchdog_limit
         self._log_lag = log_lag
+        self._follow = follow
         self._clock = trio.lowlevel.current_clock()
         self._token = trio.lowlevel.current_trio_token()
         self.passes = 0
-        """Passes of the loop, as far as they are counted."""
+        """Passes of the loop, counted while it is late."""
         self.is_late = False
         """Whether the loop has not answered for one period."""
         self.lag = self.longest_lag = 0.0
@@ -129,7 +138,9 @@ class WatchedLoop:
             holder = _holder_of(frame)
             held = self._note(since, holder, now)
             late = now - self._asked_at
-            self.is_late = late >= self._period
+            if late >= self._period and not self.is_late:
+                self.is_late = True
+                self._follow(True)
             if holder is not None and held + self._period >= holder.current.timeout:
                 holder.current.expire(now)
             is_news = not self._is_logged
@@ -160,7 +171,9 @@ class WatchedLoop:
         with self._lock:
             now = self._clock.current_time()
             self._answered_at = now
-            self.is_late = False
+            if self.is_late:
+                self.is_late = False
+                self._follow(False)
             self.lag = lag = max(0.0, now - self._asked_at)
             self.longest_lag = max(self.longest_lag, lag)
             seen, self._seen = self._stretches(now), []
@@ -239,8 +252,15 @@ class Watchdog(trio.abc.Instrument):
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._clock = trio.lowlevel.current_clock()
-        post = trio.lowlevel.current_trio_token().run_sync_soon
-        self.loop = WatchedLoop(threading.get_ident(), post, tuning, log_lag=True)
+        self.loop = WatchedLoop(
+            threading.get_ident(),
+            trio.lowlevel.current_trio_token().run_sync_soon,
+            tuning,
+            log_lag=True,
+            follow=self._follow,
+        )
+        # Trio's own functions for this work only in its thread, which is held when they are needed.
+        self._instruments = trio.lowlevel.current_task()._runner.instruments
         self._loops = [self.loop]
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -252,7 +272,6 @@ class Watchdog(trio.abc.Instrument):
     def __enter__(self) -> None:
         second = self._clock.deadline_to_sleep_time(self._clock.current_time() + 1)
         if 0.5 < second < 1.5:  # the clock is not a virtual one
-            trio.lowlevel.add_instrument(self)
             self._thread = threading.Thread(target=self._run, name="keyrun watchdog", daemon=True)
             self._thread.start()
 
@@ -260,14 +279,20 @@ class Watchdog(trio.abc.Instrument):
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-            trio.lowlevel.remove_instrument(self)
+            self._follow(False)
+
+    def _follow(self, late: bool) -> None:
+        """Let Trio call `after_io_wait` while the loop is late. A call for each pass, also of a
+        loop that is not late, takes 5 % of the time of a short run."""
+        if late:
+            self._instruments.add_instrument(self)
+        elif self in self._instruments["_all"]:
+            self._instruments.remove_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:
-        """Count a pass. Trio calls this before it looks at timeouts."""
-        loop = self.loop
-        loop.passes += 1
-        if loop.is_late:
-            loop.credit(self.attempts())
+        """Extend timeouts, and count a pass. Trio calls this before it looks at timeouts."""
+        self.loop.passes += 1
+        self.credit()
 
     def credit(self) -> None:
         """Extend the timeouts of attempts if others hold the loop. Called in its thread."""

@@ -1,6 +1,7 @@
 """The watchdog on a loop of Trio."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -204,3 +205,28 @@ async def test_a_thread_whose_result_arrives_late_because_of_another_step_keeps_
             await rt.submit(holding, key="holds")
             assert await run.result() == "kept"
     assert logged.steps == ["holds"]
+
+
+async def test_trio_calls_the_watchdog_only_while_the_loop_is_late() -> None:
+    def instruments() -> int:
+        return len(trio.lowlevel.current_task()._runner.instruments["_all"])
+
+    before = instruments()
+
+    @step(retry=Retry.none())
+    async def holds() -> int:
+        logged.hold_the_loop()
+        return instruments()
+
+    @workflow
+    async def holding(ctx: Context) -> int:
+        return await ctx.step(holds)
+
+    with noticed() as logged:
+        async with open_runtime(MemoryStore(), workflows=[holding], tuning=SOON) as rt:
+            assert instruments() == before
+            assert await (await rt.submit(holding, key="k")).result() == before + 1
+            while instruments() > before:
+                await trio.sleep(0.01)
+            time.sleep(0.1)  # late again when the runtime closes
+        assert instruments() == before
