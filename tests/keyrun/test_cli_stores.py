@@ -71,7 +71,7 @@ def test_a_store_that_was_cut_is_refused(store: Path, command: list[str]) -> Non
     data = store / "data.mdb"
     whole = data.read_bytes()
     data.write_bytes(whole[: len(whole) // 2])
-    assert "where its header says" in refused(store, command)
+    assert "but its header says" in refused(store, command)
     data.write_bytes(b"")
     assert "is empty" in refused(store, command)
     data.write_bytes(b"\xaa" * len(whole))

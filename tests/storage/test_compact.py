@@ -92,7 +92,7 @@ async def test_a_cut_store_is_refused_and_crashes_nobody(tmp_path: Path) -> None
     whole = data.read_bytes()
     for size in (8192, len(whole) // 2 // 4096 * 4096, len(whole) - 4096):
         data.write_bytes(whole[:size])
-        with pytest.raises(StoreError, match="where its header says"):
+        with pytest.raises(StoreError, match="but its header says"):
             compact(tmp_path / "a", tmp_path / "b")
 
 

@@ -117,7 +117,7 @@ async def test_data_that_was_cut_short_is_told_from_its_header(tmp_path: Path) -
     data = tmp_path / "data.mdb"
     os.truncate(data, data.stat().st_size // 2 // 4096 * 4096)
     for read_only in (False, True):
-        with pytest.raises(StoreCorrupt, match="where its header says"):
+        with pytest.raises(StoreCorrupt, match="but its header says"):
             async with LmdbStore(tmp_path, read_only=read_only):
                 pass
 

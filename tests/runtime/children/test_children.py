@@ -513,7 +513,7 @@ async def test_a_child_inside_cannot_go_on_with_an_empty_journal(autojump_clock:
         raise AssertionError
 
     async with open_test_runtime(workflows=[outer, inner]) as rt:
-        assert "a key of its own" in await (await rt.submit(outer, key="k")).result()
+        assert "give it a key: ctx.child" in await (await rt.submit(outer, key="k")).result()
 
 
 @workflow
