@@ -15,7 +15,13 @@ from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch
 from keyrun.runtime.queue.backpressure import BacklogStatistics
 from keyrun.runtime.queue.outbox import OutboxStatus
-from keyrun.runtime.values import CircuitState, CircuitStatus, CompensationProgress, QuarantineCause
+from keyrun.runtime.values import (
+    CircuitState,
+    CircuitStatus,
+    CompensationProgress,
+    ItemCounts,
+    QuarantineCause,
+)
 
 __all__ = [
     "BacklogStatistics",
@@ -27,6 +33,7 @@ __all__ = [
     "Explanation",
     "Happening",
     "History",
+    "ItemCounts",
     "KeyStatus",
     "LoopStatistics",
     "OutboxStatus",

@@ -136,6 +136,20 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
+class ItemCounts:
+    """Count the items of a map."""
+
+    total: int
+    """The number of items."""
+    done: int
+    """The items that have ended without a failure."""
+    failed: int
+    """The items that failed."""
+    running: int
+    """The items that are under way."""
+
+
+@attrs.frozen(kw_only=True)
 class CompensationProgress:
     """Describe the progress of the compensation of a run."""
 

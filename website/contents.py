@@ -120,7 +120,7 @@ PAGES = (
         "Define a workflow as nodes and edges.",
         "See [graphs](../graphs.md).",
         (
-            Section("Define a graph", "Graph NodeInput Port durable"),
+            Section("Define a graph", "Graph GraphBody NodeInput Port durable"),
             Section("Inspect a run of a graph", "ExecutionGraph NodeView NodeState EdgeView"),
         ),
     ),
@@ -133,8 +133,8 @@ PAGES = (
             Section("Read a store", "open_reader Reader"),
             Section(
                 "Status of runs and keys",
-                "RunStatus State Failure FailureKind QuarantineCause CompensationProgress KeyStatus"
-                " EntityStatus OutboxStatus",
+                "RunStatus State Failure FailureKind QuarantineCause CompensationProgress"
+                " ItemCounts KeyStatus EntityStatus OutboxStatus",
             ),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         EntityStatus,
         Explanation,
         Happening,
+        ItemCounts,
         KeyStatus,
         Progress,
         StoreCounts,
@@ -159,6 +160,18 @@ def explanation(found: "Explanation") -> Document:
     }
 
 
+def items(counts: "ItemCounts | None") -> Document | None:
+    """Return the items of a map."""
+    if counts is None:
+        return None
+    return {
+        "total": counts.total,
+        "done": counts.done,
+        "failed": counts.failed,
+        "running": counts.running,
+    }
+
+
 def happening(happened: "Happening", value: Any) -> Document:
     """Return an event of the history of a run, with the value that it carries."""
     return {
@@ -193,6 +206,8 @@ def graph(drawn: "ExecutionGraph") -> Document:
                 "ended_at": utc(node.ended_at),
                 "mean": node.mean,
                 "failure": failure(node.failure),
+                "items": items(node.items),
+                "within": node.within,
             }
             for node in drawn.nodes
         ],
@@ -228,6 +243,7 @@ def progress(status: "Progress") -> Document:
             "failed": status.steps.failed,
         },
         "nodes": status.nodes,
+        "items": {name: items(counts) for name, counts in status.items.items()},
         "running": [
             {
                 "step": each.step,

@@ -12,6 +12,7 @@ from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.exit_codes import NOT_FOUND, CommandError
+from keyrun.cli.items import items_of
 from keyrun.cli.reading import read_store
 from keyrun.cli.screen import DIM, Screen, visible
 from keyrun.cli.times import duration
@@ -98,14 +99,19 @@ def _draw(graph: ExecutionGraph) -> None:
         screen.print(visible(progress_of(compensation, graph.state.terminal) or ""), hang="  ")
         if left := not_compensated(None, compensation):
             screen.print(f"not compensated: {visible(left)}", _LEFT, hang="  ")
+    depths: dict[str, int] = {}
     for node in graph.nodes:
+        # The nodes in the body of a map come right after it.
+        depth = depths[node.id] = 0 if node.within is None else depths[node.within] + 1
+        pad = "    " * depth
         mark, style = _MARKS[node.state]
-        screen.print(f"{mark} {visible(node.id)}  {_state(node)}", style, hang="  ")
+        screen.print(f"{pad}{mark} {visible(node.id)}  {_state(node)}", style, hang="  ")
         for edge in graph.edges:
             if edge.source == node.id:
                 arrow = "──▶" if edge.taken else "- ->"
                 style = "" if edge.taken else DIM
-                screen.print(f"    {arrow} {visible(edge.target)}{_label(edge)}", style, hang="  ")
+                text = f"{pad}    {arrow} {visible(edge.target)}{_label(edge)}"
+                screen.print(text, style, hang="  ")
 
 
 _FAILED = (NodeState.FAILED, NodeState.COMPENSATION_FAILED)
@@ -114,8 +120,10 @@ _FAILED = (NodeState.FAILED, NodeState.COMPENSATION_FAILED)
 
 def _state(node: NodeView) -> str:
     parts = [node.state.replace("_", " ")]
+    if node.items is not None:
+        parts.append(items_of(node.items))
     if node.turns > 1:
-        parts.append(f"turn {node.turns}")
+        parts.append(f"turn {node.turns}" if node.within is None else f"{node.turns} times")
     if node.attempt > 1:
         parts.append(f"attempt {node.attempt}")
     if node.mean is not None:
@@ -136,8 +144,7 @@ def _label(edge: EdgeView) -> str:
 def _mermaid(graph: ExecutionGraph) -> Iterator[str]:
     yield "flowchart TD"
     names = {node.id: f"n{at}" for at, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        yield f'    {names[node.id]}["{_quoted(node.id)}<br/>{_quoted(_state(node))}"]'
+    yield from _mermaid_nodes(graph, names, None)
     for edge in graph.edges:
         arrow = "-->" if edge.taken else "-.->"
         label = _label(edge).strip(" ()")
@@ -148,6 +155,22 @@ def _mermaid(graph: ExecutionGraph) -> Iterator[str]:
         if members:
             yield f"    classDef {state} fill:{colour},stroke:#555"
             yield f"    class {','.join(members)} {state}"
+
+
+def _mermaid_nodes(
+    graph: ExecutionGraph, names: dict[str, str], within: str | None
+) -> Iterator[str]:
+    """Yield the nodes of the graph, or those in the body of a map, with the bodies of their
+    maps."""
+    for node in graph.nodes:
+        if node.within == within:
+            name = names[node.id]
+            yield f'    {name}["{_quoted(node.id)}<br/>{_quoted(_state(node))}"]'
+            if body := list(_mermaid_nodes(graph, names, node.id)):
+                yield f'    subgraph {name}_body["each item of {_quoted(node.id)}"]'
+                yield from body
+                yield "    end"
+                yield f"    {name} -.- {name}_body"
 
 
 def _quoted(text: str) -> str:

@@ -10,6 +10,7 @@ from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.errors import report_errors, unknown_run
+from keyrun.cli.items import items_of
 from keyrun.cli.reading import read_store
 from keyrun.cli.screen import Screen, fold, print_fields, visible, wrap
 from keyrun.cli.times import duration
@@ -88,6 +89,7 @@ def _line(progress: Progress) -> str:
     if progress.percent is not None:
         parts.append(f"{progress.percent:.0f} %")
     parts.append(_steps(progress.steps.done))
+    parts += [f"{visible(name)} {items_of(counts)}" for name, counts in progress.items.items()]
     if progress.message:
         parts.append(visible(progress.message))
     if progress.time_left:
@@ -126,6 +128,8 @@ def _fields(progress: Progress) -> Iterator[tuple[str, object]]:
         yield f"steps {name}", getattr(steps, name) or None
     for name, count in (progress.nodes or {}).items():
         yield f"nodes {name.replace('_', ' ')}", count or None
+    for name, counts in progress.items.items():
+        yield f"items of {visible(name)}", items_of(counts)
     yield "running", _running(progress)
     yield "waiting for", progress.waiting_on
     yield "steps per second", None if progress.rate is None else f"{progress.rate:.2g}"

@@ -1,12 +1,17 @@
 """Activations: one turn of a node, and its end."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node_input import NodeInputRecord
 from keyrun.runtime.graphs.plan import Station
 from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
+
+if TYPE_CHECKING:
+    from keyrun.runtime.graphs.frontier import Frontier
 
 
 class NodeEnd(NamedTuple):
@@ -26,25 +31,41 @@ class NodeEnd(NamedTuple):
     it."""
     afresh: bool = False
     """Whether a redrive runs the whole node again, and not only the call in it that failed."""
+    inside: "tuple[Activation, NodeEnd] | None" = None
+    """What failed inside of a map that has failed: a redrive runs that again."""
 
 
 class Activation:
     """One turn of a node. The second is called `node#2`."""
 
-    __slots__ = ("gate", "given", "ident", "station")
+    __slots__ = ("gate", "given", "ident", "is_dropped", "owner", "rank", "scope", "station")
 
     def __init__(
-        self, station: Station, ident: str, given: NodeInputRecord, gate: Group | None = None
+        self,
+        owner: "Frontier",
+        station: Station,
+        ident: str,
+        given: NodeInputRecord,
+        rank: tuple[int, ...],
+        gate: Group | None = None,
     ) -> None:
+        self.owner = owner
+        """The frontier of the graph, or of the item, that it belongs to."""
         self.station = station
         self.ident = ident
         self.given = given
+        self.rank = rank
+        """Which of the nodes that are ready go first."""
+        self.scope: trio.CancelScope | None = None
+        """What cuts it off while it runs, if something may."""
+        self.is_dropped = False
+        """Whether it was cut off."""
         self.gate = gate
         """The group with the outcomes that led to this turn. The turn begins when it is durable."""
 
     def __lt__(self, other: "Activation") -> bool:
-        # Never equal in rank: a node has one turn at a time.
-        return self.station.rank < other.station.rank
+        # Never equal in rank: a node has one turn at a time for each item.
+        return self.rank < other.rank
 
     def __repr__(self) -> str:
         return f"<activation {self.ident}>"

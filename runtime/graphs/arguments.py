@@ -27,22 +27,33 @@ def rendering(args: Arguments | None) -> "Callable[[NodeInputRecord], dict[str, 
             "args must be a mapping, or one template that gives a mapping, as in "
             f"'{{{{ output }}}}', got {args!r}"
         )
+    rendered = _rendering(args if isinstance(args, str) else dict(args), "args")
+    as_mapping = import_module("keyrun.flows.templates").as_mapping
+
+    def render(given: "NodeInputRecord") -> dict[str, Any]:
+        found: dict[str, Any] = as_mapping(rendered(given), "args")
+        return found
+
+    return render
+
+
+def rendering_of(value: Any, where: str) -> "Callable[[NodeInputRecord], Any]":
+    """Return a function that renders a value with templates in it. Errors name it as `where`."""
+    return _rendering(value, where) if _has_template(value) else lambda given: value
+
+
+def _rendering(value: Any, where: str) -> "Callable[[NodeInputRecord], Any]":
     try:
         # Templates belong to flows, a higher layer. Only graphs with templates need them.
         templates = import_module("keyrun.flows.templates")
         scope = import_module("keyrun.flows.scope").scope
-        ready = templates.renderable(args if isinstance(args, str) else dict(args), "args")
+        ready = templates.renderable(value, where)
     except ImportError as error:
         raise MissingExtra(
-            f"templates in args require Jinja2 ({error}); install the extra 'flows' in a clone of "
-            'Keyrun: pip install ".[flows]"'
+            f"templates in {where} require Jinja2 ({error}); install the extra 'flows' in a clone "
+            'of Keyrun: pip install ".[flows]"'
         ) from error
-
-    def render(given: "NodeInputRecord") -> dict[str, Any]:
-        rendered: dict[str, Any] = templates.as_mapping(ready.render(scope(given)), "args")
-        return rendered
-
-    return render
+    return lambda given: ready.render(scope(given))
 
 
 def _has_template(value: Any) -> bool:

@@ -22,7 +22,7 @@ from keyrun.runtime.graphs.cel.errors import (
 
 __all__ = ["BUDGET", "NAMES", "Condition", "InvalidExpression"]
 
-NAMES = ("output", "input", "outputs", "error", "failures")
+NAMES = ("output", "input", "outputs", "error", "failures", "item", "index")
 """The names that a condition can use."""
 NO_FAILURES: Mapping[str, Any] = {}
 """The failures of the inputs of a node none of whose inputs failed."""
@@ -53,9 +53,13 @@ class Condition:
         outputs: Any,
         error: Any = None,
         failures: Mapping[str, Any] = NO_FAILURES,
+        *,
+        item: tuple[int, Any] | None = None,
     ) -> bool:
-        """Return whether the condition is true for these values."""
-        frame = [output, run_input, outputs, error, failures, BUDGET]
+        """Return whether the condition is true for these values. `item` is the index and the value
+        of an item, in the body of a map."""
+        index, value = item or (None, None)
+        frame = [output, run_input, outputs, error, failures, value, index, BUDGET]
         if self._variables:
             frame += self._variables
         try:

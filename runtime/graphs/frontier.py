@@ -11,24 +11,27 @@ ends in the same order it activates the same nodes in the same order. This makes
 3. A back edge that fires begins the next turn of its loop. The turn begins when no node after its
    target is active, and none of them has a failure that no edge handles. Then all edges of these
    nodes are open again.
-4. An edge out of a loop that does not fire is dead only when the loop is over: a later turn may
+4. A map is active until all of its items have ended. Each item has a frontier of its own for the
+   body of the map, with the same agenda.
+5. An edge out of a loop that does not fire is dead only when the loop is over: a later turn may
    fire it.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from enum import Enum, auto
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from keyrun.runtime.errors import ConditionError
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.agenda import Agenda
 from keyrun.runtime.graphs.condition import NO_FAILURES
 from keyrun.runtime.graphs.edge import Link, On
-from keyrun.runtime.graphs.node_input import NodeInputRecord
-from keyrun.runtime.graphs.plan import GraphPlan, Station
+from keyrun.runtime.graphs.item_tally import ItemTally, NodeTally
+from keyrun.runtime.graphs.map_items import MapItems
+from keyrun.runtime.graphs.node_input import Item, NodeInputRecord
+from keyrun.runtime.graphs.plan import GraphPlan, Station, item_of, node_of, turn_of
 from keyrun.runtime.values import Failure
-from keyrun.storage.group import Group
 
 
 class EdgeState(Enum):
@@ -55,21 +58,35 @@ class Frontier:
         self,
         plan: GraphPlan,
         run_input: Any,
+        agenda: Agenda,
         *,
-        max_concurrency: int | None = None,
-        waves: bool = False,
-        staged: Group | None = None,
+        of: MapItems | None = None,
+        item: Item | None = None,
     ) -> None:
+        """Begin with the entries of a graph, or those of the body of a map for one item of it."""
         self.plan = plan
         self.run_input = run_input
+        self.agenda = agenda
+        self.is_narrow = agenda.is_narrow or bool(plan.loops)
+        """Whether a node that waits may keep others from beginning that do not come after it."""
+        self.item = item
+        self._of = of
+        """The items that this one belongs to."""
+        self.suffix = ""
+        """How the turns of its nodes are told from those of other items."""
+        self._level = 0
+        """The level of the map that its nodes are in."""
+        self._rank: tuple[int, ...] = ()
+        """What goes before the rank of its nodes, in the order of the items."""
         self.outputs: dict[str, Any] = {}
         self.ends: dict[str, NodeEnd] = {}
         """How each node ended the last time that it ran, or that it was skipped."""
         self.failed: list[tuple[Activation, NodeEnd]] = []
         """Failures that no edge handled, in order."""
-        self.picked: deque[Activation] = deque()
-        """The nodes to begin next, in order. They count as active."""
         self.active: dict[str, Activation] = {}
+        """The nodes that are picked or under way."""
+        self.maps: dict[str, MapItems] = {}
+        """The maps whose items are under way."""
         self.turns: dict[str, int] = {}
         """How often each node was activated."""
         self.ways = [EdgeState.OPEN] * len(plan.links)
@@ -77,15 +94,6 @@ class Frontier:
         """Edges that fired at any time."""
         self.fired: set[int] = set()
         """Edges that fired when the last node ended."""
-        self._most = max_concurrency
-        self._waves = waves
-        self.is_narrow = waves or max_concurrency is not None or bool(plan.loops)
-        """Whether a waiting node may delay nodes that do not come after it."""
-        self.staged = staged
-        """The group with the outcomes that lead to the next activations."""
-        self._levels: Counter[int] = Counter()
-        """The number of active nodes of each level, if the graph runs in waves."""
-        self._ready: list[tuple[int, Activation]] = []
         self._waiting: set[str] = set()
         """Nodes that are ready and not active."""
         self._tokens: dict[int, tuple[int, NodeEnd]] = {}
@@ -99,20 +107,65 @@ class Frontier:
         self._held: list[tuple[Link, EdgeState]] = []
         """Edges out of loops that did not fire so far."""
         self._fired_back: dict[int, int] = {}
+        first = _SKIPPED
+        if of is not None:
+            assert item is not None
+            first = NodeEnd(None, output=item.value)
+            self._enter(of.activation, item)
         for station in plan.entries:
-            self._activate(station, _SKIPPED, None)
-        self._fill()
+            self._activate(station, first, None)
+        if of is None:
+            agenda.fill()
+
+    def _enter(self, activation: Activation, item: Item) -> None:
+        """Take over what is known where the map is."""
+        owner, given = activation.owner, activation.given
+        self.outputs = dict(given.outputs)
+        self.suffix = item_of(owner.suffix, given.iteration, item.at)
+        self._level = owner.level_of(activation.station)
+        self._rank = (*activation.rank[1:], item.at)
+
+    def inside(self, of: MapItems, plan: GraphPlan, item: Item) -> "Frontier":
+        """Return the frontier of an item of a map that is one of these nodes."""
+        return Frontier(plan, self.run_input, self.agenda, of=of, item=item)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether its nodes may be cut off by a map that they are in."""
+        of = self._of
+        return of is not None and (of.fails_fast or of.activation.owner.cancels)
+
+    def level_of(self, station: Station) -> int:
+        """The level of a node. All nodes in the body of a map have the level of the map."""
+        return station.level if self._of is None else self._level
+
+    def tally(self, activation: Activation) -> ItemTally:
+        """The tally of the items of a map."""
+        return self.agenda.items.setdefault(activation.station.node.id, ItemTally())
 
     def end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
         """Record that an active node has ended, and return how: one that left by a failure port
-        which no edge takes has failed."""
-        name = activation.station.node.id
+        which no edge takes has failed. A map ends when its items have ended: the function of the
+        node gives only the list."""
+        plan = activation.station.map
+        if plan is None or end.on is not On.COMPLETE:
+            end = self._end(activation, end)
+        else:
+            self.agenda.count -= 1
+            items = MapItems(self, activation, plan, end.output)
+            self.maps[activation.station.node.id] = items
+            over = items.fill()
+            if over is not None:
+                self._end(activation, over)
+        self.agenda.fill()
+        return end
+
+    def _end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
+        name, agenda = activation.station.node.id, self.agenda
         del self.active[name]
-        if self._waves:
-            level = activation.station.level
-            self._levels[level] -= 1
-            if not self._levels[level]:
-                del self._levels[level]
+        agenda.leave(activation)
+        if self.maps.pop(name, None) is None:
+            agenda.count -= 1
         if end.otherwise is not None and not self._fired(activation, end):
             end = end.otherwise
         if end.on is On.COMPLETE:
@@ -120,8 +173,41 @@ class Frontier:
         self._settle(activation.station, end, activation)
         if self._returns:
             self._turn()
-        self._fill()
+        if self._of is not None:
+            self._end_inside(self._of, activation, end)
         return end
+
+    def _end_inside(self, of: MapItems, activation: Activation, end: NodeEnd) -> None:
+        """Record the end of a node in the body of a map. It may be the end of the item, and that
+        may be the end of the map."""
+        self.agenda.inner.pop(activation.ident, None)
+        tally = self.agenda.nodes[activation.station.node.id]
+        tally.active -= 1
+        if end.on is On.COMPLETE:
+            tally.done += 1
+        else:
+            tally.failed += 1
+        if (self.failed and of.fails_fast) or not (self.active or self._waiting):
+            over = of.ended(self)
+            if over is not None:
+                of.activation.owner._end(of.activation, over)
+
+    def drop(self) -> None:
+        """Cut off everything that is under way, because the map has failed."""
+        for items in self.maps.values():
+            items.drop()
+        cut = [each for name, each in self.active.items() if name not in self.maps]
+        self.agenda.count -= len(cut)
+        for name in (*self.active, *self._waiting):
+            self.agenda.nodes[name].active -= 1
+        waiting = {self._ident(name) for name in self._waiting}
+        self.agenda.drop(cut, waiting)
+        for name in self.maps:
+            self.agenda.leave(self.active[name])
+            self.agenda.inner.pop(self.active[name].ident, None)
+        self.active.clear()
+        self.maps.clear()
+        self._waiting.clear()
 
     def _settle(self, station: Station, end: NodeEnd, activation: Activation | None) -> None:
         """Decide the edges of a node that has ended, and of the nodes that it causes to be
@@ -152,6 +238,8 @@ class Frontier:
             self.failed.append((activation, end))
             broken = True
         self.taken.update(fired)
+        if self._of is not None and fired:
+            self.agenda.taken.update((station.node.id, index) for index in fired)
         for link in station.returning:
             if link.index in fired:
                 self._returns.append((link, end))
@@ -192,7 +280,8 @@ class Frontier:
                 try:
                     failures = activation.given.failures
                     holds = condition.holds(
-                        end.output, self.run_input, self.outputs, end.failure, failures
+                        *(end.output, self.run_input, self.outputs, end.failure, failures),
+                        item=activation.given.item,
                     )
                     if not holds:
                         continue
@@ -261,13 +350,23 @@ class Frontier:
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
         given = NodeInputRecord(
-            self.run_input, end.output, dict(self.outputs), port, end.failure, number, failures
+            *(self.run_input, end.output, dict(self.outputs), port, end.failure, number),
+            *(failures, self.item),
         )
-        ident = name if number == 1 else f"{name}#{number}"
         self._entered.add(name)
         self._waiting.add(name)
-        activation = Activation(station, ident, given, self.staged)
-        heappush(self._ready, (station.level if self._waves else 0, activation))
+        rank: tuple[int, ...] = station.rank
+        if self._of is not None:
+            rank = (rank[0], *self._rank, rank[1])
+            tally = self.agenda.nodes.setdefault(name, NodeTally())
+            tally.turns += 1
+            tally.active += 1
+        agenda = self.agenda
+        activation = Activation(self, station, self._ident(name), given, rank, agenda.staged)
+        agenda.offer(self.level_of(station) if agenda.waves else 0, activation)
+
+    def _ident(self, name: str) -> str:
+        return turn_of(name, self.turns[name], self.suffix)
 
     def _turn(self) -> None:
         """Begin the next turn of each loop in whose region no node is active."""
@@ -297,35 +396,24 @@ class Frontier:
             failures = {} if end.failure is None else {link.edge.source: end.failure}
             self._activate(self.plan.stations[link.edge.target], end, link, failures)
 
-    def _fill(self) -> None:
-        """Pick the nodes that may begin."""
-        ready = self._ready
-        while ready and (self._most is None or len(self.active) < self._most):
-            level, activation = ready[0]
-            if self._levels and level > min(self._levels):
-                return
-            heappop(ready)
-            self._pick(activation)
-
-    def _pick(self, activation: Activation) -> None:
-        if self._waves:
-            self._levels[activation.station.level] += 1
+    def picked(self, activation: Activation) -> None:
+        """Record that a node that was ready is active."""
         name = activation.station.node.id
         self._waiting.discard(name)
         self.active[name] = activation
-        self.picked.append(activation)
+        if self._of is not None:
+            self.agenda.inner[activation.ident] = activation
 
-    def recall(self, ident: str) -> Activation | None:
-        """Pick a node that the journal knows to have begun, before its turn. A failure had made
-        room for it, and a redrive has removed that failure. With an empty `ident`, pick workflow
-        code, which may lead to that node."""
-        for at, (_, activation) in enumerate(self._ready):
-            if activation.ident == ident or (ident == "" and activation.station.step is None):
-                del self._ready[at]
-                heapify(self._ready)
-                self._pick(activation)
-                return activation
-        return None
+    def find(self, ident: str) -> Activation | None:
+        """Return an active node by the name of its turn. See `Agenda.recall` for one that is not
+        active."""
+        found = self.active.get(node_of(ident)) or self.agenda.inner.get(ident)
+        found = found or self.agenda.recall(ident)
+        return found if found is not None and found.ident == ident else None
+
+    def all_active(self) -> list[Activation]:
+        """Return the active nodes of the graph and of the bodies of its maps."""
+        return [*self.active.values(), *self.agenda.inner.values()]
 
     def under_way(self, name: str) -> bool:
         """Return whether a node is active, or ready to begin."""

@@ -1,10 +1,10 @@
 """Graphs as users write them: nodes, edges, and options of the whole graph."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from keyrun.runtime.definitions import fingerprint
 from keyrun.runtime.definitions.step import StepFunction
@@ -12,24 +12,22 @@ from keyrun.runtime.definitions.workflow import CompensateOn, WhenFull, WhileWai
 from keyrun.runtime.errors import InvalidGraph
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs import stored_graph
-from keyrun.runtime.graphs.arguments import Arguments
-from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import Join, Node, is_durable, ports_of, subworkflow
+from keyrun.runtime.graphs.body import GraphBody
+from keyrun.runtime.graphs.node import Node, is_durable
 from keyrun.runtime.graphs.output_limit import OUTPUT, RUN
-from keyrun.runtime.graphs.plan import GraphPlan, draw, node_of
+from keyrun.runtime.graphs.plan import GraphPlan, draw
 from keyrun.runtime.graphs.scheduler import GraphScheduler
 from keyrun.runtime.graphs.validation import GraphFault, excesses, faults
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.checkpoint import Checkpoint
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
-from keyrun.runtime.policies.step_policies import Throttles
-from keyrun.runtime.values import UNSET, Failure, Unset
+from keyrun.runtime.values import Failure
 
 Schedule = Literal["eager", "waves"]
 
 
-class Graph(Workflow[Any, Any]):
+class Graph(Workflow[Any, Any], GraphBody):
     """Define a workflow of nodes and edges. Pass it to `open_runtime(workflows=[...])`, which
     checks the whole graph and raises `InvalidGraph` with all problems.
 
@@ -104,8 +102,7 @@ class Graph(Workflow[Any, Any]):
         self.max_run_output = max_run_output
         self.resources = resources
         self.compensation = compensation
-        self.nodes: list[Node] = []
-        self.edges: list[Edge] = []
+        GraphBody.__init__(self)
         self._plan: GraphPlan | None = None
         self.document: Mapping[str, Any] | None = None
         """The document of the flow that the graph was made from, if there is one."""
@@ -130,105 +127,8 @@ class Graph(Workflow[Any, Any]):
         assert isinstance(found, cls)
         return found
 
-    def node(
-        self,
-        id: str,  # noqa: A002
-        target: Any,
-        /,
-        *,
-        ports: Sequence[str] = (),
-        join: Join = "all",
-        args: Arguments | None = None,
-        timeout: float | Unset | None = UNSET,
-        retry: Retry | Unset = UNSET,
-        shield: bool | Unset = UNSET,
-        at_most_once: bool | Unset = UNSET,
-        abandon: bool | Unset = UNSET,
-        fallback: str | None = None,
-        compensate: Callable[..., Any] | str | Unset | None = UNSET,
-        **policies: Unpack[Throttles],
-    ) -> None:
-        """Add a node.
-
-        - `id`: the name of the node.
-        - `target`: a function or a step that takes one `NodeInput`, or the arguments in `args`, and
-          returns the output of the node. Or a workflow: its input is `args`, or the output that
-          triggered the node.
-        - `ports`: the names of the ports. A node returns `Port(name, output)` to leave by a port.
-        - `join`: With `"any"`, the node starts when the first edge leads to it. By default it waits
-          for all edges.
-        - `args`: the arguments of the function, by name.
-        - `fallback`: the node that runs instead while the circuit breaker of this node is open.
-        - `compensate`: a function, or the id of a node, that undoes this node if the run fails or
-          is cancelled.
-        - The other options are those of `@step`, and come before those of the step.
-        """
-        given: dict[str, Any] = {
-            "timeout": timeout,
-            "retry": retry,
-            "shield": shield,
-            "at_most_once": at_most_once,
-            "abandon": abandon,
-            "compensate": UNSET if isinstance(compensate, str) else compensate,
-            **policies,
-        }
-        self._open()
-        if isinstance(ports, str):
-            raise TypeError(f"ports must be a list of names, got {ports!r}")
-        if isinstance(target, Workflow):
-            target, args = subworkflow(id, target, args), None
-        self.nodes.append(
-            Node(
-                id=id,
-                target=target,
-                ports=tuple(ports) or ports_of(target),
-                join=join,
-                args=args,
-                fallback=fallback,
-                undone_by=compensate if isinstance(compensate, str) else None,
-                options={name: value for name, value in given.items() if value is not UNSET},
-            )
-        )
-
-    def edge(
-        self,
-        source: str,
-        target: str,
-        /,
-        *,
-        on: Literal["complete", "fail", "all"] = "complete",
-        port: str | None = None,
-        to_port: str | None = None,
-        when: str | None = None,
-        back: bool = False,
-        max_iterations: int | None = None,
-    ) -> None:
-        """Add an edge from one node to another.
-
-        - `on`: follow the edge when `source` has completed, failed (`"fail"`), or ended in either
-          way (`"all"`).
-        - `port`: follow the edge only if `source` leaves by this port.
-        - `to_port`: the port that `target` sees in `NodeInput.port`.
-        - `when`: follow the edge only if this CEL condition is true.
-        - `back`: lead back to an earlier node, at most `max_iterations` times.
-        """
-        if on not in ("complete", "fail", "all"):
-            raise ValueError(f"on must be 'complete', 'fail' or 'all', got {on!r}")
-        self._open()
-        self.edges.append(
-            Edge(
-                source=source,
-                target=target,
-                on=On(on),
-                port=port,
-                to_port=to_port,
-                when=when,
-                back=back,
-                max_iterations=max_iterations,
-            )
-        )
-
     def _open(self) -> None:
+        """Raise if nothing can be added any more."""
         if self._plan is not None:
             raise RuntimeError(
                 f"the graph {self.name!r} is in use and cannot change; create a new graph"
@@ -249,9 +149,8 @@ class Graph(Workflow[Any, Any]):
             raise InvalidGraph(self.name, list(map(str, found)))
         if self._plan is not None:
             return self._plan
-        edges = [*self.edges, *_fallbacks(self.nodes)]
         quota = None if self.resources is None else (self.name, self.resources)
-        return draw(self.nodes, edges, apart=_apart(self.nodes, edges), quota=quota)
+        return draw(self.nodes, self.all_edges(), apart=self.apart(), quota=quota)
 
     def registered(self, shared: Resources | None) -> None:
         """Record that a runtime uses the graph. From here on it does not change."""
@@ -268,21 +167,20 @@ class Graph(Workflow[Any, Any]):
         and the code of durable nodes."""
         if self.document is not None:
             return fingerprint.of_definition(self.document)
-        nodes = [[node.args, node.undone_by, *_code(node.target)] for node in self.nodes]
+        nodes = [_definition(node) for node in self.nodes]
         return fingerprint.of_definition([stored_graph.fields(self), self.fail_fast, nodes])
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
-        """Return the nodes to compensate: all of `idents`, or, with `compensation="branch"`, the
-        nodes that led to the node that failed."""
-        failed = "" if failure is None else node_of(failure.step or "")
-        if self.compensation == "all" or failed not in self.plan.stations:
+        """All nodes that have a compensation, or those that led to the one that failed."""
+        failed = "" if failure is None else failure.step or ""
+        plan = self.plan
+        if self.compensation == "all" or plan.station(failed) is None:
             return idents
-        before = self.plan.before(failed)
-        return [ident for ident in idents if node_of(ident) in before]
+        return [ident for ident in idents if plan.leads_to(ident, failed)]
 
     def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
-        """Return the step of a node if the step has a compensation."""
-        station = self.plan.stations.get(node_of(ident))
+        """The step of a node, which says how it is undone."""
+        station = self.plan.station(ident)
         step = None if station is None or "/" in ident else station.step
         return step if step is not None and step.set.compensate is not None else None
 
@@ -290,10 +188,7 @@ class Graph(Workflow[Any, Any]):
         plan = self._plan = self._check()
         execution = GraphScheduler(self, context, input_)
         await execution.run()
-        outputs = execution.outputs
-        if len(plan.sinks) == 1:
-            return outputs.get(plan.sinks[0])
-        return {name: outputs[name] for name in plan.sinks if name in outputs}
+        return plan.result(execution.outputs)
 
     def __repr__(self) -> str:
         return f"<graph {self.name} v{self.version}>"
@@ -309,26 +204,18 @@ def faults_of(
         "max_output": graph.max_output,
         "max_run_output": graph.max_run_output,
     }
-    edges = [*graph.edges, *_fallbacks(graph.nodes)]
     quota = shared if graph.resources is None else graph.resources
-    apart = _apart(graph.nodes, edges)
-    return faults(graph.nodes, edges, limits, quota, apart, back=back)
+    return faults(graph.nodes, graph.all_edges(), limits, quota, graph.apart(), back=back)
+
+
+def _definition(node: Node) -> list[Any]:
+    """What a node does, as far as the shape of the graph does not say it."""
+    spec = node.map
+    inside = [] if spec is None else [spec.items, spec.max_items, *map(_definition, spec.nodes)]
+    return [node.args, node.undone_by, *_code(node.target), *inside]
 
 
 def _code(target: Any) -> tuple[str, str | None]:
     """The name of what a node does, and the fingerprint of its code if it is workflow code."""
     code = fingerprint.of_function(target) if is_durable(target) else None
     return getattr(target, "__name__", ""), None if code is None else code.hex()
-
-
-def _fallbacks(nodes: Iterable[Node]) -> Iterator[Edge]:
-    """The edges that lead to fallbacks."""
-    for node in nodes:
-        if node.fallback is not None:
-            yield Edge(source=node.id, target=node.fallback, on=On.OPEN)
-
-
-def _apart(nodes: Iterable[Node], edges: Iterable[Edge]) -> frozenset[str]:
-    """Nodes that are there only to undo others."""
-    undo = {node.undone_by for node in nodes if node.undone_by is not None}
-    return frozenset(undo.difference(*((edge.source, edge.target) for edge in edges)))

@@ -10,10 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.agenda import Agenda
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
+from keyrun.runtime.graphs.map_items import MapItems
 from keyrun.runtime.graphs.node import read
-from keyrun.runtime.graphs.plan import Station, node_of
+from keyrun.runtime.graphs.node_input import Item
+from keyrun.runtime.graphs.plan import GraphPlan, Station, first_turn_of, node_of, turn_of
 from keyrun.runtime.graphs.stored_graph import GraphShape
 from keyrun.runtime.records.journal_entry import (
     AttemptFailed,
@@ -38,24 +41,40 @@ _AT_ONCE = 32
 """The number of outcomes that one call of `walk` follows."""
 
 
-class _Retraced(Frontier):
-    """A frontier that takes the edges which the journal has, or which must have been taken."""
+class _Evidence:
+    """What is known to have happened, for the graph and for the bodies of its maps."""
 
-    def __init__(self, shape: GraphShape, run_input: Any, reached: set[str]) -> None:
+    def __init__(self, reached: set[str]) -> None:
+        self.reached = reached
+        """The turns of nodes that were reached."""
         self.noted: Mapping[str, list[int]] = {}
+        """The edges that were taken, by the turn of the node that they leave."""
         self.guessed = False
         """Whether edges were decided by the nodes that the run reached so far. More entries may
         decide otherwise."""
-        self._reached = reached
-        super().__init__(
-            shape.plan,
-            run_input,
-            max_concurrency=shape.max_concurrency,
-            waves=shape.schedule == "waves",
-        )
+
+
+class _Retraced(Frontier):
+    """A frontier that takes the edges which the journal has, or which must have been taken."""
+
+    def __init__(
+        self,
+        evidence: _Evidence,
+        plan: GraphPlan,
+        run_input: Any,
+        agenda: Agenda,
+        *,
+        of: MapItems | None = None,
+        item: Item | None = None,
+    ) -> None:
+        self.evidence = evidence
+        super().__init__(plan, run_input, agenda, of=of, item=item)
+
+    def inside(self, of: MapItems, plan: GraphPlan, item: Item) -> Frontier:
+        return _Retraced(self.evidence, plan, self.run_input, self.agenda, of=of, item=item)
 
     def _fired(self, activation: Activation, end: NodeEnd) -> set[int]:
-        noted = self.noted.get(activation.station.node.id)
+        noted = self.evidence.noted.get(activation.ident)
         if noted is not None:
             return set(noted)
         try:
@@ -66,8 +85,12 @@ class _Retraced(Frontier):
 
     def reached_from(self, station: Station) -> list[int]:
         """Return the edges that must have been taken, because the nodes after them were reached."""
-        self.guessed = True
-        return [link.index for link in station.leaving if link.edge.target in self._reached]
+        self.evidence.guessed = True
+        return [
+            link.index
+            for link in station.leaving
+            if turn_of(link.edge.target, 1, self.suffix) in self.evidence.reached
+        ]
 
 
 class NodeTimes:
@@ -128,12 +151,14 @@ class Tracing:
         self._walk_again()
 
     def _walk_again(self) -> None:
-        self.frontier = _Retraced(self._shape, self._input, self._reached)
+        shape, self._evidence = self._shape, _Evidence(self._reached)
+        agenda = Agenda(shape.max_concurrency, waves=shape.schedule == "waves", staged=None)
+        self.frontier = _Retraced(self._evidence, shape.plan, self._input, agenda)
         self._walked = 0
 
     def take(self, entries: Iterable[JournalEntry]) -> None:
         """Add the next entries."""
-        if self.frontier.guessed:
+        if self._evidence.guessed:
             self._walk_again()
         for entry in entries:
             match entry:
@@ -147,12 +172,12 @@ class Tracing:
                 case CallDone(ident="graph()"):
                     self._failed = entry.payload
                 case CallDone() | AttemptFailed() | StepGaveUp():
-                    self._reached.add(node_of(entry.ident))
+                    self._reached.add(first_turn_of(entry.ident))
                     self.times.take(entry)
                     if not isinstance(entry, AttemptFailed) and "/" not in entry.ident:
                         self._add(entry)
                 case Interrupted() | TimerSet() | WaitBegan():
-                    self._reached.add(node_of(entry.ident))
+                    self._reached.add(first_turn_of(entry.ident))
                 case _:
                     pass
 
@@ -177,17 +202,18 @@ class Tracing:
         return self._walked < len(self._ends)
 
     def _follow(self, journal: Journal, entry: CallDone | StepGaveUp | NodeEnded) -> None:
-        frontier, ident = self.frontier, entry.ident
-        activation = frontier.active.get(node_of(ident)) or frontier.recall(ident)
-        if activation is None or activation.ident != ident:
+        evidence, ident = self._evidence, entry.ident
+        activation = self.frontier.find(ident)
+        if activation is None:
             return
-        node = activation.station.node
+        node, owner = activation.station.node, activation.owner
+        assert isinstance(owner, _Retraced)
         memory = journal.memories.get(ident)
         if isinstance(entry, NodeEnded):
             on = On(entry.on)
             failure = entry.failure or (UNKNOWN if on is not On.COMPLETE else None)
             end = NodeEnd(on, entry.port, None, failure)
-            frontier.noted = {node.id: entry.fired}
+            evidence.noted = {ident: entry.fired}
         elif memory is None or memory.outcome is None:
             return
         elif memory.outcome is EntryKind.DONE:
@@ -197,15 +223,17 @@ class Tracing:
                 end = NodeEnd(On.COMPLETE, *read(node, self._codec.decode(entry.payload)))
             except Exception:
                 # This process cannot read the output.
-                frontier.noted = {node.id: frontier.reached_from(activation.station)}
+                if node.map is not None:
+                    return
+                evidence.noted = {ident: owner.reached_from(activation.station)}
         else:
             assert memory.failure is not None
             refused = memory.failure.kind is FailureKind.CIRCUIT_OPEN and node.fallback is not None
             numbers = memory.failure.numbers if refused else None
             end = NodeEnd(On.OPEN if refused else On.FAIL, None, numbers, memory.failure)
         try:
-            frontier.end(activation, end)
+            owner.end(activation, end)
         except TooManyIterations:
             return
         finally:
-            frontier.noted = {}
+            evidence.noted = {}

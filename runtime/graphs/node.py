@@ -11,6 +11,7 @@ from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.arguments import Arguments, rendering
+from keyrun.runtime.graphs.edge import Edge
 from keyrun.runtime.graphs.node_input import NodeInput, NodeInputRecord, copied
 from keyrun.runtime.internal_errors import GUARD, check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
@@ -97,6 +98,21 @@ def subworkflow(
 
 
 @attrs.frozen(kw_only=True)
+class MapSpec:
+    """The body of a map as it was declared, and how it is run."""
+
+    nodes: "tuple[Node, ...]"
+    edges: tuple[Edge, ...]
+    """With those that lead to fallbacks."""
+    apart: frozenset[str]
+    """The nodes that are there only to undo others."""
+    items: Any
+    max_concurrency: int
+    max_items: int
+    fail_fast: bool
+
+
+@attrs.frozen(kw_only=True)
 class Node:
     """One node as it was declared."""
 
@@ -110,6 +126,8 @@ class Node:
     """The node whose function compensates this node."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """The other options of its step, for example timeout and retry."""
+    map: MapSpec | None = None
+    """What the node runs for each item of the list that its function returns, if it is a map."""
 
     @property
     def priority(self) -> Priority:

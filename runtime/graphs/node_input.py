@@ -17,6 +17,13 @@ _FIXED = frozenset({type(None), bool, int, float, str, bytes})
 """Types whose values cannot be changed."""
 
 
+class Item(NamedTuple):
+    """An item of a map, and its place in the list, from 0."""
+
+    at: int
+    value: Any
+
+
 class NodeInputRecord(NamedTuple):
     """The input of a node without copies, for code that changes nothing."""
 
@@ -27,6 +34,8 @@ class NodeInputRecord(NamedTuple):
     error: Failure | None
     iteration: int
     failures: Mapping[str, Failure] = NO_FAILURES
+    item: Item | None = None
+    """What the node is for, in the body of a map."""
 
 
 class NodeInput:
@@ -44,9 +53,18 @@ class NodeInput:
         error: Failure | None = None,
         iteration: int = 1,
         failures: Mapping[str, Failure] | None = None,
+        item: Any = None,
+        index: int | None = None,
     ) -> None:
         self.record = NodeInputRecord(
-            run_input, output, outputs or {}, port, error, iteration, failures or NO_FAILURES
+            run_input,
+            output,
+            outputs or {},
+            port,
+            error,
+            iteration,
+            failures or NO_FAILURES,
+            None if index is None else Item(index, item),
         )
         self._own: dict[str, Any] | None = None
 
@@ -96,6 +114,17 @@ class NodeInput:
         """Return the failures of the nodes before, by the id of the node. A node that joins several
         nodes sees which of them failed."""
         return dict(self.record.failures)
+
+    @property
+    def item(self) -> Any:
+        """Return the item that the node is for, in the body of a map. None elsewhere."""
+        value = None if self.record.item is None else self.record.item.value
+        return value if type(value) in _FIXED else self._kept("item", value)
+
+    @property
+    def index(self) -> int | None:
+        """Return the place of the item in the list, from 0. None outside of a map."""
+        return None if self.record.item is None else self.record.item.at
 
     def _kept(self, name: str, value: Any) -> Any:
         with GUARD:

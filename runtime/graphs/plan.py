@@ -1,6 +1,8 @@
 """The plan of a graph: its nodes with their edges, levels and loops. All runs share it."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -8,8 +10,10 @@ import attrs
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.graphs.condition import Condition
 from keyrun.runtime.graphs.edge import Edge, Link, On
-from keyrun.runtime.graphs.node import Node
+from keyrun.runtime.graphs.node import MapSpec, Node
 from keyrun.runtime.policies.resources import Resources
+
+_ITEM = re.compile(r"\[[0-9:]+\]")
 
 
 @attrs.frozen(kw_only=True)
@@ -24,6 +28,15 @@ class GraphLoop:
     body: frozenset[str]
     region: frozenset[str]
     inner: frozenset[int]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class MapPlan:
+    """What a map runs for each item."""
+
+    plan: "GraphPlan"
+    max_concurrency: int
+    fail_fast: bool
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -44,6 +57,8 @@ class Station:
     """The next nodes that have `max_waiting`."""
     is_crowded: bool
     """Whether the node itself has `max_waiting`."""
+    map: MapPlan | None = None
+    """What it runs for each item, if it is a map."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -56,6 +71,59 @@ class GraphPlan:
     links: tuple[Link, ...]
     loops: Mapping[int, GraphLoop]
     """The loops by the index of their back edge."""
+
+    @cached_property
+    def inside(self) -> Mapping[str, tuple[str, ...]]:
+        """The nodes in the bodies of maps, with the maps that they are in, outer ones first."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, station in self.stations.items():
+            if station.map is not None:
+                body = station.map.plan
+                found |= dict.fromkeys(body.stations, (name,))
+                found |= {inner: (name, *maps) for inner, maps in body.inside.items()}
+        return found
+
+    def bodies(self) -> "Iterator[GraphPlan]":
+        """Yield the bodies of all maps."""
+        for station in self.stations.values():
+            if station.map is not None:
+                yield station.map.plan
+                yield from station.map.plan.bodies()
+
+    def body_of(self, maps: Iterable[str]) -> "GraphPlan":
+        """The body of the last of these maps, each of which is in the body of the one before."""
+        plan = self
+        for name in maps:
+            station = plan.stations[name]
+            assert station.map is not None
+            plan = station.map.plan
+        return plan
+
+    def station(self, ident: str) -> Station | None:
+        """The station that a step belongs to, in the graph or in the body of a map."""
+        name = node_of(ident)
+        return self.body_of(self.inside.get(name, ())).stations.get(name)
+
+    def leads_to(self, ident: str, target: str) -> bool:
+        """Whether the node of one step leads to that of another, which may be in other bodies. The
+        items of a map do not lead to each other."""
+        ways = [(*self.inside.get(node_of(each), ()), node_of(each)) for each in (ident, target)]
+        items = [items_of(each) for each in (ident, target)]
+        plan = self
+        for level in range(min(map(len, ways))):
+            one, other = (way[level] for way in ways)
+            if one != other or level + 1 in map(len, ways):
+                return one in plan.before(other)
+            if items[0][level] != items[1][level]:
+                return False
+            plan = plan.body_of((one,))
+        raise AssertionError("a node has a name at least")
+
+    def result(self, outputs: Mapping[str, Any]) -> Any:
+        """What it comes to, given the outputs of its nodes."""
+        if len(self.sinks) == 1:
+            return outputs.get(self.sinks[0])
+        return {name: outputs[name] for name in self.sinks if name in outputs}
 
     def before(self, name: str) -> set[str]:
         """Return all nodes that lead to a node, and the node itself."""
@@ -126,6 +194,7 @@ def draw(
             leaving=(*by_source[node.id],),
             crowded=tuple(sorted({link.edge.target for link in by_source[node.id]} & crowded)),
             is_crowded=node.id in crowded,
+            map=None if node.map is None else _drawn(node.map, quota),
         )
         for index, node in enumerate(nodes)
     }
@@ -146,6 +215,14 @@ def draw(
     )
 
 
+def _drawn(spec: MapSpec, quota: tuple[str, Resources] | None) -> MapPlan:
+    return MapPlan(
+        plan=draw(spec.nodes, spec.edges, apart=spec.apart, quota=quota),
+        max_concurrency=spec.max_concurrency,
+        fail_fast=spec.fail_fast,
+    )
+
+
 def _is_inside(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]]) -> bool:
     """Return whether one loop is inside another. Two loops are never inside each other: each would
     restart the count of the other, and the turns would have no limit."""
@@ -156,6 +233,30 @@ def _is_inside(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]])
 def node_of(ident: str) -> str:
     """Return the node that a step of a run belongs to."""
     return ident.partition("/")[0].partition("#")[0]
+
+
+def turn_of(name: str, number: int, items: str = "") -> str:
+    """How one turn of a node is called. In the body of a map, `items` says which items it is for:
+    "fetch", "fetch#2", "fetch#[7]", "fetch#[7]#2"."""
+    turn = f"#{number}" if number > 1 else ""
+    return f"{name}#{items}{turn}" if items else name + turn
+
+
+def first_turn_of(ident: str) -> str:
+    """The first turn of the node that a step belongs to, for the same items."""
+    name, *turns = ident.partition("/")[0].split("#")
+    return turn_of(name, 1, turns[0] if turns and turns[0].startswith("[") else "")
+
+
+def item_of(items: str, turn: int, index: int) -> str:
+    """Which item the nodes are for that a map runs in this turn. `items` is what the map itself is
+    for: "[7]", "[2:7]" in the second turn of the map, "[7][0]" in a map that is in another."""
+    return f"{items}[{index}]" if turn == 1 else f"{items}[{turn}:{index}]"
+
+
+def items_of(ident: str) -> list[str]:
+    """Which items a step is for, outer ones first."""
+    return _ITEM.findall(ident.partition("/")[0].partition("#")[2])
 
 
 def _leads_on(station: Station) -> bool:

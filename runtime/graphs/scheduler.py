@@ -19,6 +19,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
 from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.activation import Activation, NodeEnd
+from keyrun.runtime.graphs.agenda import Agenda
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.node_backpressure import PlaceReservations
@@ -37,7 +38,7 @@ from keyrun.runtime.records.journal_entry import (
 from keyrun.runtime.run.expected import Expected
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
-from keyrun.runtime.values import Failure, FailureKind
+from keyrun.runtime.values import Failure, FailureKind, ItemCounts
 
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.graph import Graph
@@ -58,14 +59,19 @@ class GraphScheduler:
         self._frontier = Frontier(
             graph.plan,
             input_,
-            max_concurrency=graph.max_concurrency,
-            waves=graph.schedule == "waves",
-            staged=self._run.staged,
+            Agenda(
+                graph.max_concurrency,
+                waves=graph.schedule == "waves",
+                staged=self._run.staged,
+            ),
         )
+        self._agenda = self._frontier.agenda
         self._places = PlaceReservations(self._run, self._frontier)
         self._executor = NodeExecutor(context, self._places, call=self._call, end=self._end)
         self._tasks = 1
         """The number of node tasks."""
+        self._is_catching_up = False
+        """Whether a task waits until all outcomes were given back. It takes the next nodes then."""
         self._raised: BaseException | None = None
         self._stopped = False
         self._clean = copy_context()
@@ -79,6 +85,12 @@ class GraphScheduler:
         ended = run.status.state.terminal
         states = node_states(self._frontier, run.current, run.journal, ended=ended)
         return {str(state): count for state, count in count_states(states.values()).items()}
+
+    def item_counts(self) -> dict[str, ItemCounts]:
+        """Return the items of each map that the run has reached, and is not in another."""
+        from keyrun.runtime.graphs.view import item_counts
+
+        return item_counts(self._frontier)
 
     async def run(self) -> None:
         """Return when no node can run any more. Raise the first failure that no edge handled."""
@@ -143,11 +155,12 @@ class GraphScheduler:
         nodes."""
         executor, journal = self._executor, self._journal
         started: Started | None = None
+        cancellable: Activation | None = None
         with trio.CancelScope() as task.scope:
-            while started is None and not self._stopped:
+            while started is None and cancellable is None and not self._stopped:
                 activation = self._next()
                 if activation is None:
-                    if not self._frontier.picked:
+                    if not self._agenda.picked or self._is_catching_up:
                         return False
                     await self._catch_up()
                     continue
@@ -155,15 +168,30 @@ class GraphScheduler:
                 if gate is not None and not gate.durable and not journal.replaying:
                     await gate.wait()
                     await trio.lowlevel.checkpoint_if_cancelled()
-                started = await executor.begin(activation, task)
+                if activation.owner.cancels:
+                    cancellable = activation
+                else:
+                    started = await executor.begin(activation, task)
         if started is not None:
             assert activation is not None
             await executor.finish(activation, started, task)
+        if cancellable is not None:
+            await self._run_cancellable(cancellable, task)
         return not self._stopped
+
+    async def _run_cancellable(self, activation: Activation, task: NodeTask) -> None:
+        """Run a node that a map may cut off, in a cancel scope of its own."""
+        if activation.is_dropped:
+            return
+        with trio.CancelScope() as activation.scope:
+            with trio.CancelScope() as task.scope:
+                started = await self._executor.begin(activation, task)
+            if started is not None:
+                await self._executor.finish(activation, started, task)
 
     def _relieve(self, counted: bool) -> None:
         """Start another node task if a node is ready, because the current task suspends."""
-        if self._frontier.picked and not self._stopped:
+        if self._agenda.picked and not self._stopped:
             self._tasks += 1
             if not counted:
                 self._journal.tasks += 1
@@ -175,7 +203,7 @@ class GraphScheduler:
     async def _call(self, call: Coroutine[Any, Any, None], task: NodeTask) -> None:
         """Await a call that may suspend. While a node is ready, the task that would take it counts
         from the start. Otherwise the journal could find that no task can continue."""
-        if self._frontier.picked:
+        if self._agenda.picked:
             self._journal.tasks += 1
             task.counted = True
         try:
@@ -188,7 +216,7 @@ class GraphScheduler:
     def _next(self) -> Activation | None:
         """Return the node to begin next. While the run is replayed, this is the node with the next
         outcome in the journal, or a node whose code could ask for it."""
-        picked = self._frontier.picked
+        picked = self._agenda.picked
         if not self._journal.replaying:
             expected = self._journal.expected
             if expected is not None and expected.left:
@@ -206,7 +234,7 @@ class GraphScheduler:
             elif known is None and _is_known(memories.get(activation.ident)):
                 known = activation
         if found is None and upcoming is not None:
-            recall = self._frontier.recall
+            recall = self._agenda.recall
             found = recall(upcoming.partition("/")[0]) or known or recall("")
         else:
             found = found or known
@@ -217,13 +245,13 @@ class GraphScheduler:
     def _next_expected(self, expected: Expected) -> Activation | None:
         """Return the node to begin next while the journal has nodes that have begun: one of them,
         or workflow code, which may lead to one."""
-        picked, frontier = self._frontier.picked, self._frontier
+        picked = self._agenda.picked
         for activation in picked:
             if activation.station.step is None or expected.has("", activation.ident):
                 picked.remove(activation)
                 return activation
         for ident in expected.nodes:
-            found = frontier.recall(ident)
+            found = self._agenda.recall(ident)
             if found is not None:
                 picked.remove(found)
                 return found
@@ -232,8 +260,18 @@ class GraphScheduler:
     async def _catch_up(self) -> None:
         """Return when all outcomes were replayed, and all calls that had begun were asked for."""
         journal = self._journal
-        missing = await journal.turn_of("graph()")
-        if missing is None and journal.expected is not None:
+        self._is_catching_up = True
+        try:
+            missing = await journal.turn_of("graph()")
+        finally:
+            self._is_catching_up = False
+        expected = journal.expected
+        if missing is None and expected is not None:
+            # Workflow code may have received the last outcome while this task waited for that.
+            found = self._next_expected(expected) if expected.left else None
+            if found is not None:
+                self._agenda.picked.appendleft(found)
+                return
             missing = await journal.all_asked()
         if missing is not None:
             if not self._run.going:
@@ -242,16 +280,18 @@ class GraphScheduler:
         self._journal.advance()
 
     def _end(self, activation: Activation, end: NodeEnd) -> None:
-        if self._stopped:
+        if self._stopped or activation.is_dropped:
             return
-        self._frontier.staged = self._run.staged
+        self._agenda.staged = self._run.staged
         try:
-            end = self._frontier.end(activation, end)
+            end = activation.owner.end(activation, end)
             if activation.station.step is None and not self._journal.replaying:
-                self._note(activation, end, sorted(self._frontier.fired))
+                self._note(activation, end, sorted(activation.owner.fired))
         except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
             raise self._run.halt(limit) from None
+        if self._agenda.dropped:
+            self._cut_off(self._agenda.take_dropped())
         self._places.review()
         if self._graph.fail_fast and self._frontier.failed:
             self._stop()
@@ -261,7 +301,7 @@ class GraphScheduler:
         verdict = self._run.decision
         if not isinstance(verdict, Failure) or verdict.kind is not FailureKind.VERDICT:
             return
-        for activation in self._frontier.active.values():
+        for activation in self._frontier.all_active():
             if activation.ident == verdict.step:
                 self._note(activation, NodeEnd(On.FAIL, failure=verdict), [])
 
@@ -279,20 +319,43 @@ class GraphScheduler:
             if run.partition.feed is not None:
                 emitter.step_failed(run.partition.feed, run, failure)
 
+    def _cut_off(self, dropped: list[Activation]) -> None:
+        """Cancel nodes of a map that has failed. Their calls are not asked for again."""
+        self._note_cancelled([each for each in dropped if each.scope is not None])
+        run = self._run
+        labels = {wait.ident: wait.label for wait in run.waits}
+        for activation in dropped:
+            for ident in self._journal.cut_off(activation.ident):
+                # In one commit with the failure, so that a replay keeps no signal for the wait.
+                if self._is_live():
+                    run.note(ident, "wait_cancelled", labels.get(ident, ""))
+            if activation.scope is not None:
+                activation.scope.cancel()
+        if run.inbox is not None:
+            run.inbox.match(self._journal)
+
+    def _is_live(self) -> bool:
+        run = self._run
+        return run.going and run.decision is None and not self._journal.replaying
+
+    def _note_cancelled(self, activations: list[Activation]) -> None:
+        """Record that nodes were cancelled while they waited. A step that runs records it itself
+        when it has stopped."""
+        run, journal = self._run, self._journal
+        if self._is_live():
+            for ident in [each.ident for each in activations]:
+                if ident not in run.current and not _is_known(journal.memories.get(ident)):
+                    run.note(ident, "step_cancelled", "while it waited")
+
     def _stop(self) -> None:
         """Begin no more nodes, and cancel the active ones. The journal records that they were
         cancelled."""
-        run, journal = self._run, self._journal
         self._stopped = True
         for branch in self._branch.forks:
             branch.close()
-        if run.going and run.decision is None and not journal.replaying:
-            for ident in [each.ident for each in self._frontier.active.values()]:
-                # A running step records its cancellation itself.
-                if ident not in run.current and not _is_known(journal.memories.get(ident)):
-                    run.note(ident, "step_cancelled", "while it waited")
+        self._note_cancelled(self._frontier.all_active())
         # No code will ask for outcomes that come after this in the journal.
-        journal.abandon("")
+        self._journal.abandon("")
         self._nursery.cancel_scope.cancel()
 
     def _decide(self) -> None:
@@ -303,13 +366,18 @@ class GraphScheduler:
             journal.deliver(memory)
             return
         memory.call = CallKind.GRAPH
-        memory.payload = [
-            f"{activation.ident}/" if end.afresh else activation.ident
-            for activation, end in self._frontier.failed
-        ]
+        memory.payload = [_to_redrive(*failed) for failed in self._frontier.failed]
         at = run.partition.wall()
         run.write(CallDone("graph()", at, CallKind.GRAPH, None, 1, None, memory.payload))
         journal.settled("graph()", memory, EntryKind.DONE)
+
+
+def _to_redrive(activation: Activation, end: NodeEnd) -> str:
+    """Return what a redrive runs again after a failure: a node, or all calls in a node. Of a map,
+    it is what failed in the body."""
+    while end.inside is not None:
+        activation, end = end.inside
+    return f"{activation.ident}/" if end.afresh else activation.ident
 
 
 def _is_known(memory: CallRecord | None) -> bool:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import Node, durable
+from keyrun.runtime.graphs.node import MapSpec, Node, durable
 from keyrun.runtime.graphs.node_input import NodeInput
-from keyrun.runtime.graphs.plan import GraphPlan, draw
+from keyrun.runtime.graphs.plan import GraphPlan, Station, draw
 
 if TYPE_CHECKING:
     from keyrun.runtime.execution.context import Context
@@ -25,22 +25,28 @@ class GraphShape:
 
 def fields(graph: "Graph") -> tuple[Any, ...]:
     """Return the fields of the record of a graph."""
-    stations = graph.plan.stations.values()
+    return (*_body(graph.plan), graph.max_concurrency, graph.schedule)
+
+
+def _body(plan: GraphPlan) -> tuple[list[Any], list[Any]]:
     return (
-        [
-            [each.node.id, each.step is None, each.node.join, each.node.ports, each.node.fallback]
-            for each in stations
-        ],
+        [_station(each) for each in plan.stations.values()],
         [
             [
                 *(edge.source, edge.target, str(edge.on), edge.port, edge.to_port, edge.when),
                 *(edge.back, edge.max_iterations),
             ]
-            for edge in (link.edge for link in graph.plan.links)
+            for edge in (link.edge for link in plan.links)
         ],
-        graph.max_concurrency,
-        graph.schedule,
     )
+
+
+def _station(station: Station) -> list[Any]:
+    node, map_ = station.node, station.map
+    stored = [node.id, station.step is None, node.join, node.ports, node.fallback]
+    if map_ is not None:
+        stored.append([*_body(map_.plan), map_.max_concurrency, map_.fail_fast])
+    return stored
 
 
 def read(stored: list[Any]) -> GraphShape:
@@ -70,9 +76,30 @@ async def _no_code(ctx: "Context", given: NodeInput) -> None:
 
 
 def _node(stored: list[Any]) -> Node:
-    name, code, join, ports, fallback = stored
+    name, code, join, ports, fallback, *more = stored
     target = _no_code if code else _nothing
-    return Node(id=name, target=target, join=join, ports=tuple(ports), fallback=fallback)
+    return Node(
+        id=name,
+        target=target,
+        join=join,
+        ports=tuple(ports),
+        fallback=fallback,
+        map=_map(*more[0]) if more else None,
+    )
+
+
+def _map(
+    nodes: list[list[Any]], edges: list[list[Any]], max_concurrency: int, fail_fast: bool
+) -> MapSpec:
+    return MapSpec(
+        nodes=tuple(map(_node, nodes)),
+        edges=tuple(map(_edge, edges)),
+        apart=frozenset(),
+        items=None,
+        max_concurrency=max_concurrency,
+        max_items=0,
+        fail_fast=fail_fast,
+    )
 
 
 def _edge(stored: list[Any]) -> Edge:

@@ -12,11 +12,13 @@ from keyrun.runtime.definitions.step import as_step, check_name
 from keyrun.runtime.graphs.arguments import rendering
 from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import Node, is_durable
+from keyrun.runtime.graphs.node import MapSpec, Node, is_durable
 from keyrun.runtime.graphs.plan import reach, successors
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.texts import check_text, did_you_mean
 
+DEEPEST = 5
+"""Maps that may be inside of each other."""
 _OPTIONAL = ("max_concurrency",)
 """Limits that may be None."""
 
@@ -47,14 +49,69 @@ def faults(
 ) -> list[GraphFault]:
     """Return all faults. The nodes `apart` only compensate others. `back` is how the author of the
     graph marks an edge as a back edge."""
+    names = Counter(node.id for node in every_node(nodes))
     return [
         *_of_limits(limits),
-        *_of_nodes(nodes, apart),
-        *excesses(nodes, quota),
-        *_of_fallbacks(nodes),
-        *_of_edges(nodes, edges, back),
-        *_of_shape(nodes, edges, back),
+        *([] if nodes else [GraphFault(reason="it has no nodes")]),
+        *(
+            GraphFault(
+                reason=f"{times} nodes have this name; give each node its own name", node=name
+            )
+            for name, times in names.items()
+            if times > 1
+        ),
+        *_of_body(nodes, edges, quota, apart, back),
     ]
+
+
+def every_node(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield nodes, and those in the bodies of maps among them."""
+    for node in nodes:
+        yield node
+        if node.map is not None:
+            yield from every_node(node.map.nodes)
+
+
+def _of_body(
+    nodes: Sequence[Node],
+    edges: Sequence[Edge],
+    quota: Resources | None,
+    apart: frozenset[str],
+    back: str,
+    *,
+    depth: int = 0,
+) -> Iterator[GraphFault]:
+    yield from _of_nodes(nodes, apart)
+    yield from excesses(nodes, quota)
+    yield from _of_fallbacks(nodes)
+    yield from _of_edges(nodes, edges, back)
+    yield from _of_shape(nodes, edges, back)
+    for node in nodes:
+        if node.map is not None:
+            yield from _of_map(node.id, node.map)
+            if depth < DEEPEST:
+                spec = node.map
+                yield from _of_body(
+                    spec.nodes, spec.edges, quota, spec.apart, back, depth=depth + 1
+                )
+            else:
+                reason = f"this map is inside of {depth} others, and may be inside of {DEEPEST - 1}"
+                yield GraphFault(reason=reason, node=node.id)
+
+
+def _of_map(name: str, spec: MapSpec) -> Iterator[GraphFault]:
+    for option in ("max_concurrency", "max_items"):
+        for reason in _of_count(option, getattr(spec, option)):
+            yield GraphFault(reason=reason, node=name, option=option)
+    if not spec.nodes:
+        yield GraphFault(reason="its body has no nodes", node=name, option="body")
+    for node in spec.nodes:
+        if node.options.get("max_waiting") is not None:
+            reason = (
+                "max_waiting is not supported in the body of a map; limit what waits with the "
+                f"max_concurrency of {name!r}"
+            )
+            yield GraphFault(reason=reason, node=node.id, option="max_waiting")
 
 
 def _of_limits(limits: dict[str, int | None]) -> Iterator[GraphFault]:
@@ -73,13 +130,7 @@ def _of_count(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_nodes(nodes: Sequence[Node], apart: frozenset[str]) -> Iterator[GraphFault]:
-    if not nodes:
-        yield GraphFault(reason="it has no nodes")
     known = tuple(node.id for node in nodes)
-    for name, times in Counter(known).items():
-        if times > 1:
-            reason = f"{times} nodes have this name; give each node its own name"
-            yield GraphFault(reason=reason, node=name)
     for node in nodes:
         input_type = "Compensation" if node.id in apart else "NodeInput"
         yield from _of_node(node, input_type)

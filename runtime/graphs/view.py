@@ -6,13 +6,13 @@ from enum import StrEnum
 
 import attrs
 
-from keyrun.runtime.graphs.edge import On
+from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.frontier import Frontier
 from keyrun.runtime.graphs.journal_trace import UNKNOWN, Tracing
 from keyrun.runtime.graphs.plan import node_of
 from keyrun.runtime.records.journal_entry import COMPENSATION, EntryKind
 from keyrun.runtime.run.journal import Journal
-from keyrun.runtime.values import CompensationProgress, Failure, State
+from keyrun.runtime.values import CompensationProgress, Failure, ItemCounts, State
 
 
 class NodeState(StrEnum):
@@ -64,6 +64,11 @@ class NodeView:
     queue: int | None
     """The number of calls of all runs that wait for the policies of the node. Only the process that
     runs them knows it."""
+    items: ItemCounts | None = None
+    """The items, if the node is a map that the run has reached."""
+    within: str | None = None
+    """The map that runs the node for each item. The state of such a node is that of all items
+    together, and `turns` counts all of them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -107,8 +112,9 @@ class ExecutionGraph:
     """The progress of the compensation of the run, if it has one."""
 
     def counts(self) -> dict[NodeState, int]:
-        """Return the number of nodes in each state."""
-        return count_states(node.state for node in self.nodes)
+        """Return the number of nodes in each state. The nodes in the bodies of maps do not
+        count."""
+        return count_states(node.state for node in self.nodes if node.within is None)
 
     @property
     def percent(self) -> float | None:
@@ -116,7 +122,8 @@ class ExecutionGraph:
         while the run is compensated."""
         if self.compensation is not None and not self.state.terminal:
             return None
-        return percent_over(self.counts(), self.state)
+        items = {node.id: node.items for node in self.nodes if node.items and not node.within}
+        return percent_over(self.counts(), items, self.state)
 
 
 def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
@@ -125,9 +132,22 @@ def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
     return {state: counts[state] for state in NodeState}
 
 
-def percent_over(counts: Mapping[NodeState, int], state: State) -> float:
-    """Return the share of the nodes that have ended among the nodes that can be reached."""
-    over = sum(counts[each] for each in _OVER)
+def item_counts(frontier: Frontier) -> dict[str, ItemCounts]:
+    """The items of each map that was reached, and is not in the body of another."""
+    tallies, known = frontier.agenda.items, frontier.plan.stations
+    return {name: tally.counts() for name, tally in tallies.items() if name in known}
+
+
+def percent_over(
+    counts: Mapping[NodeState, int], items: Mapping[str, ItemCounts], state: State
+) -> float:
+    """The share of nodes that are over, among those that can be reached. A map that is under way
+    counts by its share of items."""
+    over: float = sum(counts[each] for each in _OVER)
+    if not state.terminal:
+        over += sum(
+            (each.done + each.failed) / each.total for each in items.values() if each.running
+        )
     reachable = sum(counts.values()) - counts[NodeState.SKIPPED]
     if state is State.SUCCEEDED or not reachable:
         return 100.0
@@ -149,11 +169,13 @@ def node_states(
     # When a compensation begins, no further node runs.
     ended = ended or journal.undoing is not None
     under_way = {ident.partition("/")[0] for ident in running}
+    within = frontier.plan.inside
+    under_way.update(name for ident in running for name in within.get(node_of(ident), ()))
     states = {}
     for name in frontier.plan.stations:
         activation, end = frontier.active.get(name), frontier.ends.get(name)
         if activation is not None and not ended:
-            runs = activation.ident in under_way
+            runs = not under_way.isdisjoint((activation.ident, name))
             state = NodeState.RUNNING if runs else NodeState.WAITING
         elif ended and (end is None or frontier.under_way(name)):
             state = NodeState.CANCELLED
@@ -167,6 +189,36 @@ def node_states(
     if journal.undoing is not None:
         states.update(_compensated(journal, states))
     return states
+
+
+def body_states(
+    frontier: Frontier,
+    running: Collection[str],
+    journal: Journal,
+    states: Mapping[str, NodeState],
+    *,
+    ended: bool,
+) -> dict[str, NodeState]:
+    """The state of each node in the body of a map, over all items. `states` are those of the other
+    nodes."""
+    ended = ended or journal.undoing is not None
+    under_way = {node_of(ident) for ident in running}
+    found: dict[str, NodeState] = {}
+    for name, maps in frontier.plan.inside.items():
+        tally = frontier.agenda.nodes.get(name)
+        around = states[maps[0]]
+        if tally is None:
+            over = around not in (NodeState.RUNNING, NodeState.WAITING, NodeState.PENDING)
+            state = NodeState.SKIPPED if over else NodeState.PENDING
+        elif tally.active:
+            state = NodeState.RUNNING if name in under_way else NodeState.WAITING
+            state = NodeState.CANCELLED if ended else state
+        else:
+            state = NodeState.DONE if tally.done or not tally.failed else NodeState.FAILED
+        found[name] = state
+    if journal.undoing is not None:
+        found.update(_compensated(journal, found))
+    return found
 
 
 def _compensated(journal: Journal, known: Collection[str]) -> dict[str, NodeState]:
@@ -233,8 +285,9 @@ def view(
     start of each running step."""
     frontier, times = tracing.frontier, tracing.times
     states = node_states(frontier, running, journal, ended=state.terminal)
-    compensation = journal.compensation()
-    nodes = []
+    inside = body_states(frontier, running, journal, states, ended=state.terminal)
+    compensation, items = journal.compensation(), item_counts(frontier)
+    nodes: list[NodeView] = []
     for name in frontier.plan.stations:
         turns = frontier.turns.get(name, 0)
         ident = name if turns <= 1 else f"{name}#{turns}"
@@ -260,20 +313,20 @@ def view(
                 mean=times.mean(name),
                 failure=failure,
                 queue=None if queues is None else queues.get(name, 0),
+                items=items.get(name),
             )
         )
-    edges = tuple(
-        EdgeView(
-            source=link.edge.source,
-            target=link.edge.target,
-            on=str(link.edge.on),
-            port=link.edge.port,
-            when=link.edge.when,
-            back=link.edge.back,
-            taken=link.index in frontier.taken,
-        )
-        for link in frontier.plan.links
-    )
+        nodes += [
+            _inside(frontier, inner, maps[-1], inside[inner], times.mean(inner))
+            for inner, maps in frontier.plan.inside.items()
+            if maps[0] == name
+        ]
+    edges = [_edge(link, taken=link.index in frontier.taken) for link in frontier.plan.links]
+    for plan in frontier.plan.bodies():
+        reached = frontier.agenda.taken
+        edges += [
+            _edge(link, taken=(link.edge.source, link.index) in reached) for link in plan.links
+        ]
     run_id, workflow, version = about
     return ExecutionGraph(
         run_id=run_id,
@@ -281,6 +334,40 @@ def view(
         version=version,
         state=state,
         nodes=tuple(nodes),
-        edges=edges,
+        edges=tuple(edges),
         compensation=compensation,
+    )
+
+
+def _edge(link: Link, *, taken: bool) -> EdgeView:
+    edge = link.edge
+    return EdgeView(
+        source=edge.source,
+        target=edge.target,
+        on=str(edge.on),
+        port=edge.port,
+        when=edge.when,
+        back=edge.back,
+        taken=taken,
+    )
+
+
+def _inside(
+    frontier: Frontier, name: str, within: str, state: NodeState, mean: float | None
+) -> NodeView:
+    """A node in the body of a map."""
+    agenda = frontier.agenda
+    tally, items = agenda.nodes.get(name), agenda.items.get(name)
+    return NodeView(
+        id=name,
+        state=state,
+        turns=0 if tally is None else tally.turns,
+        attempt=0,
+        began_at=None,
+        ended_at=None,
+        mean=mean,
+        failure=None,
+        queue=None,
+        items=None if items is None else items.counts(),
+        within=within,
     )

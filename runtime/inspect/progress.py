@@ -29,7 +29,7 @@ from keyrun.runtime.records.journal_entry import (
 )
 from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
 from keyrun.runtime.run.journal import Journal
-from keyrun.runtime.values import CompensationProgress, Failure, State
+from keyrun.runtime.values import CompensationProgress, Failure, ItemCounts, State
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.run import Run
@@ -97,7 +97,11 @@ class Progress:
     """Completed steps per second since the start of the run or of its generation. None if no step
     is completed."""
     nodes: dict[str, int] | None = None
-    """Of a graph: the number of its nodes in each state, by the name of the `NodeState`."""
+    """Of a graph: the number of its nodes in each state, by the name of the `NodeState`. The nodes
+    in the bodies of maps do not count."""
+    items: dict[str, ItemCounts] = attrs.field(factory=dict)
+    """Of a graph: the items of each map that the run has reached, by the name of the node. A map in
+    the body of another does not count."""
     elapsed: float | None = attrs.field(eq=False)
     """Seconds since the start of the run, or from its start to its end."""
     time_left: float | None = attrs.field(eq=False)
@@ -274,9 +278,13 @@ def summarize(run: "Run") -> Summary | None:
     if not knows_progress(run) or (run.workflow.kind == "machine" and not ended):
         return None
     counts = _count(journal, status.steps_done, (), ended=ended)
-    nodes = None
+    nodes = items = None
     if run.graph is not None:
         nodes = run.graph.node_counts()
+        items = {
+            name: [each.total, each.done, each.failed, each.running]
+            for name, each in run.graph.item_counts().items()
+        }
     return Summary(
         retrying=counts.retrying,
         waiting=counts.waiting,
@@ -284,6 +292,7 @@ def summarize(run: "Run") -> Summary | None:
         recent=_recent(journal, status.generation, status.steps_done),
         last_failure=_last_failure(journal) if status.failure is None else None,
         nodes=nodes,
+        items=items,
     )
 
 

@@ -5,7 +5,7 @@ programs do not need them, so this module is imported when it is first used.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 import trio
@@ -14,6 +14,7 @@ from keyrun.runtime.graphs.view import (
     ExecutionGraph,
     NodeState,
     count_states,
+    item_counts,
     node_states,
     percent_over,
     view,
@@ -39,7 +40,7 @@ from keyrun.runtime.records.exported import Records as Exported
 from keyrun.runtime.records.journal_entry import JournalEntry, decode
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import StatusRecord
-from keyrun.runtime.values import State
+from keyrun.runtime.values import ItemCounts, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
@@ -127,6 +128,15 @@ class RunInspector:
         return History(Exported(submission, status, tuple(whole)), story=story)
 
 
+class NodeCounts(NamedTuple):
+    """Where a run of a graph is, in numbers."""
+
+    nodes: Mapping[NodeState, int]
+    """The number of nodes in each state."""
+    items: Mapping[str, ItemCounts]
+    """The items of each map."""
+
+
 class RunView:
     """Returns the progress of one run again and again. It asks a run in memory, and reads the
     records of any other run. Records that were read are kept for the next time."""
@@ -153,7 +163,9 @@ class RunView:
         if run is None or not knows_progress(run):
             return await self._from_records()
         known = snapshot_of_run(run)
-        nodes = None if run.graph is None else read_nodes(run.graph.node_counts())
+        nodes = None
+        if run.graph is not None:
+            nodes = NodeCounts(read_nodes(run.graph.node_counts()), run.graph.item_counts())
         # Nothing is shown before it is durable.
         await self._ledger.store.durable()
         report = read_report(await self._ledger.get("reports", run.record))
@@ -163,7 +175,9 @@ class RunView:
         records = await self._stored.summarized()
         if records is not None:
             known, summary = snapshot_of_summary(records), records.status.summary
-            nodes = None if summary is None else read_nodes(summary.nodes)
+            nodes = None
+            if summary is not None and summary.nodes is not None:
+                nodes = NodeCounts(read_nodes(summary.nodes), read_items(summary.items))
             return await self._assess(known, records.report, records.last, nodes)
         records = await self._stored.refresh()
         if records is None:
@@ -174,7 +188,7 @@ class RunView:
             running = [step for step, *_ in records.begun]
             ended = known.state.terminal
             states = node_states(tracing.frontier, running, tally.journal, ended=ended)
-            nodes = count_states(states.values())
+            nodes = NodeCounts(count_states(states.values()), item_counts(tracing.frontier))
         return await self._assess(known, records.report, tally.last, nodes)
 
     async def _assess(
@@ -182,7 +196,7 @@ class RunView:
         known: Snapshot,
         report: StoredReport | None,
         last: float | None,
-        nodes: dict[NodeState, int] | None,
+        nodes: NodeCounts | None,
     ) -> Progress:
         submission, usual, now = known.submission, None, self._wall()
         if nodes is None and not known.state.terminal:
@@ -200,22 +214,29 @@ def _entry(key: bytes, raw: bytes) -> JournalEntry | StoreError:
         return error
 
 
-def by_nodes(far: Progress, counts: Mapping[NodeState, int]) -> Progress:
+def by_nodes(far: Progress, counts: NodeCounts) -> Progress:
     """Return the progress of a run of a graph, estimated by its nodes unless the run reports its
-    progress itself. `counts` has the number of nodes in each state."""
-    nodes = {str(state): count for state, count in counts.items()}
+    progress itself."""
+    nodes = {str(state): count for state, count in counts.nodes.items()}
+    far = attrs.evolve(far, nodes=nodes, items=dict(counts.items))
     if far.message is not None or far.state is State.SUCCEEDED or far.compensating:
-        return attrs.evolve(far, nodes=nodes)
-    percent, left = percent_over(counts, far.state), far.time_left
+        return far
+    percent, left = percent_over(counts.nodes, counts.items, far.state), far.time_left
     if not far.state.terminal:
         left = None
         if percent and far.elapsed is not None:
             left = far.elapsed * (100 - percent) / percent
-    return attrs.evolve(far, nodes=nodes, percent=percent, time_left=left)
+    return attrs.evolve(far, percent=percent, time_left=left)
 
 
-def read_nodes(stored: Mapping[str, int] | None) -> dict[NodeState, int] | None:
+def read_nodes(stored: Mapping[str, int]) -> dict[NodeState, int]:
     """Return the number of nodes in each state, from a summary."""
-    if stored is None:
-        return None
     return {state: stored.get(str(state), 0) for state in NodeState}
+
+
+def read_items(stored: Mapping[str, list[int]] | None) -> dict[str, ItemCounts]:
+    """Return the items of each map, from a summary."""
+    return {
+        name: ItemCounts(total=total, done=done, failed=failed, running=running)
+        for name, (total, done, failed, running) in (stored or {}).items()
+    }

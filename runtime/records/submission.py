@@ -161,11 +161,15 @@ class Summary:
     """The failure of the latest failed attempt. None if the failure of the run says more."""
     nodes: dict[str, int] | None = None
     """For a graph, the number of nodes in each state."""
+    items: dict[str, list[int]] | None = None
+    """For a graph, how many items each map has, and how many are done, have failed and are under
+    way."""
 
     def fields(self) -> tuple[Any, ...]:
         """Return the fields to store."""
         failure = write_failure(self.last_failure)
-        return self.retrying, self.waiting, self.failed, self.recent, failure, self.nodes
+        fields = (self.retrying, self.waiting, self.failed, self.recent, failure, self.nodes)
+        return (*fields, self.items) if self.items else fields
 
     @classmethod
     def read(cls, fields: list[Any]) -> "Summary":
@@ -178,6 +182,7 @@ class Summary:
             recent=recent,
             last_failure=read_failure(failure),
             nodes=nodes,
+            items=fields[6] if len(fields) > 6 else None,
         )
 
 

@@ -80,10 +80,13 @@ class Expected:
             for part in ident.split("/")[:-1]:
                 self._add_inside(prefix, part, required=required)
                 prefix += f"{part}/"
-        self.left += required
         if self._nodes is not None and not prefix:
-            self._nodes[label] = Awaited(label, required)
+            # The calls of workflow code in a node, and notes about the node, are one expectation.
+            known = self._nodes.setdefault(label, Awaited(label, False))
+            self.left += required and not known.required
+            known.required = known.required or required
         else:
+            self.left += required
             call = label if required else Awaited(label, required)
             self._scopes.setdefault(prefix, deque()).append(call)
 
@@ -140,12 +143,15 @@ class Expected:
         return list(self._nodes or ())
 
     def next_around(self, prefix: str) -> str | None:
-        """Return the oldest call that is not optional in a scope, or in a scope around it."""
-        while True:
+        """Return the oldest call that is not optional in a scope, or in a scope around it.
+
+        The nodes of a graph are not around each other: code in one may be ahead of the others."""
+        while prefix or self._nodes is None:
             found = self._first(prefix)
             if found is not None or not prefix:
                 return found
             prefix = prefix[: prefix.rfind("/", 0, -1) + 1]
+        return None
 
     def next(self, prefix: str = "") -> str | None:
         """Return a call that is not optional, in the scopes that begin with `prefix`."""
@@ -178,9 +184,9 @@ class Expected:
         """Expect nothing more in the scopes that begin with `prefix`."""
         for scope in [each for each in self._scopes if each.startswith(prefix)]:
             self.left -= sum(map(_is_required, self._scopes.pop(scope)))
-        if self._nodes and not prefix:
-            self.left -= sum(call.required for call in self._nodes.values())
-            self._nodes.clear()
+        for label in [each for each in self._nodes or () if each.startswith(prefix)]:
+            assert self._nodes is not None
+            self.left -= self._nodes.pop(label).required
 
 
 def are_apart(ident: str, other: str) -> bool:

@@ -445,6 +445,9 @@ class Journal:
             await turn.wait()
         except trio.Cancelled:
             if not any(scope.fired for scope in self.around(ident)):
+                if turn.is_set():
+                    # It was its turn, and it is cut off: the next branch must not wait for it.
+                    self._wake_next()
                 raise
             # The outcome came after its block had expired, so the call was not cancelled then.
             with trio.CancelScope(shield=True):
@@ -602,6 +605,17 @@ class Journal:
                 del self.waiters[ident]
                 wake()
                 return
+
+    def cut_off(self, node: str) -> list[str]:
+        """Expect no more calls of a node that a map has cut off. Return its waits for signals,
+        which end by that."""
+        self.abandon(node)
+        ended = []
+        for ident, memory in self.memories.items():
+            if memory.rank and memory.outcome is None and ident.startswith(f"{node}/"):
+                memory.rank = 0
+                ended.append(ident)
+        return ended
 
     def abandon(self, scope: str, *, halted: bool = False) -> None:
         """Expect no more calls of the branches in `scope`, which have ended. If the pass is

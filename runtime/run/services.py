@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.inbox import Signal
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.run.running_step import RunningStep
-    from keyrun.runtime.values import RunStatus
+    from keyrun.runtime.values import ItemCounts, RunStatus
     from keyrun.storage.group import Group
 
 
@@ -76,6 +76,9 @@ class GraphOfRun(Protocol):
 
     def node_counts(self) -> dict[str, int]:
         """Return the number of nodes in each state."""
+
+    def item_counts(self) -> "dict[str, ItemCounts]":
+        """Return the items of each map that the run has reached."""
 
 
 class OutputAllowance(Protocol):

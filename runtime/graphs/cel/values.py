@@ -37,7 +37,7 @@ COMPARISON = 3
 Frame = list[Any]
 """One evaluation: the values of the four names, the operations that are left, and the variables of
 macros."""
-LEFT = 5
+LEFT = 7
 """The index of the operations that are left."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ from trio.testing import MockClock
 
 from keyrun import (
     Compensation,
+    Context,
     Graph,
     NodeInput,
     Retry,
@@ -16,7 +18,9 @@ from keyrun import (
     Runtime,
     State,
     TransientError,
+    step,
 )
+from keyrun.graphs import durable
 from keyrun.runtime.run.journal import Journal
 from keyrun.testing import crash_points
 from tests.runtime.graphs.nodes import ended
@@ -76,3 +80,42 @@ async def test_nodes_do_not_wait_for_each_other_when_a_graph_is_driven_again(
         with trio.fail_after(1000):
             status = await point.run(scenario, workflows=[graph])
         assert status.state is State.CANCELLED
+
+
+async def test_workflow_code_may_be_ahead_of_nodes_that_have_begun(
+    autojump_clock: MockClock,
+) -> None:
+    """The code in a node got its last outcome, and asks for a new call. Nodes beside it have begun
+    and have no outcome: they are asked for, too, before the new call starts."""
+
+    @step
+    async def plus(value: int) -> int:
+        return value + 1
+
+    @durable
+    async def doze(ctx: Context, given: NodeInput) -> int:
+        await ctx.sleep(1.5)
+        await ctx.sleep(1.5)
+        return await ctx.step(plus, 1)
+
+    def lasting(seconds: float) -> Callable[[NodeInput], Awaitable[None]]:
+        async def work(given: NodeInput) -> None:
+            await trio.sleep(seconds)
+
+        return work
+
+    graph = Graph("g")
+    graph.node("doze", doze)
+    for name, seconds in (("one", 1), ("two", 1), ("long", 10)):
+        graph.node(name, lasting(seconds))
+    graph.edge("one", "two")
+    graph.edge("two", "long")
+
+    async def scenario(runtime: Runtime) -> Any:
+        return await (await runtime.submit(graph, key="k", run_id="r")).result()
+
+    points = 0
+    for point in crash_points():
+        assert await point.run(scenario, workflows=[graph]) == {"doze": 2, "long": None}
+        points += 1
+    assert points > 15
