@@ -15,6 +15,7 @@ from keyrun.flows.shapes import Fault, WrongField
 from keyrun.flows.source import Place
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import PermanentError
+from keyrun.runtime.graphs.body import GraphBody
 from keyrun.runtime.graphs.edge import Edge
 from keyrun.runtime.graphs.graph import faults_of
 from keyrun.runtime.graphs.output_limit import OUTPUT
@@ -94,6 +95,10 @@ class Builder:
             except ValueError as error:
                 self.faults.append(Fault(("checkpoint",), str(error)))
         self.graph = Graph(options.get("name", "flow"), **given)
+        self._body: GraphBody = self.graph
+        """Where the next nodes and edges go: the graph, or the body of a map."""
+        self.bodies: list[GraphBody] = [self._body]
+        """The graph and the bodies of its maps."""
         self._add(document, ())
         self._find_astray()
         if self.graph.nodes:
@@ -147,17 +152,17 @@ class Builder:
                     self.faults.append(Fault((*at, field), reason))
 
     def _edge(self, source: str, target: str, options: dict[str, Any], at: Place) -> None:
-        before = len(self.graph.edges)
+        before = len(self._body.edges)
         on = options.get("on", "complete")
         if source not in self._inside or on == "complete":
-            self.graph.edge(source, target, **options)
+            self._body.edge(source, target, **options)
         else:
             if on == "all":
-                self.graph.edge(source, target, **{**options, "on": "complete"})
+                self._body.edge(source, target, **{**options, "on": "complete"})
             for part in self._inside[source]:
                 # A loop fails if one of its nodes fails.
-                self.graph.edge(part, target, **{**options, "on": "fail"})
-        for edge in self.graph.edges[before:]:
+                self._body.edge(part, target, **{**options, "on": "fail"})
+        for edge in self._body.edges[before:]:
             self.edges[id(edge)] = at
 
     def _node(self, node: Declared, fields: dict[str, Any], entries: dict[str, str]) -> None:
@@ -166,6 +171,9 @@ class Builder:
         if node.kind is not None and node.kind.body == "loop":
             self._loop(node, fields)
             return
+        if node.kind is not None and node.kind.body == "map":
+            self._map(node, fields)
+            return
         target = None if node.kind is None else self._made(node.kind, node, fields)
         options: dict[str, Any] = {}
         if node.kind is not None and target is not None:
@@ -173,16 +181,16 @@ class Builder:
         if "fallback" in options:
             options["fallback"] = entries.get(options["fallback"], options["fallback"])
         ports = () if node.kind is None else node.kind.ports_of(fields)
-        self.graph.node(node.name, target or _never_run, ports=ports, **options)
+        self._body.node(node.name, target or _never_run, ports=ports, **options)
 
     def _loop(self, node: Declared, fields: dict[str, Any]) -> None:
-        before = len(self.graph.nodes)
+        before = len(self._body.nodes)
         body = fields.get("body")
         inside, between = self._add(body if isinstance(body, dict) else {}, (*node.place, "body"))
-        parts = [each.id for each in self.graph.nodes[before:]]
+        parts = [each.id for each in self._body.nodes[before:]]
         self._inside[node.name] = [*parts, begin_of(node.name), end_of(node.name)]
         add_loop(
-            self.graph,
+            self._body,
             node.name,
             # Without a valid condition there is an error already.
             while_=node.fields.get("while", "false"),
@@ -192,6 +200,16 @@ class Builder:
             max_iterations=node.fields.get("max_iterations", MOST),
             **policies_of(node.fields, step=False),
         )
+
+    def _map(self, node: Declared, fields: dict[str, Any]) -> None:
+        outer, self._body = self._body, GraphBody()
+        self.bodies.append(self._body)
+        body = fields.get("body")
+        self._add(body if isinstance(body, dict) else {}, (*node.place, "body"))
+        inner, self._body = self._body, outer
+        names = ("items", "max_concurrency", "max_items", "fail_fast")
+        given = {name: node.fields[name] for name in names if name in node.fields}
+        outer.map(node.name, inner, **given, **policies_of(node.fields, step=False))
 
     def _made(self, kind: Kind, node: Declared, fields: dict[str, Any]) -> Any:
         """Return the target of a node, or None if it cannot be made."""

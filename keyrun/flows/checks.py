@@ -12,13 +12,14 @@ from keyrun.flows.kinds import KINDS
 from keyrun.flows.nodes.failure_port import TIMEOUT
 from keyrun.flows.nodes.loop import begin_of, end_of
 from keyrun.flows.references import Reference, in_condition, in_template
-from keyrun.flows.scope import NAMES, UNDOING
+from keyrun.flows.scope import ITEM, NAMES, UNDOING
 from keyrun.flows.shapes import Fault
 from keyrun.flows.source import Place
 from keyrun.flows.templates import has_template, renderable
 from keyrun.runtime.graphs.condition import NAMES as CONDITION_NAMES
 from keyrun.runtime.graphs.condition import Condition, InvalidExpression
 from keyrun.runtime.graphs.edge import Edge, On
+from keyrun.runtime.graphs.node import MapSpec
 from keyrun.runtime.graphs.plan import reach, successors
 from keyrun.runtime.texts import did_you_mean
 from keyrun.runtime.values import Failure
@@ -141,11 +142,14 @@ class ReferenceCheck:
         self.faults: list[Fault] = []
         self.warnings: list[Fault] = []
         self._nodes = builder.nodes
-        self._edges = builder.graph.edges
-        self._known = {node.id for node in builder.graph.nodes}
-        forward = [edge for edge in self._edges if not edge.back]
-        self._after = successors((edge.source, edge.target) for edge in forward)
-        self._before = successors((edge.target, edge.source) for edge in forward)
+        self._edges = [edge for body in builder.bodies for edge in body.edges]
+        self._known = {node.id for body in builder.bodies for node in body.nodes}
+        ways = [(edge.source, edge.target) for edge in self._edges if not edge.back]
+        for map_ in (node for body in builder.bodies for node in body.nodes):
+            if map_.map is not None:
+                ways += list(_ways_inside(map_.id, map_.map, ways))
+        self._after = successors(ways)
+        self._before = successors((target, source) for source, target in ways)
         self._undoing = _only_undoing(builder.nodes, self._edges)
         for node in self._nodes.values():
             self._check_node(node)
@@ -189,7 +193,9 @@ class ReferenceCheck:
             node=edge.source,
             before=frozenset(reach(edge.source, self._before)),
             after=frozenset(reach(edge.source, self._after)) - {edge.source},
-            names=CONDITION_NAMES,
+            names=tuple(
+                name for name in CONDITION_NAMES if name not in ITEM or self._maps(edge.source)
+            ),
             what="condition",
             output=known if edge.on is On.COMPLETE else None,
         )
@@ -203,6 +209,8 @@ class ReferenceCheck:
         undoes = node.name in self._undoing
         env = node.fields.get("env", ()) if "env" in node.kind.fields else None
         names = NAMES if not undoes else tuple({*NAMES, *UNDOING} - _NOT_UNDOING)
+        if self._maps(node.name) and not undoes:
+            names = (*names, *ITEM)
         return _Context(
             node=start,
             before=frozenset(reach(start, self._before)) - {start},
@@ -241,6 +249,8 @@ class ReferenceCheck:
             return _no_method(name)
         if reference.call:
             return _no_function(name) if name not in about.names else None
+        if name in ITEM and name not in about.names:
+            return f"{name!r} is only known in the body of a map"
         if name not in about.names:
             return _no_name(name, about) if about.what == "template" else None
         if not fields:
@@ -252,7 +262,7 @@ class ReferenceCheck:
         if name == "output" and about.output is not None and fields[0] not in about.output:
             return _no_field(name, fields[0], about.output)
         if name == "outputs":
-            return self._output(fields)
+            return self._output(fields, about)
         if name == "failures":
             return self._source(fields[0], about)
         return None
@@ -268,10 +278,26 @@ class ReferenceCheck:
             "the nodes right before it have their failures there"
         )
 
-    def _output(self, fields: list[str]) -> str | None:
+    def _maps(self, name: str) -> list[str]:
+        """Return the maps that a node is in, outer ones first."""
+        node = self._nodes.get(_declared_name(name))
+        place = () if node is None else node.place[:-1]
+        around = [str(part) for at, part in enumerate(place) if at and place[at - 1] == "nodes"]
+        kinds = [(each, self._nodes[each].kind) for each in around if each in self._nodes]
+        return [each for each, kind in kinds if kind is not None and kind.body == "map"]
+
+    def _output(self, fields: list[str], about: _Context) -> str | None:
         name, *rest = fields
         if name not in self._known:
             return self._no_node("outputs", name)
+        around = self._maps(about.node)
+        maps = self._maps(name)
+        if maps != around[: len(maps)]:
+            map_ = next(each for at, each in enumerate(maps) if around[at : at + 1] != [each])
+            return (
+                f"outputs.{name}: {name!r} runs for each item of {map_!r}; use "
+                f"outputs.{map_}.results"
+            )
         node = self._nodes.get(name)
         kind = None if node is None else node.kind
         if rest and kind is not None and kind.output is not None and rest[0] not in kind.output:
@@ -327,6 +353,19 @@ def _quietly(find: Any, text: Any) -> list[Reference]:
         return list(find(text)) if isinstance(text, str) else []
     except (InvalidExpression, RecursionError):
         return []
+
+
+def _ways_inside(
+    name: str, spec: MapSpec, ways: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the ways into the body of a map from what is before the map, and out of the body to
+    the map, which ends after its body."""
+    inside = {node.id for node in spec.nodes}
+    targets = {target for _, target in ways}
+    for node in inside:
+        if node not in targets:
+            yield from ((source, node) for source, target in ways if target == name)
+        yield node, name
 
 
 def _only_undoing(nodes: Mapping[str, Declared], edges: Collection[Edge]) -> set[str]:
@@ -406,11 +445,12 @@ def _check_url(url: str, place: Place) -> Iterator[Fault]:
 def unused_ports(builder: Builder) -> list[Fault]:
     """Return a warning for each port that no edge takes."""
     warnings = []
-    for node in builder.graph.nodes:
+    all_edges = [edge for body in builder.bodies for edge in body.edges]
+    for node in (each for body in builder.bodies for each in body.nodes):
         declared = builder.nodes.get(node.id)
         if declared is None or declared.kind is None:
             continue
-        edges = [edge for edge in builder.graph.edges if edge.source == node.id]
+        edges = [edge for edge in all_edges if edge.source == node.id]
         failing = declared.kind.failing
         completing = [port for port in node.ports if port not in failing]
         for port in node.ports:
@@ -433,7 +473,7 @@ def unused_ports(builder: Builder) -> list[Fault]:
 def unreachable_timeouts(builder: Builder) -> list[Fault]:
     """Return a warning for each edge that takes the timeout of a node that has none."""
     warnings = []
-    for edge in builder.graph.edges:
+    for edge in (each for body in builder.bodies for each in body.edges):
         source, place = builder.nodes.get(edge.source), builder.edges.get(id(edge))
         if source is None or source.kind is None or place is None or edge.port != TIMEOUT:
             continue

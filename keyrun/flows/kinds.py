@@ -36,6 +36,7 @@ from keyrun.flows.shapes import (
 from keyrun.flows.source import Place
 from keyrun.flows.templates import has_template
 from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.graphs.body import MAX_CONCURRENCY, MAX_ITEMS
 from keyrun.runtime.texts import did_you_mean
 
 Fields = dict[str, Any]
@@ -73,7 +74,7 @@ class Kind:
     make: Callable[[Fields, Making], Any] | None
     """Returns the target for `graph.node`, or raises `WrongField` or another `ValueError`. None for
     a kind with a body."""
-    body: Literal["loop"] | None = None
+    body: Literal["loop", "map"] | None = None
     """How the builder adds the nodes of its body."""
     templates: tuple[str, ...] = ()
     """The fields that may contain templates."""
@@ -423,6 +424,28 @@ KINDS: dict[str, Kind] = {
         body="loop",
         templates=("start",),
         conditions=("while",),
+        steps=False,
+    ),
+    "map": Kind(
+        about="Runs a body of nodes for each item of a list. Its output has the results in the "
+        "order of the items, and the failures.",
+        fields={
+            "items": Field(Templated(ListOf(_ANY)), "The list, or a template.", required=True),
+            "max_concurrency": Field(
+                COUNT, f"The number of items at the same time. Default {MAX_CONCURRENCY}."
+            ),
+            "max_items": Field(COUNT, f"The largest number of items. Default {MAX_ITEMS}."),
+            "fail_fast": Field(
+                Flag(), "The first item that fails cancels the others and fails the node."
+            ),
+            "body": Field(
+                Reference("body"), "The nodes and edges that run for each item.", required=True
+            ),
+        },
+        make=None,
+        body="map",
+        templates=("items",),
+        output=("results", "failures"),
         steps=False,
     ),
     "workflow": Kind(

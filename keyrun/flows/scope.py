@@ -14,6 +14,8 @@ from keyrun.runtime.run.running_step import running
 
 NAMES = ("input", "output", "outputs", "port", "error", "failures", "iteration", "run", "env")
 """The names that a template can use."""
+ITEM = ("item", "index")
+"""The names that are added in the body of a map."""
 UNDOING = ("why", "failed", "undoes", "left")
 """The names that are added in a node that compensates another."""
 
@@ -35,6 +37,8 @@ class Given(Protocol):
     def failures(self) -> Mapping[str, Any]: ...
     @property
     def iteration(self) -> int: ...
+    @property
+    def item(self) -> Any: ...
 
 
 def names(given: Given | Compensation) -> dict[str, Any]:
@@ -52,7 +56,9 @@ def names(given: Given | Compensation) -> dict[str, Any]:
         }
     # No copies are needed: templates change nothing, and code gets JSON.
     given = given.record if isinstance(given, NodeInput) else given
+    item = {} if given.item is None else {"item": given.item.value, "index": given.item.at}
     return {
+        **item,
         "input": given.run_input,
         "output": given.output,
         "outputs": dict(given.outputs),
@@ -77,7 +83,9 @@ def holds(condition: Condition, given: Given, output: Any) -> bool:
     """Return whether a condition is true for the input of a node and this output."""
     given = given.record if isinstance(given, NodeInput) else given
     try:
-        return condition.holds(output, given.run_input, given.outputs, given.error, given.failures)
+        return condition.holds(
+            *(output, given.run_input, given.outputs, given.error, given.failures), item=given.item
+        )
     except ConditionError as error:
         raise NodeFailed(str(error)) from error
 

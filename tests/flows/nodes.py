@@ -23,6 +23,7 @@ class Given:
     error: Any = None
     failures: dict[str, Any] = attrs.field(factory=dict)
     iteration: int = 0
+    item: Any = None
 
 
 async def run_node(

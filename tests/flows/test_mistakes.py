@@ -63,14 +63,14 @@ MISTAKES = [
         "a kind with a typo",
         changed(("kind: approval", "kind: aproval")),
         [
-            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow; got 'aproval'; did you mean 'approval'?",
+            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, map, workflow; got 'aproval'; did you mean 'approval'?",
         ],
     ),
     (
         "no kind",
         changed(("    kind: approval\n", "")),
         [
-            "order.yaml:11: nodes.gate: requires the field 'kind': one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow",
+            "order.yaml:11: nodes.gate: requires the field 'kind': one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, map, workflow",
         ],
     ),
     (
@@ -734,6 +734,74 @@ MISTAKES = [
             "order.yaml:17: nodes.ship.args.id: failures.gates: there is no node 'gates'; did you mean 'gate'?",
         ],
     ),
+    *(
+        (
+            f"a map with {mistake}",
+            changed(
+                (
+                    "    kind: approval\n    timeout: 60",
+                    "    kind: map\n    items: '{{ input.list }}'\n    body:\n      nodes:\n"
+                    "        page: {kind: http, url: 'http://x/{{ item }}'}\n"
+                    "        check: {kind: branch, when: index > 0}\n"
+                    "      edges:\n        - {from: page, to: check}",
+                ),
+                *changes,
+            ),
+            [message],
+        )
+        for mistake, changes, message in [
+            (
+                "items that are text",
+                [("items: '{{ input.list }}'", "items: input.list")],
+                """order.yaml:13: nodes.gate.items: must be a list, got 'input.list'; write a single template, as in "{{ input.value }}", with nothing around it if the value is known only when the node runs""",
+            ),
+            (
+                "no items",
+                [("    items: '{{ input.list }}'\n", "")],
+                "order.yaml:11: nodes.gate: requires the field 'items': The list, or a template.",
+            ),
+            (
+                "no room for an item",
+                [("    items:", "    max_concurrency: 0\n    items:")],
+                "order.yaml:13: nodes.gate.max_concurrency: must be at least 1, got 0",
+            ),
+            (
+                "an output of its body outside",
+                [('{{ outputs.reserve.body.id }}"}', '{{ outputs.page.body }}"}')],
+                "order.yaml:23: nodes.ship.args.id: outputs.page: 'page' runs for each item of 'gate'; use outputs.gate.results",
+            ),
+            (
+                "a field that its output does not have",
+                [('{{ outputs.reserve.body.id }}"}', '{{ output.result }}"}')],
+                "order.yaml:23: nodes.ship.args.id: outputs.gate has no field 'result'; did you mean 'results'?",
+            ),
+            (
+                "its own output in its body",
+                [("http://x/{{ item }}", "http://x/{{ outputs.gate.results }}")],
+                "order.yaml:16: nodes.gate.body.nodes.page.url: outputs.gate: 'gate' has not completed at this point, because it comes after 'page'; use the filter default for a value that may be missing",
+            ),
+            (
+                "its item in another node",
+                [('{{ outputs.reserve.body.id }}"}', '{{ item.id }}"}')],
+                "order.yaml:23: nodes.ship.args.id: 'item' is only known in the body of a map",
+            ),
+            (
+                "its index in a condition outside",
+                [("{from: charge, to: gate}", "{from: charge, to: gate, when: index > 0}")],
+                "order.yaml:29: edges[1].when: 'index' is only known in the body of a map",
+            ),
+            (
+                "an edge into its body",
+                [("to: ship, on: all", "to: page")],
+                "order.yaml:30: edges[2].to: the node 'page' is in another body; connect 'gate', which contains it",
+            ),
+            (
+                "a limit that does not work in a body",
+                [("{{ item }}'}", "{{ item }}', max_waiting: 3}")],
+                "order.yaml:16: nodes.gate.body.nodes.page.max_waiting: max_waiting is not supported in the body of a map; limit what waits with the max_concurrency of 'gate'",
+            ),
+        ]
+    ),
     (
         "a template on its third line",
         changed(
@@ -878,7 +946,7 @@ MISTAKES += [
         "a kind of another tool",
         gate("kind: sleep\nseconds: 60"),
         [
-            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, workflow; got 'sleep'; write 'wait'",
+            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, map, workflow; got 'sleep'; write 'wait'",
         ],
     ),
     (

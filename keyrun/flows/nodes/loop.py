@@ -11,9 +11,10 @@ resumed in its middle, and is seen from outside:
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from keyrun import Graph, Port
+from keyrun import Port
 from keyrun.flows.scope import Given, holds, scope
 from keyrun.flows.templates import renderable
+from keyrun.runtime.graphs.body import GraphBody
 from keyrun.runtime.graphs.condition import Condition
 
 MOST = 100
@@ -31,7 +32,7 @@ def end_of(loop: str) -> str:
 
 
 def add_loop(
-    graph: Graph,
+    graph: GraphBody,
     name: str,
     *,
     while_: str,
