@@ -142,6 +142,8 @@ BY_NUMBER = {
     "waiting.signals": "signals of runs whose commit is under way",
 }
 """Modules that keep something by run number, and what. None of it says where a run is."""
+BY_OTHER_NUMBERS = ("graphs.frontier", "graphs.map_items", "definitions.workflow")
+"""Modules that keep something by the number of an edge, of an item or of a version."""
 
 
 def test_only_the_run_table_keeps_runs_by_their_number() -> None:
@@ -152,7 +154,6 @@ def test_only_the_run_table_keeps_runs_by_their_number() -> None:
                 continue
             kept = ast.unparse(node.annotation).replace("'", "")
             by_run = re.search(r"\b(dict|set)\[(int|Run)\b", kept)
-            # Numbers of nodes and of versions are no numbers of runs.
-            if by_run and module not in ("runs", "graphs.frontier", "definitions.workflow"):
+            if by_run and module not in ("runs", *BY_OTHER_NUMBERS):
                 found.add(module)
     assert found == BY_NUMBER.keys(), "ask the run table where a run is"

@@ -772,7 +772,7 @@ MISTAKES = [
             ),
             (
                 "a field that its output does not have",
-                [('{{ outputs.reserve.body.id }}"}', '{{ output.result }}"}')],
+                [('{{ outputs.reserve.body.id }}"}', '{{ outputs.gate.result }}"}')],
                 "order.yaml:23: nodes.ship.args.id: outputs.gate has no field 'result'; did you mean 'results'?",
             ),
             (

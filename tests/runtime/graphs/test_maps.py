@@ -223,7 +223,7 @@ async def test_a_list_of_items_beyond_max_output_fails_the_node() -> None:
     graph.map("pages", body())
     failure = await failure_of(graph, ["x" * 100] * 20)
     assert failure.step == "pages"
-    assert "and may have 1,000" in failure.reason
+    assert "and the limit is 1,000" in failure.reason
 
 
 async def test_the_results_count_once_against_the_size_of_a_run(autojump_clock: MockClock) -> None:
