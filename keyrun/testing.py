@@ -1,27 +1,48 @@
 """Test tools: a runtime in memory and on virtual time that a test can crash and reopen.
 
-Use it with Trio's `MockClock(autojump_threshold=0)` (pytest-trio's `autojump_clock`): a workflow
-that sleeps for a day is tested in a millisecond. `crash_points` runs a scenario with a crash at
-each of its commits. `replay` checks that changed code still fits the runs of earlier code.
+`open_test_runtime` is for tests that run on Trio with `MockClock(autojump_threshold=0)` (the
+`autojump_clock` of pytest-trio): a workflow that sleeps for a day is tested in a millisecond.
+`AsyncioHost` and `SyncHost` do the same for tests on asyncio and for tests that are plain
+functions. With pytest they are the fixtures `keyrun_asyncio` and `keyrun_sync`.
+
+`crash_points` runs a scenario with a crash at each of its commits. `replay` checks that changed
+code still fits the runs of earlier code.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from itertools import count
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 import trio
+from trio.testing import MockClock
 
 from keyrun import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun.hosting.virtual_time import Threads, Watch
 from keyrun.policies import Resources
+from keyrun.runtime.host.lifespan import Lifespan
 from keyrun.runtime.inspect.replay import Replayed, replay
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
 from keyrun.storage.payload import Transform
 
+if TYPE_CHECKING:
+    import keyrun.asyncio
+    import keyrun.sync
+    from keyrun.hosting.sync_host import AnyLifespan
+
 __all__ = [
     "EPOCH",
+    "AsyncioHost",
     "CrashPoint",
     "CrashingLmdbStore",
     "CrashingMemoryStore",
@@ -29,6 +50,8 @@ __all__ = [
     "RecordingHook",
     "Replayed",
     "RuntimeOptions",
+    "SyncHost",
+    "Threads",
     "crash_points",
     "open_test_runtime",
     "replay",
@@ -99,22 +122,38 @@ class RuntimeOptions(TypedDict, total=False):
 
 
 def open_test_runtime(
-    store: Store | None = None, **options: Unpack[RuntimeOptions]
+    store: Store | None = None,
+    *,
+    lifespan: Lifespan | None = None,
+    threads: Threads = "inline",
+    **options: Unpack[RuntimeOptions],
 ) -> AbstractAsyncContextManager[Runtime, bool]:
     """Open a runtime on virtual time, on a new `MemoryStore` or on `store`. The options are those
-    of `open_runtime`.
+    of `open_runtime`, and:
+
+    - `threads`: With `"inline"`, virtual time stands still while a sync step or a sync hook runs in
+      its thread, as if it ran inside the loop. With `"real"`, virtual time passes beside them, for
+      tests of steps that take too long.
 
     If the test crashes the store inside the block, everything in the block is cancelled, and the
     block ends without an error."""
-    block = _open_test_runtime(MemoryStore() if store is None else store, options)
+    block = _open_test_runtime(
+        MemoryStore() if store is None else store, threads, lifespan, options
+    )
     return cast(AbstractAsyncContextManager[Runtime, bool], block)
 
 
 @asynccontextmanager
-async def _open_test_runtime(store: Store, options: RuntimeOptions) -> AsyncIterator[Runtime]:
+async def _open_test_runtime(
+    store: Store, threads: Threads, lifespan: Lifespan | None, options: RuntimeOptions
+) -> AsyncIterator[Runtime]:
     opened = False
     try:
-        async with open_runtime(store, **_on_virtual_time(options)) as runtime:
+        async with AsyncExitStack() as stack:
+            with _watching_trio(threads):
+                runtime = await stack.enter_async_context(
+                    open_runtime(store, lifespan=lifespan, **_on_virtual_time(options))
+                )
             opened = True
             yield runtime
     except StoreCrashed:
@@ -122,8 +161,154 @@ async def _open_test_runtime(store: Store, options: RuntimeOptions) -> AsyncIter
             raise
 
 
+def _watching_trio(threads: Threads) -> AbstractContextManager[None]:
+    """Watch the runtime that is opened in the block, if the test runs on virtual time."""
+    clock = trio.lowlevel.current_clock()
+    if not isinstance(clock, MockClock):
+        return nullcontext()
+    return Watch(clock, threads).watching()
+
+
+class _HostOutsideOfTrio:
+    """Virtual time for a test that does not run on Trio. The test itself is at work, except while
+    it waits for a call of a runtime."""
+
+    def __init__(self) -> None:
+        self._clock = MockClock(autojump_threshold=0)
+        Watch(self._clock).begin(None)
+
+    def wall(self) -> float:
+        """Return the time of the wall clock: `EPOCH`, and the virtual time that has passed."""
+        return EPOCH + self._clock.current_time()
+
+    def _on_virtual_time(self, options: RuntimeOptions) -> RuntimeOptions:
+        return {"wall": self.wall, **options}
+
+
+class SyncHost(_HostOutsideOfTrio):
+    """Open runtimes of `keyrun.sync` on virtual time. The fixture `keyrun_sync` is a new one.
+
+    Virtual time passes only while the test waits for a call of the runtime, such as
+    `run.result()`, or for `sleep`. It stands still while the code of the test runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runtime: keyrun.sync.Runtime | None = None
+
+    def open_test_runtime(
+        self,
+        store: Store | None = None,
+        *,
+        lifespan: "AnyLifespan | None" = None,
+        threads: Threads = "inline",
+        **options: Unpack[RuntimeOptions],
+    ) -> "AbstractContextManager[keyrun.sync.Runtime, bool]":
+        """Open a runtime on virtual time, one at a time. The arguments are those of
+        `keyrun.testing.open_test_runtime`.
+
+        If the store crashes in the block, all calls raise, and the block ends without an error."""
+        block = self._opened(MemoryStore() if store is None else store, lifespan, threads, options)
+        return cast("AbstractContextManager[keyrun.sync.Runtime, bool]", block)
+
+    @contextmanager
+    def _opened(
+        self,
+        store: Store,
+        lifespan: "AnyLifespan | None",
+        threads: Threads,
+        options: RuntimeOptions,
+    ) -> "Iterator[keyrun.sync.Runtime]":
+        from keyrun.hosting.sync_host import opened
+
+        if self._runtime is not None:
+            raise RuntimeError("a runtime of this SyncHost is open: leave its block first")
+        try:
+            with ExitStack() as stack:
+                with Watch(self._clock, threads).watching():
+                    self._runtime = stack.enter_context(
+                        opened(store, lifespan=lifespan, **self._on_virtual_time(options))
+                    )
+                yield self._runtime
+        except StoreCrashed:
+            if self._runtime is None:
+                raise
+        finally:
+            self._runtime = None
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        if self._runtime is None:
+            self._clock.jump(seconds)
+        else:
+            self._runtime._bridge.call(trio.sleep, seconds)
+
+    def crash(self, store: MemoryStore) -> None:
+        """Crash the store of the open runtime. `store.crash()` is only for the thread in which the
+        runtime runs."""
+        if self._runtime is None:
+            raise RuntimeError("no runtime of this SyncHost is open, so nothing can crash")
+        self._runtime._bridge.now(store.crash)
+
+
+class AsyncioHost(_HostOutsideOfTrio):
+    """Open runtimes of `keyrun.asyncio` on virtual time. The fixture `keyrun_asyncio` is a new one.
+
+    Virtual time passes only while the test awaits a call of a runtime, such as `run.result()`, or
+    `sleep`. It stands still while other code of the test runs, and while a step runs on the loop
+    of the test. The loop itself has real time: `asyncio.sleep` takes as long as it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runtimes: list[keyrun.asyncio.Runtime] = []
+
+    def open_test_runtime(
+        self,
+        store: Store | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        threads: Threads = "inline",
+        **options: Unpack[RuntimeOptions],
+    ) -> "AbstractAsyncContextManager[keyrun.asyncio.Runtime, bool]":
+        """Open a runtime on virtual time. The arguments are those of
+        `keyrun.testing.open_test_runtime`.
+
+        If the store crashes in the block, the block is cancelled and ends without an error."""
+        block = self._opened(MemoryStore() if store is None else store, lifespan, threads, options)
+        return cast("AbstractAsyncContextManager[keyrun.asyncio.Runtime, bool]", block)
+
+    @asynccontextmanager
+    async def _opened(
+        self, store: Store, lifespan: Lifespan | None, threads: Threads, options: RuntimeOptions
+    ) -> "AsyncIterator[keyrun.asyncio.Runtime]":
+        from keyrun.hosting.asyncio_host import opened
+
+        given: dict[str, Any] = {"on_terminal": None, **self._on_virtual_time(options)}
+        is_open = False
+        try:
+            async with AsyncExitStack() as stack:
+                with Watch(self._clock, threads).watching():
+                    runtime = await stack.enter_async_context(
+                        opened(store, thread=False, lifespan=lifespan, **given)
+                    )
+                is_open = True
+                self._runtimes.append(runtime)
+                stack.callback(self._runtimes.remove, runtime)
+                yield runtime
+        except StoreCrashed:
+            if not is_open:
+                raise
+
+    async def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        if self._runtimes:
+            await self._runtimes[0]._bridge.call(trio.sleep, seconds)
+        else:
+            self._clock.jump(seconds)
+
+
 def _on_virtual_time(options: RuntimeOptions) -> RuntimeOptions:
-    return {"wall": virtual_wall, **options}
+    clock = trio.lowlevel.current_clock()  # steps in threads ask for the time, too
+    return {"wall": lambda: EPOCH + clock.current_time(), **options}
 
 
 class _Crashing(Store):

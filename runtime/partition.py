@@ -112,7 +112,7 @@ class Partition:
         if hook is not None:
             self.delivery = HookDelivery(
                 self.outbox,
-                TerminalHook(hook, hook_timeout, tuning.hook_calls),
+                TerminalHook(hook, hook_timeout, tuning.hook_calls, host.outside),
                 namespace=state.ledger.prefix,
                 decode_result=self.statuses.decode_result,
                 fail=self.fail,

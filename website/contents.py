@@ -213,7 +213,8 @@ PAGES = (
         (
             Section(
                 "A runtime for tests",
-                "open_test_runtime RuntimeOptions RecordingHook virtual_wall EPOCH",
+                "open_test_runtime RuntimeOptions Threads AsyncioHost SyncHost RecordingHook "
+                "virtual_wall EPOCH",
             ),
             Section(
                 "Crashes",

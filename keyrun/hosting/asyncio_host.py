@@ -15,6 +15,7 @@ from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, settle
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.faces.calls import Post
 from keyrun.runtime.host.host_loop import HostLoop
+from keyrun.runtime.host.outside import OUTSIDE, at_work
 from keyrun.runtime.open import as_store, check_lifespan, open_runtime
 from keyrun.runtime.queue.hook import Hook, is_async
 from keyrun.runtime.values import RunOutcome
@@ -60,7 +61,8 @@ async def opened(
 
 
 async def _call_on_loop(host_loop: HostLoop, hook: Hook, outcome: RunOutcome) -> None:
-    await host_loop.call(hook, (outcome,), {})
+    with at_work(host_loop.outside, outcome, in_thread=False):
+        await host_loop.call(hook, (outcome,), {})
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
@@ -113,7 +115,14 @@ class OpenBlock:
                 await _finished(self._closed)
             raise
         self.runtime = Runtime(
-            AsyncioBridge(inner, self._post, block.tasks, self._loop, in_thread=self._in_thread)
+            AsyncioBridge(
+                inner,
+                self._post,
+                block.tasks,
+                self._loop,
+                in_thread=self._in_thread,
+                outside=OUTSIDE.get(),
+            )
         )
         task = asyncio.current_task()
         assert task is not None

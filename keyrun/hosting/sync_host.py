@@ -19,6 +19,7 @@ from keyrun.runtime.faces.calls import Waiter
 from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio
+from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.open import open_runtime
 
 AnyLifespan: TypeAlias = (
@@ -57,7 +58,8 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
             raise
         process = os.getpid()
         try:
-            yield Runtime(SyncBridge(inner, thread.post, block.tasks, thread.ident))
+            bridge = SyncBridge(inner, thread.post, block.tasks, thread.ident, OUTSIDE.get())
+            yield Runtime(bridge)
         finally:
             if os.getpid() == process:
                 thread.post(block.leave)

@@ -16,6 +16,7 @@ import trio
 from outcome import Error, Outcome, Value
 
 from keyrun.runtime.faces.calls import Deliver, StandingTasks, ThreadsafePost
+from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage import StoreClosed
 
@@ -35,6 +36,7 @@ class Block:
         self._left = trio.Event()
         self._scope = trio.CancelScope()
         self._is_open = False
+        self._outside = OUTSIDE.get()
         self._context = copy_context()
         """The context variables of the code that opens the runtime, which its steps see."""
         self.tasks = StandingTasks()
@@ -49,20 +51,31 @@ class Block:
             await self._keep_open()
 
     async def _keep_open(self) -> None:
-        deliver, outcome = self._opened, Value(None)
+        deliver = self._opened
+        self._application_waits()
         try:
             async with self._manager as runtime, trio.open_nursery() as nursery:
                 nursery.start_soon(self.tasks.run)
-                deliver(Value(runtime))
+                self._deliver(deliver, Value(runtime))
                 deliver, self._is_open = self._closed, True
                 await self._left.wait()
+                self._application_waits()
                 nursery.cancel_scope.cancel()
         except BaseException as error:
-            deliver(Error(_only(error)))
+            self._deliver(deliver, Error(_only(error)))
             if isinstance(error, trio.Cancelled | KeyboardInterrupt):
                 raise
         else:
-            deliver(outcome)
+            self._deliver(deliver, Value(None))
+
+    def _application_waits(self) -> None:
+        if self._outside is not None:
+            self._outside.wait(self, None)
+
+    def _deliver(self, deliver: Deliver, outcome: Outcome[Any]) -> None:
+        if self._outside is not None:
+            self._outside.resume(self)
+        deliver(outcome)
 
     def leave(self) -> None:
         """Drain the runtime and close it, or stop opening it."""
@@ -76,6 +89,12 @@ def _only(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def _clock() -> trio.abc.Clock | None:
+    """Return the clock on which Trio has to run, or None for its own."""
+    outside = OUTSIDE.get()
+    return None if outside is None else outside.clock
 
 
 class TrioSide:
@@ -112,6 +131,7 @@ class Guest(TrioSide):
         self._loop = loop
         self._context = Context()
         self._longest_pass = 0.0
+        self._clock = _clock()
         self._users = 0
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -124,6 +144,7 @@ class Guest(TrioSide):
                 done_callback=self._done,
                 host_uses_signal_set_wakeup_fd=True,
                 restrict_keyboard_interrupt_to_checkpoints=True,
+                clock=self._clock,
             )
         except RuntimeError as error:
             raise RuntimeError(
@@ -141,6 +162,11 @@ class Guest(TrioSide):
         while guest is not None and not guest._users:
             await asyncio.shield(guest._ended)  # it is ending
             guest = cls._of.get(loop)
+        if guest is not None and guest._clock is not _clock():
+            raise RuntimeError(
+                "a runtime is open on this event loop, on another clock: runtimes in real time and "
+                "runtimes of keyrun.testing cannot share a loop"
+            )
         if guest is None:
             guest = cls(loop)
             cls._of[loop] = guest
@@ -205,6 +231,7 @@ class TrioThread(TrioSide):
         super().__init__()
         self._ready = threading.Event()
         self.post: ThreadsafePost
+        self._clock = _clock()
         self._thread = threading.Thread(target=self._run, name="keyrun", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -215,7 +242,7 @@ class TrioThread(TrioSide):
         return self._thread.ident
 
     def _run(self) -> None:
-        trio.run(self._main, self._now_ready)
+        trio.run(self._main, self._now_ready, clock=self._clock)
 
     def _now_ready(self) -> None:
         self.post = ThreadsafePost(trio.lowlevel.current_trio_token())

@@ -17,7 +17,9 @@ from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_n
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.host.callers import forked, wrong_caller
+from keyrun.runtime.host.outside import Outside
 from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.run.running_step import running
 from keyrun.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -27,7 +29,7 @@ class AsyncioBridge:
     """Calls one runtime from one asyncio loop. `in_thread` says that Trio runs in another thread
     than the loop."""
 
-    __slots__ = ("_in_thread", "_process", "_tasks", "loop", "post", "runtime")
+    __slots__ = ("_in_thread", "_outside", "_process", "_tasks", "loop", "post", "runtime")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class AsyncioBridge:
         loop: asyncio.AbstractEventLoop,
         *,
         in_thread: bool,
+        outside: Outside | None,
     ) -> None:
         self.runtime = runtime
         self.loop = loop
@@ -44,6 +47,7 @@ class AsyncioBridge:
         self._tasks = tasks
         self._in_thread = in_thread
         self._process = os.getpid()
+        self._outside = outside
 
     def begin(
         self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any
@@ -110,10 +114,16 @@ class AsyncioBridge:
         """Return a new future, if this code runs on the loop that the runtime belongs to."""
         if asyncio._get_running_loop() is not self.loop:
             raise self._wrong_caller()
-        return self.loop.create_future()
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if self._outside is not None:
+            self.post(self._outside.wait, future, running.get())
+            future.add_done_callback(self._outside.resume)  # it may be cancelled
+        return future
 
     def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
         """Set the outcome of a future. Called in Trio's thread."""
+        if self._outside is not None:
+            self._outside.resume(future)
         if not self._in_thread:
             settle(future, outcome)
         elif not self.loop.is_closed():

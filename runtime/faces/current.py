@@ -25,6 +25,7 @@ class Faces:
     ) -> None:
         self._runtime = runtime
         self._partition = partition
+        self._outside = partition.host.outside
         self._host_loop = host_loop
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.get_ident()
@@ -47,7 +48,9 @@ class Faces:
 
         in_thread = threading.get_ident() != self._thread
         post = self._post if in_thread else _call
-        bridge = AsyncioBridge(self._runtime, post, self._standing, loop, in_thread=in_thread)
+        bridge = AsyncioBridge(
+            self._runtime, post, self._standing, loop, in_thread=in_thread, outside=self._outside
+        )
         return AsyncioRuntime(bridge)
 
     @cached_property
@@ -55,7 +58,9 @@ class Faces:
         from keyrun.runtime.faces.sync_bridge import SyncBridge
         from keyrun.runtime.faces.sync_face import Runtime as SyncRuntime
 
-        return SyncRuntime(SyncBridge(self._runtime, self._post, self._standing, self._thread))
+        return SyncRuntime(
+            SyncBridge(self._runtime, self._post, self._standing, self._thread, self._outside)
+        )
 
     @cached_property
     def _post(self) -> "Post":

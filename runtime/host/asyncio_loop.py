@@ -19,6 +19,9 @@ T = TypeVar("T")
 class AsyncioLoop:
     """An asyncio loop on top of Trio's."""
 
+    outside = None
+    """Nobody is told what runs on this loop, because Trio sees it."""
+
     def __init__(self) -> None:
         self._wanted = trio.Event()
         self._opened = trio.Event()

@@ -11,6 +11,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.events.feed import Subscribers
 from keyrun.runtime.events.transition_log import TransitionLog
 from keyrun.runtime.host.asyncio_loop import AsyncioLoop
+from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.host.overruns import Overruns
 from keyrun.runtime.host.slots import Slots
 from keyrun.runtime.host.wall_clock import SteadyClock
@@ -42,6 +43,8 @@ class Host:
         host_loop: "HostLoop | None" = None,
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
+        self.outside = OUTSIDE.get()
+        """Receives what code outside of Trio does; None if nobody asks."""
         self.wall = wall
         self.steady = SteadyClock(wall)
         self.slots = Slots(max_concurrent_steps)

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 from outcome import Error, Outcome, Value, capture
 
+from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.internal_errors import from_user
 
 
@@ -25,6 +26,8 @@ class HostLoop:
     ) -> None:
         self.loop = loop
         self.thread = get_ident()
+        self.outside = OUTSIDE.get()
+        """Receives what runs on the loop; None if nobody asks."""
         self.longest_pass = longest_pass
         """Returns how long Trio has held the loop at most, in seconds."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import trio
 
+from keyrun.runtime.host.outside import Outside, at_work
 from keyrun.runtime.texts import named
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import RunOutcome
@@ -32,7 +33,9 @@ class FailedCall(NamedTuple):
 class TerminalHook:
     """Calls the hook. At most `at_once` sync hooks run at once."""
 
-    def __init__(self, function: Hook, timeout: float, at_once: int) -> None:
+    def __init__(
+        self, function: Hook, timeout: float, at_once: int, outside: Outside | None = None
+    ) -> None:
         if not callable(function):
             raise TypeError(f"on_terminal must be a function of one RunOutcome, got {function!r}")
         self._function = function
@@ -40,6 +43,7 @@ class TerminalHook:
         """Seconds for one call. The thread of a sync hook cannot be stopped."""
         self.in_thread = not is_async(function)
         self._threads = trio.CapacityLimiter(at_once)
+        self._outside = outside
 
     async def call(self, outcome: RunOutcome) -> FailedCall | None:
         """Call the hook. Return None if it returned, or why the call failed."""
@@ -61,9 +65,10 @@ class TerminalHook:
     async def _run(self, outcome: RunOutcome) -> None:
         if self.in_thread:
             # In a tuple, because Trio refuses an awaitable that comes out of a thread.
-            (returned,) = await trio.to_thread.run_sync(
-                lambda: (self._function(outcome),), limiter=self._threads
-            )
+            with at_work(self._outside, outcome, in_thread=True):
+                (returned,) = await trio.to_thread.run_sync(
+                    lambda: (self._function(outcome),), limiter=self._threads
+                )
         else:
             returned = self._function(outcome)
         if inspect.isawaitable(returned):

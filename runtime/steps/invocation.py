@@ -16,6 +16,7 @@ import trio
 from keyrun._errors import KeyrunError
 from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction
+from keyrun.runtime.host.outside import at_work
 from keyrun.runtime.host.watchdog import calls_a_step
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
@@ -132,17 +133,19 @@ async def _call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    host = run.partition.host
     if step.is_async:
         if step.set.asyncio:
             call = partial(_on_asyncio, run, current, step.function)
-            return await run.partition.host.asyncio.call(call, args, kwargs)
+            with at_work(host.asyncio.outside, current, in_thread=False):
+                return await host.asyncio.call(call, args, kwargs)
         try:
             return await step.function(*args, **kwargs)
         except BaseException as error:
             from_user(error)
             raise
     current.in_thread = True
-    watched = None if step.set.abandon else run.partition.host.overruns.watch(run, current)
+    watched = None if step.set.abandon else host.overruns.watch(run, current)
 
     def in_thread() -> Any:
         if watched is not None:
@@ -150,12 +153,13 @@ async def _call(
         return step.function(*args, **kwargs)
 
     try:
-        return await trio.to_thread.run_sync(
-            in_thread, abandon_on_cancel=step.set.abandon, limiter=run.partition.host.threads
-        )
+        with at_work(host.outside, current, in_thread=True):
+            return await trio.to_thread.run_sync(
+                in_thread, abandon_on_cancel=step.set.abandon, limiter=host.threads
+            )
     except BaseException as error:
         from_user(error)
         raise
     finally:
         if watched is not None:
-            run.partition.host.overruns.returned(watched)
+            host.overruns.returned(watched)

@@ -34,4 +34,6 @@ def test_the_shop_prints_the_same_when_it_is_started_again(tmp_path: Path) -> No
 
 
 def test_the_tests_of_the_shop_pass() -> None:
-    assert "3 passed" in run("-m", "pytest", "-p", "no:cacheprovider", "-q", cwd=FOLDER)
+    assert "3 passed" in run(
+        "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio", "-q", cwd=FOLDER
+    )

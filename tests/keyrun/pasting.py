@@ -231,7 +231,8 @@ def _run(command: list[str], directory: Path, limit: float, block: Block) -> tup
         "PATH": path,
         "PYTHONWARNINGS": "error",
         "PYTHONUNBUFFERED": "1",
-        "PYTEST_ADDOPTS": "-p no:asyncio",  # it warns of its own settings
+        # pytest-asyncio warns of its default in every project that does not set it.
+        "PYTEST_ADDOPTS": "-o asyncio_default_fixture_loop_scope=function",
     }
     with subprocess.Popen(
         command,

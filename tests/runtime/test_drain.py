@@ -479,14 +479,14 @@ async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
     logger.addHandler(handler)
     store = MemoryStore()
     try:
-        async with open_test_runtime(store, workflows=[job], drain_timeout=1) as rt:
+        async with open_test_runtime(store, workflows=[job], drain_timeout=1, threads="real") as rt:
             await rt.submit(job, key="k", run_id="r")
             while not calls:
                 await trio.sleep(0.01)
     finally:
         logger.removeHandler(handler)
     assert set(waits_for(caplog)) == {"step 'export' of job run r (key k)"}
-    async with open_test_runtime(store, workflows=[job]) as rt:
+    async with open_test_runtime(store, workflows=[job], threads="real") as rt:
         assert await (await rt.submit(job, key="k", run_id="r")).result() == "exported"
     assert calls == ["export"]
 

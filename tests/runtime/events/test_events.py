@@ -423,7 +423,7 @@ async def test_an_overrun_is_told_while_the_thread_still_runs() -> None:
     async def flow(ctx: Context) -> None:
         await ctx.step(blocking)
 
-    async with open_test_runtime(workflows=[flow]) as runtime:
+    async with open_test_runtime(workflows=[flow], threads="real") as runtime:
         async with runtime.events(kinds=["step_overrun"]) as events:
             run = await runtime.submit(flow, key="k", run_id="r")
             with trio.fail_after(5):
@@ -547,7 +547,7 @@ async def test_a_step_in_a_thread_reports_as_well() -> None:
     async def flow(ctx: Context) -> None:
         await ctx.step(blocking)
 
-    async with open_test_runtime(workflows=[flow]) as runtime:
+    async with open_test_runtime(workflows=[flow], threads="real") as runtime:
         async with runtime.events(kinds=["step_progress"]) as events:
             run = await runtime.submit(flow, key="k", run_id="r")
             with trio.fail_after(5):

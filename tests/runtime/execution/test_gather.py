@@ -404,7 +404,7 @@ async def test_a_sync_loser_is_waited_for() -> None:
             return error.step or ""
         return "fine"
 
-    async with open_test_runtime(workflows=[flow]) as runtime:
+    async with open_test_runtime(workflows=[flow], threads="real") as runtime:
         with trio.fail_after(5):
             assert await (await runtime.submit(flow, key="k")).result() == "g1.1/fail"
 

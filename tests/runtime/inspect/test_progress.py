@@ -350,14 +350,14 @@ async def test_a_thread_that_reports_after_the_store_has_failed_does_no_harm() -
     async def flow(ctx: Context) -> None:
         await ctx.step(blocking)
 
-    async with open_test_runtime(store, workflows=[flow]) as runtime:
+    async with open_test_runtime(store, workflows=[flow], threads="real") as runtime:
         await runtime.submit(flow, key="k", run_id="r")
         await trio.to_thread.run_sync(begun.wait)
         current = runtime._partition.runs.all_live()[0].current["blocking"]
         store.crash()
         let_go.set()
         await trio.to_thread.run_sync(current.report, 70, "too late", abandon_on_cancel=True)
-    async with open_test_runtime(store) as runtime:
+    async with open_test_runtime(store, threads="real") as runtime:
         found = await runtime.progress("r")
     assert found is not None
     assert found.running == ()

@@ -535,7 +535,7 @@ async def test_a_sync_hook_runs_in_a_thread_and_does_not_block_the_loop(
         # Only the loop can set it.
         assert going_on.wait(10)
 
-    async with open_test_runtime(workflows=[doubling], on_terminal=hook) as rt:
+    async with open_test_runtime(workflows=[doubling], on_terminal=hook, threads="real") as rt:
         await (await rt.submit(doubling, 1, key="k")).result()
         await until(lambda: bool(threads))
         going_on.set()
@@ -553,7 +553,9 @@ async def test_a_sync_hook_that_overruns_its_time_is_reported_and_has_received_t
         assert release.wait(10)
         seen.append(outcome.run_id)
 
-    async with open_test_runtime(workflows=[doubling], on_terminal=hook, hook_timeout=5) as rt:
+    async with open_test_runtime(
+        workflows=[doubling], on_terminal=hook, hook_timeout=5, threads="real"
+    ) as rt:
         for name in "ab":
             await (await rt.submit(doubling, 1, key="k", run_id=name)).result()
         await trio.sleep(100)
@@ -590,7 +592,7 @@ async def test_a_drain_waits_for_a_hook_that_cannot_be_stopped_and_names_it(
     hook: Hook = sync if shape == "sync" else shielded
     async with trio.open_nursery() as nursery:
         async with open_test_runtime(
-            store, workflows=[doubling], on_terminal=hook, drain_timeout=7
+            store, workflows=[doubling], on_terminal=hook, drain_timeout=7, threads="real"
         ) as rt:
             await (await rt.submit(doubling, 1, key="k", run_id="r")).result()
             await trio.testing.wait_all_tasks_blocked()
@@ -600,7 +602,7 @@ async def test_a_drain_waits_for_a_hook_that_cannot_be_stopped_and_names_it(
     assert waits[0].endswith("on_terminal for doubling run r (key k)")
     assert seen == ["r"]
     again = RecordingHook()
-    async with open_test_runtime(store, workflows=[doubling], on_terminal=again):
+    async with open_test_runtime(store, workflows=[doubling], on_terminal=again, threads="real"):
         pass
     # Keyrun waited for the call, so it knows that the hook has returned.
     assert again.calls == 0

@@ -133,7 +133,7 @@ async def test_what_cannot_be_cut_off_is_waited_for(kind: str, last: bool) -> No
         return scope.expired
 
     async def main() -> None:
-        async with open_test_runtime(workflows=[flow]) as runtime:
+        async with open_test_runtime(workflows=[flow], threads="real") as runtime:
             run = await runtime.submit(flow, key="k", run_id="r")
             await entered.wait()
             clock.jump(20)
@@ -168,7 +168,7 @@ async def test_an_abandonable_step_is_left_behind(autojump_clock: MockClock) -> 
 
     autojump_clock.autojump_threshold = 0.01
     try:
-        assert await ends(flow)
+        assert await ends(flow, threads="real")
     finally:
         release.set()
 

@@ -380,7 +380,9 @@ async def test_a_sync_step_that_overruns_is_waited_for_and_has_failed(place: Any
         except StepTimeout as error:
             return error.failure.elapsed
 
-    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+    async with open_test_runtime(
+        workflows=[flow], max_concurrent_steps=1, threads="real"
+    ) as runtime:
         run = await runtime.submit(flow, key="k")
         await started.wait()
         await trio.sleep(0.15)
@@ -416,7 +418,9 @@ async def test_an_overrun_is_told_when_it_happens(
     async def flow(ctx: Context) -> None:
         await place(ctx, blocking)
 
-    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+    async with open_test_runtime(
+        workflows=[flow], max_concurrent_steps=1, threads="real"
+    ) as runtime:
         run = await runtime.submit(flow, key="k", run_id="r")
         await started.wait()
         mock_clock.jump(4.9)
@@ -463,7 +467,9 @@ async def test_a_sync_step_that_returns_in_time_or_never_had_a_thread_is_no_over
     async def flow(ctx: Context, call: str) -> None:
         await ctx.step(prompt if call == "prompt" else stubborn)
 
-    async with open_test_runtime(workflows=[flow], max_concurrent_steps=1) as runtime:
+    async with open_test_runtime(
+        workflows=[flow], max_concurrent_steps=1, threads="real"
+    ) as runtime:
         await (await runtime.submit(flow, "prompt", key="k")).result()
         mock_clock.jump(5)
         await runtime.submit(flow, "stubborn", key="k")
@@ -509,7 +515,7 @@ async def test_a_sync_step_that_may_be_abandoned_is_left_behind(place: Any) -> N
             release.set()
             return await ctx.step(look)
 
-    async with open_test_runtime(workflows=[flow]) as runtime:
+    async with open_test_runtime(workflows=[flow], threads="real") as runtime:
         run = await runtime.submit(flow, key="k")
         with trio.fail_after(5):
             assert await run.result() == {}
