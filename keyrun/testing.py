@@ -51,7 +51,6 @@ __all__ = [
     "Replayed",
     "RuntimeOptions",
     "SyncHost",
-    "Threads",
     "crash_points",
     "open_test_runtime",
     "replay",

@@ -213,7 +213,7 @@ PAGES = (
         (
             Section(
                 "A runtime for tests",
-                "open_test_runtime RuntimeOptions Threads AsyncioHost SyncHost RecordingHook "
+                "open_test_runtime RuntimeOptions AsyncioHost SyncHost RecordingHook "
                 "virtual_wall EPOCH",
             ),
             Section(

@@ -1,0 +1,92 @@
+"""Applications of FastAPI under test, and under `uvicorn --reload`: nothing is left behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.examples.servers import FASTAPI, copy_example
+from tests.faults.soaking import amount
+
+TWENTY_TESTS = """
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+from main import app
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_an_order_ships(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path if number % 2 else ".")  # every other test has the same store
+    with TestClient(app) as client:
+        order = f"order-{number}"
+        client.post("/orders", json={"id": order, "customer": "ann", "item": "tea"})
+        client.post(f"/orders/{order}/paid")
+        assert client.get(f"/orders/{order}").json() == "tea is on its way to ann"
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if "keyrun" in name or name.startswith("asyncio")]
+"""
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {**kept, "PYTHONUNBUFFERED": "1"}
+
+
+def test_twenty_tests_with_the_test_client_leave_no_warning_and_no_thread(tmp_path: Path) -> None:
+    copy_example(FASTAPI, tmp_path)
+    (tmp_path / "test_shop.py").write_text(TWENTY_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    plugins = [f"-pno:{name}" for name in ("asyncio", "cacheprovider", "trio", "xdist")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert "20 passed" in done.stdout, done.stdout + done.stderr
+    assert "warning" not in done.stdout
+
+
+def test_reloads_of_uvicorn_leave_no_lock_and_no_warning(tmp_path: Path) -> None:
+    copy_example(FASTAPI, tmp_path)
+    log = tmp_path / "server.log"
+    arguments = ("uvicorn", "main:app", "--reload")
+    with socket.create_server(("127.0.0.1", 0)) as listener, log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "default", "-m", *arguments, "--fd", str(listener.fileno())],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(listener.fileno(),),
+            start_new_session=True,
+        )
+        try:
+            for started in range(1, amount(2, 10) + 2):
+                wait_for(log, "Application startup complete", started)
+                with (tmp_path / "main.py").open("a") as program:
+                    program.write(f"# change {started}\n")
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    said = log.read_text()
+    assert not re.findall(r"StoreLocked|Traceback|Warning|leaked", said), said
+
+
+def wait_for(log: Path, text: str, times: int) -> None:
+    deadline = time.monotonic() + 120
+    while log.read_text().count(text) < times:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
