@@ -5,33 +5,54 @@ up among the exact plans again.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Never
 
 import cattrs
 from cattrs.dispatch import StructureHook, UnstructureHook
 
-from keyrun.storage.plan import Lookup, Plan
+from keyrun.storage.plan import Hook, Lookup, Plan
 
 
-class Aliases(cattrs.Converter):
+class Aliases:
     """Finds the plan of an alias. `refuse` raises for a type that is no alias."""
 
     def __init__(self, lookup: Lookup, refuse: Callable[[Any], Never]) -> None:
+        self._lifting = _Converter(lookup, refuse, attrgetter("lift"))
+        self._reading = _Converter(lookup, refuse, attrgetter("read"))
+
+    def plan(self, declared: Any) -> Plan:
+        """Return the plan of the type that `declared` is an alias of."""
+        lower = self._lifting.lowering(declared)
+        return Plan(lower, self._lifting.making(declared), self._reading.making(declared))
+
+
+class _Converter(cattrs.Converter):
+    """Sees through aliases. `hook` is the hook of a plan that makes values."""
+
+    def __init__(
+        self, lookup: Lookup, refuse: Callable[[Any], Never], hook: Callable[[Plan], Hook]
+    ) -> None:
         super().__init__(
             detailed_validation=False,
             unstructure_fallback_factory=refuse,
             structure_fallback_factory=refuse,
         )
         self._lookup = lookup
+        self._hook = hook
 
-    def plan(self, declared: Any) -> Plan:
-        """Return the plan of the type that `declared` is an alias of."""
-        lift = super().get_structure_hook(declared)
-        return Plan(super().get_unstructure_hook(declared), lambda data: lift(data, declared))
+    def lowering(self, declared: Any) -> Hook:
+        """Return the hook that lowers values."""
+        return super().get_unstructure_hook(declared)
+
+    def making(self, declared: Any) -> Hook:
+        """Return the hook that makes values."""
+        make = super().get_structure_hook(declared)
+        return lambda data: make(data, declared)
 
     def get_unstructure_hook(self, type: Any, cache_result: bool = True) -> UnstructureHook:  # noqa: A002
         return self._lookup(type).lower
 
     def get_structure_hook(self, type: Any, cache_result: bool = True) -> StructureHook:  # noqa: A002
-        lift = self._lookup(type).lift
-        return lambda data, _: lift(data)
+        make = self._hook(self._lookup(type))
+        return lambda data, _: make(data)

@@ -37,13 +37,13 @@ class Fields:
 
     def __init__(self, cls: type, fields: Iterable[Field], lookup: Lookup) -> None:
         self._cls = cls
-        self._fields: list[tuple[str, Hook, Hook, Default | None]] = []
+        self._fields: list[tuple[str, Hook, Hook, Hook, Default | None]] = []
         for field in fields:
             try:
                 plan = lookup(field.type)
             except Unsupported as misfit:
                 raise misfit.inside(f".{field.name}") from None
-            self._fields.append((field.name, plan.lower, plan.lift, field.default))
+            self._fields.append((field.name, *plan, field.default))
         self.names = frozenset(name for name, *_ in self._fields)
 
     def lower(self, value: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Fields:
         lowered = {}
         name = ""
         try:
-            for name, lower, _, _ in self._fields:
+            for name, lower, *_ in self._fields:
                 lowered[name] = lower(getattr(value, name))
         except Misfit as misfit:
             raise misfit.inside(f".{name}") from None
@@ -66,7 +66,7 @@ class Fields:
         lifted: dict[str, Any] = {}
         name = ""
         try:
-            for name, _, lift, default in self._fields:
+            for name, _, lift, _, default in self._fields:
                 if name in data:
                     lifted[name] = lift(data[name])
                 elif default is not None:
@@ -81,6 +81,25 @@ class Fields:
                 "in what is stored"
             )
         return lifted
+
+    def read(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that a JSON object has, in their order."""
+        given: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, _, _, read, default in self._fields:
+                if name in data:
+                    given[name] = read(data[name])
+                elif default is None:
+                    raise Misfit("this field is required")
+        except Misfit as misfit:
+            raise misfit.inside(f".{name}") from None
+        if unknown := sorted(data.keys() - self.names):
+            names = ", ".join(name for name, *_ in self._fields)
+            raise Misfit(
+                f"{self._cls.__name__} has no field {unknown[0]!r}; its fields are {names}"
+            )
+        return given
 
     def _missing(self, name: str) -> Misfit:
         return Misfit(
@@ -113,6 +132,13 @@ def fields_of(declared: Any) -> tuple[Field, ...]:
         )
         for name, fallback, default in raw
     )
+
+
+def parameters_of(cls: Any) -> dict[str, str]:
+    """The fields of an attrs class that its constructor takes under another name."""
+    if not attrs.has(cls):
+        return {}
+    return {field.name: field.alias for field in attrs.fields(cls) if field.alias != field.name}
 
 
 def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:

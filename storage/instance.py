@@ -6,6 +6,7 @@ converters, validators and post-init code did their work when the value was made
 again could make another value of it. So a class may keep nothing outside its fields.
 """
 
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol, get_origin
@@ -17,11 +18,19 @@ from keyrun.storage.fields import (
     fields_of,
     items_of,
     model_fields_of,
+    parameters_of,
     private_defaults,
     private_types_of,
     rebuild,
 )
-from keyrun.storage.misfit import Misfit, Unsupported, at_key, name_of
+from keyrun.storage.misfit import (
+    Misfit,
+    Unsupported,
+    at_index,
+    at_key,
+    name_of,
+    said_by,
+)
 from keyrun.storage.plan import Lookup, Plan, unexpected
 
 _ORDINARY_SLOTS = frozenset({"__dict__", "__weakref__"})
@@ -38,6 +47,9 @@ class Shape(Protocol):
 
     def lift(self, data: dict[str, Any]) -> Any:
         """Return the instance."""
+
+    def read(self, data: dict[str, Any]) -> Any:
+        """Return a new instance for a JSON object. Its constructor checks the fields."""
 
 
 def instance_plan(
@@ -68,8 +80,13 @@ def instance_plan(
             raise unexpected(declared, data)
         return shape().lift(data)
 
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise Misfit(f"expected an object for {name_of(declared)}, got {data!r}")
+        return shape().read(data)
+
     build_later(shape)
-    return Plan(lower, lift)
+    return Plan(lower, lift, read)
 
 
 def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
@@ -103,6 +120,9 @@ class _Instance:
     def lift(self, data: dict[str, Any]) -> Any:
         return rebuild(self._cls, self._fields.lift(data))
 
+    def read(self, data: dict[str, Any]) -> Any:
+        return _made(self._cls, self._fields.read(data), parameters_of(self._cls))
+
 
 class _Tuple:
     """A NamedTuple."""
@@ -118,6 +138,9 @@ class _Tuple:
 
     def lift(self, data: dict[str, Any]) -> Any:
         return tuple.__new__(self._cls, self._fields.lift(data).values())
+
+    def read(self, data: dict[str, Any]) -> Any:
+        return _made(self._cls, self._fields.read(data), {})
 
 
 class _Items:
@@ -155,6 +178,17 @@ class _Items:
         try:
             for name, item in data.items():
                 done[name] = self._plans.get(name, self._other).lift(item)
+        except Misfit as misfit:
+            raise misfit.inside(at_key(name)) from None
+        return done
+
+    def read(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return a mapping for a JSON object."""
+        self._require_all(data)
+        done, name = {}, ""
+        try:
+            for name, item in data.items():
+                done[name] = self._plans.get(name, self._other).read(item)
         except Misfit as misfit:
             raise misfit.inside(at_key(name)) from None
         return done
@@ -206,6 +240,28 @@ class _Model:
             }
         )
         return value
+
+    def read(self, data: dict[str, Any]) -> Any:
+        """Return a model that Pydantic has validated. It reads JSON by its own rules."""
+        try:
+            return self._cls.model_validate_json(json.dumps(data))
+        except ValueError as error:
+            (first, *_) = error.errors()  # type: ignore[attr-defined]  # pydantic.ValidationError
+            misfit = Misfit(first["msg"])
+            for step in reversed(first["loc"]):
+                misfit.inside(at_index(step) if isinstance(step, int) else f".{step}")
+            raise misfit from None
+
+
+def _made(cls: Any, fields: dict[str, Any], parameters: dict[str, str]) -> Any:
+    """Return a new instance. `parameters` has the names of those fields that the constructor
+    takes under other names."""
+    try:
+        return cls(**{parameters.get(name, name): value for name, value in fields.items()})
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:  # validators are code of the user
+        raise Misfit(f"{cls.__name__} rejects these fields: {said_by(error)}") from error
 
 
 def _refuse_extra_state(value: Any, names: frozenset[str]) -> None:

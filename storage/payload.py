@@ -154,6 +154,18 @@ class PayloadCodec:
             raise PayloadError(f"{UNREADABLE}: {misfit}") from None
         return value if declared is Any else self._lift(value, declared)
 
+    def read(self, data: Any, declared: Any = Any) -> Any:
+        """Return the value of JSON data as `declared`. Raises `PayloadError` if the data does not
+        fit. The message names the place."""
+        try:
+            return self._plans.plan(declared).read(data)
+        except Unsupported as misfit:
+            raise PayloadTypeError(str(misfit)) from misfit.__cause__
+        except Misfit as misfit:
+            raise PayloadError(str(misfit)) from misfit.__cause__
+        except RecursionError:
+            raise PayloadError("value: nests too deep; flatten it") from None
+
     def canonical(self, value: Any, declared: Any = Any) -> bytes:
         """Return bytes for hashing. They do not depend on the order of mappings, and are never
         transformed."""

@@ -1,15 +1,20 @@
-"""Plans: turn values of a declared type into native values (`lower`) and back (`lift`).
+"""Plans: turn values of a declared type into native values (`lower`) and back (`lift`), and read
+them from JSON that people or other programs write (`read`).
 
-One builder per kind of type. Each hook checks instead of converting: it raises `Misfit` unless
-lifting what was lowered gives the same value of the same type. `Lookup` finds the plans of parts.
+One builder per kind of type. `lower` and `lift` check instead of converting: they raise `Misfit`
+unless lifting what was lowered gives the same value of the same type. `read` converts: it makes a
+`datetime` of a text and an instance of an object. `Lookup` finds the plans of parts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import date
 from enum import Enum
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from keyrun.storage.json_form import PARSERS, from_json, parse, to_json
 from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, at_member, name_of
 from keyrun.storage.native import canonical
 
@@ -17,10 +22,11 @@ Hook = Callable[[Any], Any]
 
 
 class Plan(NamedTuple):
-    """The two functions for one declared type."""
+    """The functions for one declared type."""
 
     lower: Hook
     lift: Hook
+    read: Hook
 
 
 Lookup = Callable[[Any], Plan]
@@ -40,7 +46,37 @@ def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Plan
             raise unexpected(declared, value)
         return value
 
-    return Plan(check if inspect is keep else lambda value: inspect(check(value)), check)
+    def read(data: Any) -> Any:
+        kind = type(data)
+        if kind is str and str not in allowed:
+            return _read_text(declared, allowed, data)
+        if kind is int and allowed == _FLOAT:
+            return float(data)
+        value = from_json(data)
+        if type(value) is list and list not in allowed and tuple in allowed:
+            value = tuple(value)
+        return check(value)
+
+    return Plan(check if inspect is keep else lambda value: inspect(check(value)), check, read)
+
+
+_FLOAT = frozenset({float, int, bool})
+
+
+def _read_text(declared: Any, allowed: Collection[type], text: str) -> Any:
+    """Return the value of a text at a place that takes no text."""
+    kinds = [kind for kind in PARSERS if kind in allowed]
+    if declared is date:
+        kinds = [date]
+    if not kinds:
+        raise unexpected(declared, text)
+    for kind in kinds:
+        try:
+            return parse(kind, text)
+        except Misfit:
+            if kind is kinds[-1]:
+                raise
+    raise AssertionError
 
 
 def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
@@ -65,7 +101,20 @@ def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
             raise Misfit(f"no member of {name_of(declared)} has the stored value")
         return member
 
-    return Plan(lower, lift)
+    def read(data: Any) -> Any:
+        value = from_json(data)
+        for member in declared:
+            plain = member._value_
+            if plain == value and type(plain) is type(value):
+                return member
+            if type(value) is str and type(plain) in PARSERS:
+                with suppress(Misfit):
+                    if parse(type(plain), value) == plain:
+                        return member
+        names = ", ".join(repr(to_json(member._value_)) for member in declared)
+        raise Misfit(f"expected one of {names}, got {data!r}")
+
+    return Plan(lower, lift, read)
 
 
 def literal_plan(declared: Any, lookup: Lookup) -> Plan:
@@ -77,7 +126,7 @@ def literal_plan(declared: Any, lookup: Lookup) -> Plan:
         raise Unsupported(
             f"cannot store {name_of(declared)}: it mixes an Enum with other constants"
         )
-    members = lookup(enums.pop()) if enums else Plan(keep, keep)
+    members = lookup(enums.pop()) if enums else Plan(keep, keep, from_json)
 
     def check(value: Any) -> Any:
         try:
@@ -87,7 +136,11 @@ def literal_plan(declared: Any, lookup: Lookup) -> Plan:
             pass
         raise unexpected(declared, value)
 
-    return Plan(lambda value: members.lower(check(value)), lambda data: check(members.lift(data)))
+    return Plan(
+        lambda value: members.lower(check(value)),
+        lambda data: check(members.lift(data)),
+        lambda data: check(members.read(data)),
+    )
 
 
 def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
@@ -104,7 +157,11 @@ def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> P
 
         return walk
 
-    return Plan(through(inner.lower), through(inner.lift))
+    def read(data: Any) -> Any:
+        items = _read_items(declared, data, inner)
+        return items if list in allowed else tuple(items)
+
+    return Plan(through(inner.lower), through(inner.lift), read)
 
 
 def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
@@ -135,7 +192,10 @@ def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
             raise Misfit(f"two members of the stored {kind.__name__} are equal")
         return value
 
-    return Plan(lower, lift)
+    def read(data: Any) -> Any:
+        return (set if set in allowed else frozenset)(_read_items(declared, data, inner))
+
+    return Plan(lower, lift, read)
 
 
 def tuple_plan(declared: Any, lookup: Lookup) -> Plan:
@@ -152,7 +212,14 @@ def tuple_plan(declared: Any, lookup: Lookup) -> Plan:
 
         return walk
 
-    return Plan(through([plan.lower for plan in inner]), through([plan.lift for plan in inner]))
+    def read(data: Any) -> Any:
+        items = _items_of(declared, data)
+        if len(items) != len(inner):
+            raise Misfit(f"expected {name_of(declared)}, got an array of {len(items)}")
+        return tuple(_each(items, [plan.read for plan in inner]))
+
+    lower, lift = ([getattr(plan, name) for plan in inner] for name in ("lower", "lift"))
+    return Plan(through(lower), through(lift), read)
 
 
 def mapping_plan(declared: Any, lookup: Lookup) -> Plan:
@@ -176,18 +243,25 @@ def mapping_plan(declared: Any, lookup: Lookup) -> Plan:
 
         return walk
 
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise unexpected(declared, data)
+        return through(keys.read, items.read, lowering=False)(data.get("$dict", data))
+
     return Plan(
         through(keys.lower, items.lower, lowering=True),
         through(keys.lift, items.lift, lowering=False),
+        read,
     )
 
 
 def optional_plan(inner: Plan) -> Plan:
     """T | None, for a T that is never lowered to None."""
-    lower, lift = inner
+    lower, lift, read = inner
     return Plan(
         lambda value: None if value is None else lower(value),
         lambda data: None if data is None else lift(data),
+        lambda data: None if data is None else read(data),
     )
 
 
@@ -220,7 +294,33 @@ def union_plan(declared: Any, lookup: Lookup) -> Plan:
             raise Misfit(f"what is stored is no member of {name_of(declared)}")
         return member.lift(data[1])
 
-    return Plan(lower, lift)
+    def read(data: Any) -> Any:
+        misfits = []
+        for member in members.values():
+            try:
+                return member.read(data)
+            except Misfit as misfit:
+                misfits.append(misfit)
+        furthest = max(misfits, key=lambda misfit: misfit.depth)
+        if furthest.depth:
+            raise furthest
+        raise Misfit(f"expected {name_of(declared)}, got {data!r}")
+
+    return Plan(lower, lift, read)
+
+
+def _items_of(declared: Any, data: Any) -> list[Any]:
+    """Return the items of a JSON array."""
+    if type(data) is dict and data.keys() == {"$tuple"}:
+        data = data["$tuple"]
+    if type(data) is not list:
+        raise Misfit(f"expected an array for {name_of(declared)}, got {data!r}")
+    items: list[Any] = data
+    return items
+
+
+def _read_items(declared: Any, data: Any, inner: Plan) -> list[Any]:
+    return _each(_items_of(declared, data), repeat(inner.read))
 
 
 def _tag(member: Any) -> str:

@@ -28,6 +28,7 @@ from typing import (
 from uuid import UUID
 
 from keyrun.storage.classes import has_attributes, is_model, is_named_tuple, is_typed_dict
+from keyrun.storage.json_form import from_json
 from keyrun.storage.misfit import Unresolved, Unsupported, name_of
 from keyrun.storage.plan import (
     Hook,
@@ -119,7 +120,7 @@ class Plans:
     def _find(self, declared: Any) -> Plan:
         origin = get_origin(declared) or declared
         if _is_untyped(declared):
-            return Plan(self._inspect, keep)
+            return Plan(self._inspect, keep, from_json)
         if declared is None:
             return self.plan(NoneType)
         if declared in (Never, NoReturn):

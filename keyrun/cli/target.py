@@ -12,7 +12,6 @@ from keyrun import Workflow
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.runtime.texts import brief
 from keyrun.storage import PayloadCodec, PayloadError, PayloadTypeError
-from keyrun.storage.classes import is_model
 
 
 def load(name: str) -> ModuleType:
@@ -119,33 +118,17 @@ def convert_input(workflow: Workflow[Any, Any], value: Any) -> Any:
             )
         return None
     try:
-        return _converted(workflow.input_type, value)
+        return PayloadCodec().read(value, workflow.input_type)
     except (PayloadError, PayloadTypeError) as error:
         if value is None:
             raise CommandError(
                 f"workflow {workflow.name!r} requires an input; add --input JSON", USAGE
             ) from error
-        # The error is about values that older code has stored. Its context says what is wrong.
-        wrong = str(error.__context__ or error).partition(";")[0]
-        wrong = wrong.replace("what is stored", "it").removeprefix("value: ")
         raise CommandError(
-            f"the input does not match the input type of workflow {workflow.name!r}: {wrong}", USAGE
+            f"the input does not match the input type of workflow {workflow.name!r}: "
+            f"{str(error).replace('value', 'input', 1)}",
+            USAGE,
         ) from error
-
-
-def _converted(declared: Any, value: Any) -> Any:
-    if not (isinstance(declared, type) and is_model(declared)):
-        codec = PayloadCodec()
-        return codec.decode(codec.encode(value), declared)
-    model: Any = declared
-    wrong = ""
-    try:
-        # Validation reads times and decimals from strings.
-        return model.model_validate_json(json.dumps(value))
-    except ValueError as error:
-        (first, *_) = error.errors()  # type: ignore[attr-defined]  # pydantic.ValidationError
-        wrong = ": ".join((".".join(map(str, first["loc"])), first["msg"])).removeprefix(": ")
-    raise PayloadError(wrong)
 
 
 def plain_result(workflow: Workflow[Any, Any], value: Any) -> Any:
