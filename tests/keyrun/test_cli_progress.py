@@ -52,7 +52,7 @@ def test_a_run_at_rest_is_shown_as_a_sheet_and_as_json(filled: Path) -> None:
     assert shown["steps"]["done"] >= 1
     assert set(shown) == {
         *("run_id", "key", "workflow", "state", "percent", "message", "steps", "running"),
-        *("waiting_on", "last_error", "rate", "elapsed", "time_left", "nodes"),
+        *("waiting_on", "last_error", "rate", "elapsed", "time_left", "nodes", "items"),
         *("compensating", "compensation"),
     }
 
