@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from keyrun import Context, step, workflow
+from keyrun import Context, State, step, workflow
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.runs import End, NoEnd, RunTable
 from keyrun.storage import MemoryStore, StoreClosed
@@ -108,3 +109,20 @@ async def test_a_watch_ends_when_its_quarantined_run_is_forgotten(
             while nursery.child_tasks:
                 await trio.sleep(1)
     assert states == ["quarantined"]
+
+
+async def test_a_later_change_of_a_quarantined_run_does_not_change_what_its_callers_receive(
+    autojump_clock: MockClock,
+) -> None:
+    """Callers resume later than the callback, and another task may cancel the run before that."""
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[nap]) as rt:
+        await rt.submit(nap, key="k", run_id="r")
+    ends: list[End] = []
+    async with open_test_runtime(store) as rt:
+        rt._run_table.when_ended(1, lambda _, end: ends.append(end))
+        await trio.sleep(1)
+        assert await rt.cancel("r")
+    (end,) = ends
+    assert isinstance(end, StatusRecord)
+    assert end.state is State.QUARANTINED

@@ -165,6 +165,21 @@ async def test_a_forget_that_its_caller_gave_up_frees_the_key(autojump_clock: Mo
         assert await rt.status("r") is None
 
 
+async def test_no_later_run_begins_before_the_removal_of_the_head_is_durable(
+    autojump_clock: MockClock,
+) -> None:
+    scene = Scene()
+    await scene.quarantine()
+    async with scene.open() as rt:
+        await scene.opened(rt)
+        run = await rt.submit(scene.job, key="k", run_id="next")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rt.forget, "r")
+            await trio.sleep(LATENCY / 2)
+            assert scene.ran == []
+        assert await run.result() == "done"
+
+
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_key_is_released_while_its_head_is_forgotten(
     autojump_clock: MockClock, behind: bool

@@ -230,6 +230,7 @@ async def test_discarding_drops_the_waiting_ends_and_stops_the_collecting(
     async with open_test_runtime(store, workflows=WORKFLOWS) as rt:
         assert await rt.outbox() == OutboxStatus(waiting=3, collecting=True)
         assert await rt.discard_outcomes() == 3
+        assert await rt.outbox() == OutboxStatus(waiting=0, collecting=False)
         assert await rt.discard_outcomes() == 0
         assert await rt.outbox() == OutboxStatus(waiting=0, collecting=False)
         await (await rt.submit(echo, 1, key="k", run_id="d")).result()
@@ -271,6 +272,25 @@ async def test_discarding_beside_a_hook_drops_what_waits_and_delivers_later_ends
         assert not {"b", "c"} & set(seen)
         assert rt.statistics().waiting_outcomes == 0
     assert store.keys("outcomes") == []
+
+
+async def test_no_outcome_is_delivered_after_discard_was_called(autojump_clock: MockClock) -> None:
+    store = FragileStore(latency=0.01)
+    await end_runs(store, "abc", on_terminal=broken())
+    calls: list[str] = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        calls.append(outcome.run_id)
+        raise RuntimeError("not now")
+
+    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
+        await trio.sleep(5)
+        assert set(calls) == {"a"}
+        calls.clear()
+        # The records stay until the commit, which takes longer than the next retries.
+        store.latency = 1000
+        assert await rt.discard_outcomes() == 3
+        assert calls == []
 
 
 async def test_the_count_is_right_when_calls_return_while_ends_are_discarded(

@@ -875,6 +875,21 @@ async def test_a_run_that_resumed_and_does_not_fit_later_gets_another_entry(
     assert [await entries() for _ in range(2)] == [2, 2]
 
 
+async def test_a_run_that_does_not_fit_for_another_cause_gets_another_entry(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    await begun(store)
+    counts = []
+    for flow in (shop_with_prices, shop_with_prices, shop_without_charge, shop_without_charge):
+        async with open_test_runtime(store, workflows=[flow]) as rt:
+            await trio.sleep(20)
+            assert (await stands(rt, "first")).state is State.QUARANTINED
+            history = await rt.history("first")
+        counts.append([each.event for each in history].count("quarantined"))
+    assert counts == [1, 1, 2, 2]
+
+
 def without_source(body: str) -> Workflow[Any, Any]:
     """A workflow whose source cannot be read, so that it has no fingerprint."""
     made: dict[str, Any] = {"charge": charge, "ship": ship}
