@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from keyrun import Context, State, step, workflow
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.runs import End, NoEnd, RunTable
+from keyrun.runtime.runs import Change, End, NoEnd, RunTable
 from keyrun.storage import MemoryStore, StoreClosed
 from keyrun.testing import open_test_runtime
 
@@ -126,3 +126,13 @@ async def test_a_later_change_of_a_quarantined_run_does_not_change_what_its_call
     (end,) = ends
     assert isinstance(end, StatusRecord)
     assert end.state is State.QUARANTINED
+
+
+async def test_a_change_whose_records_were_dropped_is_not_waited_for() -> None:
+    async with MemoryStore() as store:
+        runs = RunTable(Ledger(store.namespace("default")))
+        with pytest.raises(ValueError, match="dropped"), store.open_group().together() as group:
+            runs.begin_change(1, Change.REDRIVE, group)
+            assert runs.changing(1) is Change.REDRIVE
+            raise ValueError("dropped")
+        assert runs.changing(1) is None

@@ -175,7 +175,8 @@ async def test_a_signal_that_was_not_replaced_stays(
             await rt.signal("r", "go", "new", replace=True)
         if not driven:
             await rt.cancel("ahead")
-        assert await run.result() == ["old"]
+        with trio.fail_after(1000):
+            assert await run.result() == ["old"]
 
 
 async def test_a_run_that_a_signal_starts_is_staged_with_its_signal_or_not_at_all(
