@@ -289,7 +289,7 @@ async def test_an_attempt_that_is_over_can_change_nothing(autojump_clock: MockCl
     async def look() -> dict[str, Any]:
         here, state = kept[0]
         state["late"] = True
-        with pytest.raises(RuntimeError, match="attempt 1 of step 'leak' is over"):
+        with pytest.raises(RuntimeError, match="attempt 1 of step 'leak' has ended"):
             here.memo["late"] = True
         return dict(current_step().state)
 
