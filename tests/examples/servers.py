@@ -106,7 +106,7 @@ class Server:
         assert self._process is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate(timeout=30)  # ends when no process has the pipe any more
+        self._process.communicate(timeout=120)  # ends when no process has the pipe any more
         self._process = None
 
     def reload(self) -> None:
@@ -118,7 +118,7 @@ class Server:
         """Ask the server to end, and return what it wrote."""
         assert self._process is not None
         self._process.terminate()
-        output, _ = self._process.communicate(timeout=60)
+        output, _ = self._process.communicate(timeout=180)
         # uvicorn repeats the signal for itself when it has shut down.
         assert self._process.returncode in (0, -signal.SIGTERM), output
         self._process = None
@@ -172,7 +172,7 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._http = httpx.Client(base_url=server.address, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=server.address, timeout=120, trust_env=False)
 
     def __enter__(self) -> "Client":
         return self

@@ -52,7 +52,7 @@ def test_an_example_prints_what_it_shows(name: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ def outputs(notebook: Path) -> list[list[Any]]:
 def test_the_notebook_has_the_outputs_that_it_shows(tmp_path: Path) -> None:
     copy = shutil.copy(NOTEBOOK, tmp_path)
     command = Path(sys.executable).parent / "jupyter-execute"
-    done = subprocess.run([command, "--inplace", copy], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([command, "--inplace", copy], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert outputs(tmp_path / NOTEBOOK.name) == outputs(NOTEBOOK)
     assert (tmp_path / "state").is_dir()

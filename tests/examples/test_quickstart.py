@@ -22,7 +22,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         env=kept,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -35,7 +35,7 @@ trap 'exit 1' TERM
 def test_the_commands_of_a_readme_print_what_it_says(shop: Shop, tmp_path: Path) -> None:
     port = free_port()
     copy_example(shop, tmp_path)
-    (tmp_path / ".curlrc").write_text("max-time = 60\nnoproxy = *\n")
+    (tmp_path / ".curlrc").write_text("max-time = 120\nnoproxy = *\n")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     servers = {"GUNICORN_CMD_ARGS": f"--bind 127.0.0.1:{port}", "UVICORN_PORT": str(port)}
     with subprocess.Popen(
@@ -50,7 +50,7 @@ def test_the_commands_of_a_readme_print_what_it_says(shop: Shop, tmp_path: Path)
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=150)
+            output, _ = process.communicate(timeout=300)
         finally:
             process.terminate()
     assert "and prints `tea is on its way to ann`" in shop.readme
