@@ -5,7 +5,7 @@ again, only the time is recorded, and its entry is moved when it is due. So the 
 operation per key and idle timeout, not per message, and the time is exact.
 """
 
-import trio
+from trio import current_time
 
 from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import IDLE, Cell, Envelope, Order
@@ -36,7 +36,7 @@ class Passivation:
 
     def watch(self, cell: Cell) -> None:
         """Record that `cell` has become idle now."""
-        now = trio.current_time()
+        now = current_time()
         if cell.idle_since is None:
             if len(self._agenda) > 2 * len(self._directory.cells) + SLACK:
                 self._agenda.keep(self._is_current)
@@ -48,7 +48,7 @@ class Passivation:
 
     def _due(self, cell: Cell) -> None:
         assert cell.idle_since is not None
-        now = trio.current_time()
+        now = current_time()
         due = cell.idle_since + self._timeout
         cell.idle_since = None
         if cell.state is not IDLE or not self._is_current(cell):

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any, TypeAlias, TypeVar, cast
 
 import trio
+from trio.lowlevel import current_task, reschedule
 
 from keyrun._waking import WAKE, WaitSlot
 from keyrun.actors.cell import BOUND, READY, Cell
@@ -148,7 +149,7 @@ class Pool:
         """Wake a worker, or start one if the pool may have one more."""
         if self._idle:
             task, _ = self._idle.popitem()
-            trio.lowlevel.reschedule(task, WAKE)
+            reschedule(task, WAKE)
         elif self._max_workers is None or self.workers < self._max_workers:
             self.workers += 1
             self.spawn(self._work)
@@ -164,7 +165,7 @@ class Pool:
             self.wake()
 
     async def _work(self) -> None:
-        task = trio.lowlevel.current_task()
+        task = current_task()
         served = 0
         try:
             self.serving[task] = None
@@ -272,7 +273,7 @@ class Pool:
 
     def wait_slot(self) -> WorkerSlot:
         """Return the wait slot of the worker of this task."""
-        slot = self.slots.get(trio.lowlevel.current_task())
+        slot = self.slots.get(current_task())
         if slot is None:
             raise RuntimeError("only a handler has a scope, in the task that it was called in")
         return slot
@@ -280,7 +281,7 @@ class Pool:
     def renew_scope(self) -> None:
         """Give the worker of this task a new scope as soon as its handler returns."""
         self.scope()
-        self.spent.add(trio.lowlevel.current_task())
+        self.spent.add(current_task())
 
     def take_back(self, task: trio.lowlevel.Task) -> bool:
         """Take back the scope from a handler that has ended, and remove its deadline. Return
@@ -296,7 +297,7 @@ class Pool:
     def cells_above(self) -> Iterator[Cell]:
         """Yield the cells whose handlers this task is part of, also as a task in their
         nurseries."""
-        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        task: trio.lowlevel.Task | None = current_task()
         while task is not None:
             cell = self.serving.get(task)
             if cell is not None:

@@ -79,6 +79,13 @@ class ResolvedLimits:
     def _attempt_timeout(self) -> float:
         return inf if self.step_timeout is None else self.step_timeout
 
+    most_iterations: float = attrs.field(init=False, eq=False, repr=False)
+    """The most steps or turns of a run; `inf` without a limit."""
+
+    @most_iterations.default
+    def _most_iterations(self) -> float:
+        return inf if self.max_iterations is None else self.max_iterations
+
     @stored.default
     def _stored(self) -> tuple[float | None, ...]:
         return tuple(getattr(self, name) for name in _NAMES)

@@ -32,7 +32,7 @@ from keyrun.runtime.run.wait import TIMER, Wait
 from keyrun.runtime.steps.attempts import attempts, ready
 from keyrun.runtime.steps.current_step import CurrentStep, current_step
 from keyrun.runtime.steps.execution import read_outcome
-from keyrun.runtime.steps.inline_start import check_iterations
+from keyrun.runtime.steps.inline_start import too_many_iterations
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import a_reason
 from keyrun.runtime.values import Failure, FailureKind
@@ -222,7 +222,8 @@ async def _run(branch: "Branch", step: StepFunction[..., Any], input_: Any) -> A
         if turn is not None and (turn.timer or turn.channel):
             turn = await _wait(run, turn)
         number = 0 if turn is None else turn.number
-        check_iterations(run, number + 1, "the machine began turn")
+        if number >= run.submission.limits.most_iterations:
+            raise too_many_iterations(run, number + 1, "the machine began turn")
         payload = input_ if turn is None else read_outcome(run, f"turn-{number - 1}", turn.payload)
         signal = None
         if turn is not None and turn.signal is not None:
@@ -251,7 +252,7 @@ async def _wait(run: Run, turn: NextTurn) -> NextTurn:
     try:
         if wait.signal is None:
             await run.wait(wait)
-        if turn.channel is None or run.stopped:
+        if turn.channel is None or run.is_stopped():
             await ready(run)
         signal, wait.signal = wait.signal, None
     finally:
@@ -321,7 +322,7 @@ def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> N
             counted = journal.retries, journal.next
             at = partition.wall()
             _keep_next(run, NextTurn(at, number, payload, timer, *counted, value.on_signal))
-        elif run.held or run.unwinding is not None:
+        elif run.is_held() or run.unwinding is not None:
             _keep(run, current, value)
         for sequence in journal.turn_entries:
             run.delete("journal", partition.ledger.entry(run.number, sequence))

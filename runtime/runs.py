@@ -219,14 +219,8 @@ class RunTable:
 
     def end(self, run: "Run") -> None:
         """Record that the end of a run is durable, and call the callbacks that wait for it."""
-        number = run.number
-        if self._runs.get(number) is run:
-            del self._runs[number]
-            # Most runs are live when they end. (The hash of an enum's member is a call.)
-            if run.location is not _LIVE and not is_driven(run):
-                self._forget_key(run.key)
-        if number in self._callbacks:
-            self.report_end(number, run)
+        self.remove(run)
+        self.report_end(run.number, run)
 
     def close(self) -> None:
         """Report that no more runs will end."""

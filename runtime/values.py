@@ -32,10 +32,11 @@ class State(StrEnum):
     @property
     def terminal(self) -> bool:
         """Return whether the run has ended."""
-        return self in _TERMINAL
+        # Not the member itself, whose hash is a call.
+        return self._value_ in _TERMINAL
 
 
-_TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+_TERMINAL = frozenset({str(State.SUCCEEDED), str(State.FAILED), str(State.CANCELLED)})
 
 
 class QuarantineCause(StrEnum):

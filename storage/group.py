@@ -1,12 +1,13 @@
 """A group: records that become durable together, and the tasks that wait for that."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import trio
 from outcome import Error
+from trio.lowlevel import current_task, reschedule, wait_task_rescheduled
 
 from keyrun._waking import WAKE, WaitSlot
 from keyrun.storage.batch import Batch, Tables, check_table
@@ -15,31 +16,14 @@ from keyrun.storage.errors import StoreError
 if TYPE_CHECKING:
     from keyrun.storage.group_commit import GroupCommit
 
-
 Section = tuple[dict[str, dict[bytes, bytes | None]], list[Any], list[Any] | None]
 """The tables of a group, its callbacks, and the callbacks that take changes back."""
-
-
-class _Tables(dict[str, dict[bytes, bytes | None]]):
-    """The tables of a group. A table is checked when it is used for the first time. After that,
-    adding a record is as fast as with a dict."""
-
-    __slots__ = ("_admit",)
-
-    def __init__(self, admit: Callable[[Iterable[str]], None]) -> None:
-        self._admit = admit
-
-    def __missing__(self, table: str) -> dict[bytes, bytes | None]:
-        check_table(table)
-        self._admit((table,))
-        operations = self[table] = {}
-        return operations
 
 
 class Group(Batch):
     """Records that become durable together: a batch to which any code may add while it is open.
 
-    Code whose keys are always valid may add to `tables[table]` without `put`, which checks them.
+    Code whose keys are always valid may add to `table(name)` without `put`, which checks them.
     """
 
     __slots__ = (
@@ -55,7 +39,6 @@ class Group(Batch):
 
     def __init__(self, commits: "GroupCommit") -> None:
         super().__init__()
-        self.tables = _Tables(commits.admit)
         self._commits = commits
         self.wanted = False
         self.durable = False
@@ -97,7 +80,6 @@ class Group(Batch):
         block the group has only what the block has staged. Nothing may be awaited in it."""
         return Together(self)
 
-    @property
     def in_block(self) -> bool:
         """Return whether a block of `together` is being staged."""
         return self._undo is not None
@@ -105,17 +87,29 @@ class Group(Batch):
     def merge(self, tables: Tables) -> None:
         """Add all records of `tables`. Add none if a table is rejected."""
         self._commits.admit(tables)
-        own = self.tables
         for table, operations in tables.items():
-            own[table].update(operations)
+            self.table(table).update(operations)
+
+    def table(self, name: str) -> dict[bytes, bytes | None]:
+        """Return the operations on a table, to add to."""
+        operations = self.tables.get(name)
+        return self._add(name) if operations is None else operations
 
     def _add(self, table: str) -> dict[bytes, bytes | None]:
-        return self.tables[table]
+        if self.durable:
+            raise StoreError(
+                "this group is durable already; call open_group() again after each await"
+            )
+        if table not in self._commits.tables:
+            check_table(table)
+            self._commits.admit((table,))
+        operations = self.tables[table] = {}
+        return operations
 
     def begin_section(self) -> Section:
         """Collect the records staged from now on separately. Return the records staged before."""
         before = self.tables, self.callbacks, self._undo
-        self.tables, self.callbacks, self._undo = _Tables(self._commits.admit), [], []
+        self.tables, self.callbacks, self._undo = {}, [], []
         return before
 
     def end_section(self, before: Section, *, keep: bool) -> None:
@@ -124,7 +118,11 @@ class Group(Batch):
         self.tables, self.callbacks, self._undo = tables, callbacks, outer = before
         if keep:
             for table, operations in staged.items():
-                tables[table].update(operations)
+                known = tables.get(table)
+                if known is None:
+                    tables[table] = operations
+                else:
+                    known.update(operations)
             callbacks += called
             if outer is not None:
                 outer += undo or ()
@@ -132,8 +130,7 @@ class Group(Batch):
             for at in range(len(undo) - 2, -1, -2):
                 undo[at](*undo[at + 1])
 
-    @property
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return the number of tasks that wait for the group."""
         return len(self._waiting)
 
@@ -152,11 +149,11 @@ class Group(Batch):
         self.wanted = True
         if self._commits.sleeping is not None:
             self._commits.wake()
-        task = trio.lowlevel.current_task()
+        task = current_task()
         waiting = self._waiting
         waiting[task] = None
         # A closure takes longer to make.
-        return trio.lowlevel.wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
+        return wait_task_rescheduled(partial(_leave, waiting, task))  # noqa: ASYNC105
 
     def wait_in(self, slot: WaitSlot) -> Awaitable[None]:
         """Do the same as `wait`, for the task of a wait slot, in half the time."""
@@ -188,7 +185,7 @@ class Group(Batch):
         self._settled = True
         if durable:
             self.durable = True
-            self.tables = _Tables(_too_late)
+            self.tables = {}
             # Callbacks refer to objects that refer to this group.
             callbacks, self.callbacks = self.callbacks, []
             each = iter(callbacks)
@@ -200,7 +197,6 @@ class Group(Batch):
             slices.add(self._waiting)
         else:
             waiting, self._waiting = self._waiting, {}
-            reschedule = trio.lowlevel.reschedule
             for task in waiting:
                 reschedule(task, WAKE if durable else Error(self._commits.refusal()))
         listeners, self._listeners = self._listeners, []
@@ -227,10 +223,6 @@ class Together:
         trace: TracebackType | None,
     ) -> None:
         self._group.end_section(self._before, keep=kind is None)
-
-
-def _too_late(tables: Iterable[str]) -> None:
-    raise StoreError("this group is durable already; call open_group() again after each await")
 
 
 def _leave(

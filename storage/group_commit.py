@@ -110,7 +110,8 @@ class GroupCommit:
     ) -> None:
         self._commit = commit
         self._publish = publish
-        self._tables = set(tables)
+        self.tables = set(tables)
+        """The tables that the store has, or will have with the groups that are staged."""
         self._max_tables = max_tables
         self.group = Group(self)
         """The open group. While `attentive` is set, use `open_group` instead."""
@@ -163,14 +164,14 @@ class GroupCommit:
     def admit(self, tables: Iterable[str]) -> None:
         """Raise `TooManyTables` if the store cannot have all of `tables`, so that no commit fails
         because of it."""
-        if self._tables.issuperset(tables):
+        if self.tables.issuperset(tables):
             return
-        wanted = self._tables.union(tables)
+        wanted = self.tables.union(tables)
         if len(wanted) > self._max_tables:
             raise TooManyTables(
-                next(table for table in tables if table not in self._tables), self._max_tables
+                next(table for table in tables if table not in self.tables), self._max_tables
             )
-        self._tables = wanted
+        self.tables = wanted
 
     def wake(self) -> None:
         """Let the driver check the open group."""
@@ -238,7 +239,7 @@ class GroupCommit:
         try:
             while self.failure is None:
                 if not self.group.tables:
-                    if self.group.waiting:
+                    if self.group.count_waiting():
                         # Its records were dropped, and all groups before it are durable.
                         group, self.group = self.group, Group(self)
                         group.settle(durable=True)
@@ -276,7 +277,7 @@ class GroupCommit:
         if self.slices is not None:
             passes += self._crowd // self.slices.size
         for _ in range(passes):
-            waiting = self.group.waiting
+            waiting = self.group.count_waiting()
             if waiting == seen:
                 # More tasks may come in the rest of this pass.
                 if stalled or waiting >= self._crowd:
@@ -290,7 +291,7 @@ class GroupCommit:
         for add in self.on_commit:
             add(self.group)
         group, self.group = self.group, Group(self)
-        self._crowd = max(group.waiting, self._crowd // 2)
+        self._crowd = max(group.count_waiting(), self._crowd // 2)
         self._busy = group
         started = perf_counter()
         try:

@@ -16,6 +16,8 @@ from keyrun.storage.errors import StoreCorrupt, StoreTooNew
 
 VERSION = 1
 _HEADER = Struct(">IB")
+_HEADER_BYTES = _HEADER.size
+_pack_header, _unpack_header = _HEADER.pack, _HEADER.unpack_from
 _NO_FIELDS = b"\x90"
 _SHOWN_KEY = 64
 
@@ -29,12 +31,14 @@ def seal(table: str, key: bytes, fields: Sequence[Any]) -> bytes:
     # A shared packer is not safe in threads or if a finalizer seals a record, and it keeps the
     # memory of the largest record. A new packer costs 0.1 us.
     body: bytes = Packer(buf_size=512).pack(fields)
-    return _HEADER.pack(crc32(body, crc32(key, _SEEDS[table])), VERSION) + body
+    seed = _seeds.get(table) or _seed_of(table, VERSION)
+    return _pack_header(crc32(body, crc32(key, seed)), VERSION) + body
 
 
 def seal_empty(table: str, key: bytes) -> bytes:
     """Return the bytes of a record without fields, whose key has everything."""
-    return _HEADER.pack(crc32(_NO_FIELDS, crc32(key, _SEEDS[table])), VERSION) + _NO_FIELDS
+    seed = _seeds.get(table) or _seed_of(table, VERSION)
+    return _pack_header(crc32(_NO_FIELDS, crc32(key, seed)), VERSION) + _NO_FIELDS
 
 
 def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
@@ -43,11 +47,12 @@ def unseal(table: str, key: bytes, raw: bytes) -> list[Any]:
     Raises `StoreCorrupt` if the checksum does not match the table, the key and the bytes, and
     `StoreTooNew` if the record has a newer format.
     """
-    if len(raw) <= _HEADER.size:
+    if len(raw) <= _HEADER_BYTES:
         raise _corrupt(table, key, f"it is only {len(raw)} bytes long")
-    checksum, version = _HEADER.unpack_from(raw)
-    body = raw[_HEADER.size :]
-    seed = _SEEDS[table] if version == VERSION else _seed(table, version)
+    checksum, version = _unpack_header(raw)
+    body = raw[_HEADER_BYTES:]
+    today = version == VERSION
+    seed = (today and _seeds.get(table)) or _seed_of(table, version)
     if checksum != crc32(body, crc32(key, seed)):
         raise _corrupt(table, key, "its checksum does not match")
     reader = _READERS.get(version)
@@ -82,20 +87,16 @@ def _no_extension(code: int, data: bytes) -> Any:
     raise ValueError(f"extension {code} in a record")
 
 
-def _seed(table: str, version: int) -> int:
+_seeds: dict[str, int] = {}
+"""What the checksums of today's format begin with, by table."""
+
+
+def _seed_of(table: str, version: int) -> int:
     # The zero byte keeps ("run", b"s...") and ("runs", b"...") apart.
-    return crc32(table.encode() + b"\0") ^ version
-
-
-class _Seeds(dict[str, int]):
-    """The checksums of the table names, with which the checksums of records begin."""
-
-    def __missing__(self, table: str) -> int:
-        seed = self[table] = _seed(table, VERSION)
-        return seed
-
-
-_SEEDS = _Seeds()
+    seed = crc32(table.encode() + b"\0") ^ version
+    if version == VERSION:
+        _seeds[table] = seed
+    return seed
 
 
 def _corrupt(table: str, key: bytes, what: str) -> StoreCorrupt:

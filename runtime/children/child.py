@@ -141,7 +141,7 @@ async def child_run(branch: Branch, workflow: Workflow[Any, Any], input_: Any, k
             await branch.start_new(ident)
         if run.is_dry_run:
             return await run.dry_run_wait(f"child {workflow.name}")
-        if run.stopped:
+        if run.is_stopped():
             await ready(run)
         memory.child = mark
         await run.partition.services.children.admit(

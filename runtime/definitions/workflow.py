@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, overload
 
 from keyrun.runtime.definitions import fingerprint
@@ -12,7 +11,7 @@ from keyrun.runtime.errors import UnknownWorkflow
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.texts import check_text
-from keyrun.runtime.values import Failure
+from keyrun.runtime.values import UNSET, Failure, Unset
 
 if TYPE_CHECKING:
     from keyrun.runtime.policies.checkpoint import Checkpoint
@@ -98,10 +97,18 @@ class Workflow(Generic[I_contra, T_co]):
         self._written = written or function
         self.takes_input = len(inspect.signature(function).parameters) > 1
         self.__doc__ = function.__doc__
+        # Not a `cached_property`, which would make each attribute of the workflow slower to read.
+        self._fingerprint: bytes | Unset | None = UNSET
 
-    @cached_property
     def fingerprint(self) -> bytes | None:
-        """Return the fingerprint of the code, or None if its source cannot be read."""
+        """Return the fingerprint of the code, or None if its source cannot be read. The source is
+        read once."""
+        known = self._fingerprint
+        if known is UNSET:
+            known = self._fingerprint = self._read_fingerprint()
+        return known
+
+    def _read_fingerprint(self) -> bytes | None:
         return fingerprint.of_function(self._written)
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
@@ -256,7 +263,7 @@ class Registry:
             each.require_storable(resolved=True)
             each.registered(resources)
             # Computed now, because the file may be replaced later.
-            _ = each.fingerprint
+            each.fingerprint()
             versions[each.version] = each
         self._latest = {name: known[max(known)] for name, known in self._versions.items()}
 
@@ -267,7 +274,7 @@ class Registry:
     def fingerprint(self, name: str, version: int) -> bytes | None:
         """Return the fingerprint of a version. None if it is not registered or has no source."""
         workflow = self.find(name, version)
-        return None if workflow is None else workflow.fingerprint
+        return None if workflow is None else workflow.fingerprint()
 
     def latest(self, wanted: "Workflow[Any, Any] | str") -> Workflow[Any, Any]:
         """Return the highest version of a workflow, which new runs use."""

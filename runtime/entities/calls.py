@@ -391,10 +391,10 @@ class EntityCall:
             if request is not None:
                 with group.together():
                     if state != stored:
-                        group.tables["entities"][record] = sealed
+                        group.table("entities")[record] = sealed
                     services.answers.stage(group, request, payload, failure)
             else:
-                group.tables["entities"][record] = sealed
+                group.table("entities")[record] = sealed
             if state != stored:
                 # Whatever becomes of this call, the state before it must not be used any more.
                 services.cache.states.pop(record, None)

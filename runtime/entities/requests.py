@@ -205,10 +205,9 @@ class AnswerStore:
             payload,
             None if failure is None else write_failure(failure),
         )
-        tables = group.tables
-        tables["requests"][record] = seal("requests", record, fields)
+        group.table("requests")[record] = seal("requests", record, fields)
         index = partition.ledger.timed(now, partition.take_number())
-        tables["answered"][index] = seal("answered", index, (record,))
+        group.table("answered")[index] = seal("answered", index, (record,))
         self._stored += 1
         group.when_dropped(self._take_back)
         self._filter.add(record)

@@ -39,7 +39,7 @@ def drive(run: Run) -> Awaitable[bool | None]:
     """Drive a run in the scope of its actor. The awaitable gives True if the run has ended, False
     if it waits or is paused, and None if it has to be driven again. Then the scope may be
     cancelled."""
-    if run.status.started_at is None and run.stopped:
+    if run.status.started_at is None and run.is_stopped():
         return _stay(run)
     if run.journal.undoing is not None:
         return undo(run)
@@ -120,7 +120,7 @@ async def one_pass(
             if scope.cancel_called or not is_user_error(error):
                 raise
             failure = _failure_in(run, error, cancelled=False)
-        while conclude is None and run.held:
+        while conclude is None and run.is_held():
             # A paused run does not end. It comes here if its last step was running when it was
             # paused, or because of a time limit.
             await run.hold()
@@ -167,7 +167,7 @@ def _start(run: Run) -> None:
         status.deadline = None if limit is None else partition.steady() + limit
         status.state = _RUNNING
         if not run.journal.memories and run.journal.turn is None:
-            status.fingerprint = run.workflow.fingerprint
+            status.fingerprint = run.workflow.fingerprint()
         if limit is not None:
             run.store_status()
         if partition.feed is not None and (status.generation > 1 or not run.journal.memories):

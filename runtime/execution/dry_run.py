@@ -94,8 +94,6 @@ class DryRun(Run):
 
     __slots__ = ("asks", "came_to", "given", "known", "new", "outcomes", "records")
     is_dry_run = True
-    stopped = False
-    held = False
 
     def __init__(
         self,
@@ -142,6 +140,14 @@ class DryRun(Run):
         if ident not in self.known:
             self.new.append(ident)
         return await self._park(ident, trio.Event())
+
+    def is_stopped(self) -> bool:
+        """Return False: a dry run may always ask for the next step."""
+        return False
+
+    def is_held(self) -> bool:
+        """Return False: nothing can pause a dry run."""
+        return False
 
     async def let_others_ask(self) -> None:
         """Wait while another branch can continue by itself. A branch of a nested `gather` begins

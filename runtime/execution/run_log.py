@@ -78,4 +78,6 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
         run.logged = writable(run.logged)
         run.logged[branch.prefix] = branch.logged
         journal = run.journal
-        return journal.replaying or (journal.expected is not None and journal.expected.left > 0)
+        return journal.is_replaying() or (
+            journal.expected is not None and journal.expected.left > 0
+        )

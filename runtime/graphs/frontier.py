@@ -43,6 +43,11 @@ class EdgeState(Enum):
     BROKEN = auto()
 
 
+# Looking a member up in its enum takes as long as a call.
+_COMPLETE = On.COMPLETE
+_WAY_OPEN, _WAY_FIRED, _WAY_BROKEN = EdgeState.OPEN, EdgeState.FIRED, EdgeState.BROKEN
+
+
 class TooManyIterations(Exception):
     """A back edge fired more often than it may."""
 
@@ -168,7 +173,7 @@ class Frontier:
             agenda.count -= 1
         if end.otherwise is not None and not self._fired(activation, end):
             end = end.otherwise
-        if end.on is On.COMPLETE:
+        if end.on is _COMPLETE:
             self.outputs[name] = end.output
         self._settle(activation.station, end, activation)
         if self._returns:
@@ -252,7 +257,7 @@ class Frontier:
                 if link.edge.target not in self._entered:
                     self._count += 1
                     self._tokens[link.index] = (self._count, end)
-                touched.append(self._decide(link, EdgeState.FIRED))
+                touched.append(self._decide(link, _WAY_FIRED))
             elif self._over.issuperset(link.loops):
                 touched.append(self._decide(link, EdgeState.BROKEN if broken else EdgeState.DEAD))
             else:
@@ -306,9 +311,9 @@ class Frontier:
         undecided = broken = False
         for link in station.incoming:
             way = ways[link.index]
-            if way is EdgeState.OPEN:
+            if way is _WAY_OPEN:
                 undecided = True
-            elif way is EdgeState.BROKEN:
+            elif way is _WAY_BROKEN:
                 broken = True
             elif link.index in tokens:
                 fresh = link

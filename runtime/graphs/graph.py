@@ -1,7 +1,6 @@
 """Graphs as users write them: nodes, edges, and options of the whole graph."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -161,8 +160,7 @@ class Graph(Workflow[Any, Any], GraphBody):
         """Return the plan of the graph. Raise `InvalidGraph` if the graph has a problem."""
         return self._check()
 
-    @cached_property
-    def fingerprint(self) -> bytes | None:
+    def _read_fingerprint(self) -> bytes | None:
         """The fingerprint of this definition: of the document of a flow, or else of nodes, edges
         and the code of durable nodes."""
         if self.document is not None:

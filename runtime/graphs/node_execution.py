@@ -17,12 +17,14 @@ from keyrun.runtime.records.journal_entry import CallRecord
 from keyrun.runtime.run.branch import Branch
 from keyrun.runtime.steps.attempts import attempts
 from keyrun.runtime.steps.execution import replayed
-from keyrun.runtime.steps.inline_start import check_iterations
+from keyrun.runtime.steps.inline_start import too_many_iterations
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import named, traceback_of, type_of
 from keyrun.runtime.user_errors import has, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
+
+_COMPLETE = On.COMPLETE  # looking it up takes as long as a call
 
 NodeCall = Callable[[Coroutine[Any, Any, None], NodeTask], Awaitable[None]]
 """Awaits a call that may suspend. Another task takes the next nodes then."""
@@ -62,12 +64,13 @@ class NodeExecutor:
         if memory is not None and memory.outcome is not None:
             await self._call(self._replay(activation, memory), task)
             return None
-        check_iterations(run, run.begun_steps, "the run called step", ident)
+        if run.begun_steps > run.submission.limits.most_iterations:
+            raise too_many_iterations(run, run.begun_steps, "the run called step", ident)
         passed = None
         if (
             not step.can_start_inline
             # First, because a dry run, which is always careful, has no slots.
-            or (run.careful or run.stopped or (memory is not None and memory.known))
+            or (run.careful or run.is_stopped() or (memory is not None and memory.known))
             or not run.partition.slots.free
             or (station.crowded and not self._places.reserve(activation))
         ):
@@ -122,7 +125,7 @@ class NodeExecutor:
         try:
             if activation.station.crowded and not run.is_dry_run:
                 # A node that had begun before resumes in the order of the journal.
-                if run.journal.replaying:
+                if run.journal.is_replaying():
                     self._places.reserve(activation)
                 else:
                     await self._places.wait(activation)
@@ -168,7 +171,7 @@ class NodeExecutor:
 
     def _complete(self, activation: Activation, value: Any) -> None:
         port, output = read(activation.station.node, value)
-        self._end(activation, NodeEnd(On.COMPLETE, port, output))
+        self._end(activation, NodeEnd(_COMPLETE, port, output))
 
     def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:
         refused = failure.kind is FailureKind.CIRCUIT_OPEN

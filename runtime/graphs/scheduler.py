@@ -165,7 +165,7 @@ class GraphScheduler:
                     await self._catch_up()
                     continue
                 gate = activation.gate
-                if gate is not None and not gate.durable and not journal.replaying:
+                if gate is not None and not gate.durable and not journal.is_replaying():
                     await gate.wait()
                     await trio.lowlevel.checkpoint_if_cancelled()
                 if activation.owner.cancels:
@@ -217,7 +217,7 @@ class GraphScheduler:
         """Return the node to begin next. While the run is replayed, this is the node with the next
         outcome in the journal, or a node whose code could ask for it."""
         picked = self._agenda.picked
-        if not self._journal.replaying:
+        if not self._journal.is_replaying():
             expected = self._journal.expected
             if expected is not None and expected.left:
                 return self._next_expected(expected)
@@ -285,7 +285,7 @@ class GraphScheduler:
         self._agenda.staged = self._run.staged
         try:
             end = activation.owner.end(activation, end)
-            if activation.station.step is None and not self._journal.replaying:
+            if activation.station.step is None and not self._journal.is_replaying():
                 self._note(activation, end, sorted(activation.owner.fired))
         except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))
@@ -336,7 +336,7 @@ class GraphScheduler:
 
     def _is_live(self) -> bool:
         run = self._run
-        return run.going and run.decision is None and not self._journal.replaying
+        return run.going and run.decision is None and not self._journal.is_replaying()
 
     def _note_cancelled(self, activations: list[Activation]) -> None:
         """Record that nodes were cancelled while they waited. A step that runs records it itself

@@ -161,6 +161,9 @@ _OVER = (
     NodeState.COMPENSATION_FAILED,
 )
 
+# Looking a member up in its enum takes as long as a call.
+_DONE, _COMPLETE = NodeState.DONE, On.COMPLETE
+
 
 def node_states(
     frontier: Frontier, running: Collection[str], journal: Journal, *, ended: bool
@@ -184,7 +187,7 @@ def node_states(
         elif end.on is None:
             state = NodeState.SKIPPED
         else:
-            state = NodeState.DONE if end.on is On.COMPLETE else NodeState.FAILED
+            state = _DONE if end.on is _COMPLETE else NodeState.FAILED
         states[name] = state
     if journal.undoing is not None:
         states.update(_compensated(journal, states))

@@ -303,7 +303,7 @@ def knows_progress(run: "Run") -> bool:
         return False
     if run.workflow.kind != "graph":
         return True
-    return run.graph is not None and not run.journal.replaying
+    return run.graph is not None and not run.journal.is_replaying()
 
 
 def snapshot_of_summary(records: StoredRecords) -> Snapshot:

@@ -258,7 +258,7 @@ class Control:
         """Let a run check whether it may continue. While it was paused it could not yield its key
         or be evicted."""
         run.resume()
-        if run.waits and run.waiting_branches == len(run.waits) and not run.held:
+        if run.waits and run.waiting_branches == len(run.waits) and not run.is_held():
             self._eviction.consider(run)
 
     async def _wake(self, run: Run) -> None:

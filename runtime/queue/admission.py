@@ -86,6 +86,7 @@ class Admission:
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {brief(limits)}")
         return Submission(
+            number=0,
             run_id=run_id or "",
             key=key,
             workflow=latest.name,
@@ -177,7 +178,7 @@ class Admission:
             partition.feed is not None
             or submission.delay
             or self._instances is not None
-            or group.in_block
+            or group.in_block()
         ):
             with partition.together():
                 self._stage(submission, group, given=given)
@@ -197,17 +198,17 @@ class Admission:
     def _stage(self, submission: Submission, group: "Group", *, given: bool) -> None:
         """Stage the records that every run has. Nothing is called between the first and the last
         record, so that they are staged as a whole."""
-        partition, tables, queues = self._partition, group.tables, self._queues
+        partition, queues = self._partition, self._queues
         ledger, number, run_id = partition.ledger, submission.number, submission.run_id
         record = ledger.number(number)
-        runs, stored = tables["runs"], seal("runs", record, submission.fields())
+        runs, stored = group.table("runs"), seal("runs", record, submission.fields())
         ids, name, named = None, b"", b""
         if given:
-            ids, name = tables["ids"], ledger.run_id(run_id)
+            ids, name = group.table("ids"), ledger.run_id(run_id)
             named = sealed("ids", name, number)
         places, place, there = None, b"", b""
         if not submission.delay:
-            queue, places = queues.get(submission.key), tables["queue"]
+            queue, places = queues.get(submission.key), group.table("queue")
             place = queue.place(number) if queue else ledger.place(submission.key, number)
             there = seal("queue", place, placed(submission))
         counted, callbacks = (submission.workflow, submission.version, None), group.callbacks

@@ -43,10 +43,9 @@ class ConcurrencyGate:
     @property
     def room(self) -> int:
         """Return the number of keys that would be admitted now."""
-        return 0 if self.closed else self._most + self._stuck - self.under_way
+        return 0 if self.is_closed() else self._most + self._stuck - self.under_way
 
-    @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Return whether no key would be admitted now."""
         return self.under_way >= self._most + self._stuck or self._partition.paused
 
@@ -101,7 +100,7 @@ class ConcurrencyGate:
     def fill(self) -> None:
         """Admit the waiting keys for which there is room."""
         self._crowded.set()
-        while self.queued and not self.closed and not self._partition.draining:
+        while self.queued and not self.is_closed() and not self._partition.draining:
             waiting = self._queues[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
             if not waiting:

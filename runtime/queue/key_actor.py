@@ -50,7 +50,7 @@ class KeyActor(Actor[KeyQueue, None]):
                     if not served:
                         again = served is None
                         return
-                    if queue.idle:
+                    if queue.is_idle():
                         self._queues.drop(queue)
                         return
                 run = queue.head or queue.take_fresh() or await queue.load_next()
@@ -74,7 +74,7 @@ class KeyActor(Actor[KeyQueue, None]):
                     return
                 if ended:
                     queue.remove_head(run)
-                    if queue.idle and not (run.scope_cancelled or partition.draining):
+                    if queue.is_idle() and not (run.scope_cancelled or partition.draining):
                         self._queues.drop(queue)
                         return
                 if run.scope_cancelled:

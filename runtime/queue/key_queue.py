@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.storage.group import Group
 
+_NORMAL = Priority.NORMAL  # looking it up takes as long as a call
+
 SMALL_STATE = 256
 """Bytes of a key's state that may stay in memory when there is nothing to do."""
 
@@ -101,7 +103,7 @@ class KeyQueue:
         """The last place that came into the window."""
         self._more = not known
         """Whether the store may have more runs of this key than the window."""
-        self._rank = Priority.NORMAL
+        self._rank = _NORMAL
         """The priority of the first run that was found in the store."""
         self._listing_ended = False
         """Whether the index has more of this key than its reading at the open brought."""
@@ -447,7 +449,7 @@ class KeyQueue:
         if self.head is None and not (self.calls and len(self.calls) == self.pending):
             # Calls alone pass the gate: their callers are in memory anyway.
             gate = self._queues.gate
-            if gate.closed and self.pending:
+            if gate.is_closed() and self.pending:
                 gate.enqueue(self, self.first_priority())
                 return
             self.entering = True
@@ -478,8 +480,7 @@ class KeyQueue:
             self._queues.runs.remove(self.head)
             self.head = None
 
-    @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether there is nothing to do, as far as memory knows."""
         return not (self.window or self._more or self.calls) and self.head is None
 

@@ -67,9 +67,6 @@ class KeyQueues:
             backpressure_timeout=backpressure_timeout,
         )
         self._queues: dict[str, KeyQueue] = {}
-        # Every run asks: a method of our own would be one more call.
-        self.get: Callable[[str], KeyQueue | None] = self._queues.get
-        """Returns the queue of a key if it is in memory."""
         self.at_gate: dict[str, int] = {}
         """Keys that wait at the gate and are known by name: how many of their runs wait."""
         self.evicted: dict[str, tuple[int, int]] = {}
@@ -86,6 +83,10 @@ class KeyQueues:
 
     def __iter__(self) -> Iterator[KeyQueue]:
         return iter(self._queues.values())
+
+    def get(self, key: str) -> KeyQueue | None:
+        """Return the queue of a key if it is in memory."""
+        return self._queues.get(key)
 
     def of(self, key: str) -> KeyQueue:
         """Return the queue of a key. It is made if it is not in memory."""

@@ -178,7 +178,7 @@ class Outbox:
             submission.key, sequence, submission.number, status[GENERATION]
         )
         fields = StoredOutcome.encode(submission, status)
-        group.tables[TABLE][record] = seal(TABLE, record, fields)
+        group.table(TABLE)[record] = seal(TABLE, record, fields)
         self._count(group, 1)
 
     def _count(self, group: "Group", by: int) -> None:
@@ -272,7 +272,7 @@ class Outbox:
 
     def _write(self, group: "Group") -> None:
         fields = (self.collecting, self.waiting, self._next, self._converted_to)
-        group.tables["counter"][self._record] = seal("counter", self._record, fields)
+        group.table("counter")[self._record] = seal("counter", self._record, fields)
 
     async def convert(self) -> None:
         """Convert the entries of an older Keyrun, in the order of the ends. An entry is converted

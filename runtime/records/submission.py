@@ -45,11 +45,15 @@ class Parent:
     depth: int
 
 
-@attrs.define(kw_only=True)
-class Submission:
-    """What was submitted. The number is set at admission. Nothing changes after that."""
+# Submission and StatusRecord are made for every run, and Python calls a function with many keyword
+# arguments much slower than one with positional arguments. So they do not insist on keywords.
 
-    number: int = 0
+
+@attrs.define
+class Submission:
+    """What was submitted. The number is 0 until the admission. Nothing changes after that."""
+
+    number: int
     run_id: str
     key: str
     workflow: str
@@ -109,21 +113,21 @@ class Submission:
         ]
         limits, submitted_at, delay, origin = fields[11:15]
         return cls(
-            number=number,
-            run_id=run_id,
-            key=key,
-            workflow=workflow,
-            version=version,
-            input=input_,
-            digest=digest,
-            headers=headers,
-            tags=tuple(tags),
-            priority=_PRIORITIES[priority],
-            limits=ResolvedLimits.read(limits),
-            submitted_at=submitted_at,
-            delay=delay,
-            origin=origin,
-            parent=Parent(*fields[15]) if len(fields) > 15 else None,
+            number,
+            run_id,
+            key,
+            workflow,
+            version,
+            input_,
+            digest,
+            headers,
+            tuple(tags),
+            _PRIORITIES[priority],
+            ResolvedLimits.read(limits),
+            submitted_at,
+            delay,
+            origin,
+            Parent(*fields[15]) if len(fields) > 15 else None,
         )
 
 
@@ -186,7 +190,7 @@ class Summary:
         )
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class StatusRecord:
     """The stored status of a run. `place` is None until a delayed run is due."""
 
@@ -284,28 +288,28 @@ class StatusRecord:
         elif state == _QUARANTINED:
             quarantine = _recognised(reason or "", place)
         return cls(
-            state=_STATES[state],
-            generation=generation,
-            place=place,
-            started_at=started_at,
-            deadline=deadline,
-            ended_at=ended_at,
-            steps_done=steps_done,
-            step=step,
-            attempt=attempt,
-            waiting_on=waiting_on,
-            result=result,
-            reason=reason,
-            failure=failure and read_failure(failure),
-            cancel_requested=cancel_requested,
-            paused=paused,
-            evicted_wait=evicted_wait and EvictedWait(evicted_wait[0], tuple(evicted_wait[1])),
-            fingerprint=fingerprint,
-            patches=patches,
-            quarantine=quarantine,
-            journal_next=journal_next,
-            summary=summary and Summary.read(summary),
-            compensation=undone and _read_compensation(*undone),
+            _STATES[state],
+            generation,
+            place,
+            started_at,
+            deadline,
+            ended_at,
+            steps_done,
+            step,
+            attempt,
+            waiting_on,
+            result,
+            reason,
+            failure and read_failure(failure),
+            cancel_requested,
+            paused,
+            evicted_wait and EvictedWait(evicted_wait[0], tuple(evicted_wait[1])),
+            fingerprint,
+            patches,
+            quarantine,
+            journal_next,
+            summary and Summary.read(summary),
+            undone and _read_compensation(*undone),
         )
 
 

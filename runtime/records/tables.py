@@ -56,7 +56,8 @@ from keyrun.storage.record import seal, unseal
 
 NUMBER = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QI")
-SEQUENCE = struct.Struct(">I")
+pack_sequence = struct.Struct(">I").pack
+"""Packs the number of a journal entry, the last part of its key."""
 _TIMED = struct.Struct(">QQ")
 
 # Looking a member up in its enum takes as long as a call.

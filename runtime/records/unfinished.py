@@ -40,6 +40,7 @@ _MARK = "unfinished"
 Version = tuple[str, int]
 Code = tuple[str, int, bytes | None]
 Patch = tuple[str, str]
+Marks = tuple[int, int, int, int]
 
 
 class Tally:
@@ -67,19 +68,20 @@ class Tally:
     def counts(self) -> Mapping[Any, int]:
         """Return the counts with all changes."""
         if self.entered or self.left:
-            self._changed.update(self.entered, self.left)
-            self._counts.update(self.entered)
-            self._counts.subtract(Counter(self.left))
+            entered, left = Counter(self.entered), Counter(self.left)
+            self._changed.update(entered, left)
+            self._counts.update(entered)
+            self._counts.subtract(left)
             self.entered.clear()
             self.left.clear()
         return self._counts
 
     def stage(self, group: "Group") -> bool:
         """Stage the counts that have changed. Return False if a count became negative."""
-        counts = self.counts
-        if not self._changed:
+        if not (self.entered or self.left or self._changed):
             return True
-        sound, records = True, group.tables[self._table]
+        counts = self.counts
+        sound, records = True, group.table(self._table)
         for fields in self._changed:
             count = counts[fields]
             key = self._key(fields)
@@ -195,12 +197,12 @@ class UnfinishedRuns:
         if patches:
             self.patched(submission, patches, by)
 
-    def marks(self) -> tuple[int, int, int, int]:
+    def marks(self) -> Marks:
         """Return how many changes are waiting to be counted, for `undo`."""
         runs, unpatched = self._runs, self._unpatched
         return len(runs.entered), len(runs.left), len(unpatched.entered), len(unpatched.left)
 
-    def undo(self, *marks: int) -> None:
+    def undo(self, marks: Marks) -> None:
         """Take back the changes since `marks`, because the records that belong to them were
         dropped."""
         runs, unpatched = self._runs, self._unpatched

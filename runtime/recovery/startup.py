@@ -60,7 +60,8 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
             number: 1 + (int.from_bytes(entries[0][0][-4:], "big") if entries else 0)
             for number, entries in zip(numbers, last, strict=True)
         }
-        tables = store.open_group().tables
+        group = store.open_group()
+        journal, markers = group.table("journal"), group.table("begun")
         for key, raw in rows:
             number, step = ledger.split_number(key)
             try:
@@ -71,10 +72,10 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
             entry = ledger.entry(number, following[number])
             following[number] += 1
             interrupted = Interrupted(ident, at, attempt, alone, begun)
-            tables["journal"][entry] = seal("journal", entry, interrupted.encode())
-            tables["begun"][key] = None
+            journal[entry] = seal("journal", entry, interrupted.encode())
+            markers[key] = None
             if reported:
-                tables["reports"][key] = None
+                group.table("reports")[key] = None
         await store.durable()
 
 

@@ -8,6 +8,7 @@ same way each time, whichever is faster.
 from typing import TYPE_CHECKING
 
 import trio
+from trio.lowlevel import current_task
 
 from keyrun.runtime.errors import WrongTask
 from keyrun.runtime.events import emitter
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.running_step import RunningStep
 
 _NEVER = float("inf")
-current_task = trio.lowlevel.current_task  # every step asks for it
 
 
 class Branch:
@@ -65,7 +65,7 @@ class Branch:
         """The step that it asked for last."""
         self.logged = 0
         """How many lines of `ctx.log` it has come to."""
-        self.task = trio.lowlevel.current_task()
+        self.task = current_task()
 
     @property
     def node(self) -> str | None:

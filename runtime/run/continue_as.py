@@ -68,7 +68,7 @@ def continue_with(run: "Run", input_: bytes) -> None:
         if status.patches is not None:
             partition.unfinished.patched(run.submission, status.patches, -1)
             status.patches = None
-        status.fingerprint = run.workflow.fingerprint
+        status.fingerprint = run.workflow.fingerprint()
         run.store_status()
     run.memos.clear()
     run.compensators = None

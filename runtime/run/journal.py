@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.scope import Scope
     from keyrun.runtime.run.wait import Wait
 
-_SCOPE = CallKind.SCOPE
+# Looking a member up in its enum takes as long as a call.
+_SCOPE, _STEP, _DONE = CallKind.SCOPE, CallKind.STEP, EntryKind.DONE
 _GONE = CallRecord()
 _TURN = "turn-"
 _APART = (_TURN, COMPENSATION)
@@ -198,7 +199,7 @@ class Journal:
             memory = self.remember(ident, self.marks.get(ident, 0))
             memory.attempts = 1
             memory.payload = payload
-            memory.outcome = EntryKind.DONE
+            memory.outcome = _DONE
             memory.delivered = True
             self._note(ident)
         self.fresh.clear()
@@ -222,12 +223,11 @@ class Journal:
         before = 0 if self.turn is None else self.turn.number
         if self.continued is not None:
             before += self.continued.steps
-        done, step = EntryKind.DONE, CallKind.STEP
         memories = self.memories.values()
-        count = len([each for each in memories if each.outcome is done and each.call is step])
+        count = len([each for each in memories if each.outcome is _DONE and each.call is _STEP])
         if self.undoing is not None:
             undone = (self.memories.get(COMPENSATION + ident) for ident in self.undoing.steps)
-            count -= sum(each is not None and each.outcome is done for each in undone)
+            count -= sum(each is not None and each.outcome is _DONE for each in undone)
         return before + count
 
     def compensation(self) -> CompensationProgress | None:
@@ -273,7 +273,7 @@ class Journal:
                 memory.last = next(reversed(self.memories))
                 if payload[0] == Ending.FINISHED:
                     memory.left = Left(sequence, memory.last, len(self._order))
-            self._has(ident, memory, EntryKind.DONE)
+            self._has(ident, memory, _DONE)
             return
         match entry:
             case Continued():
@@ -423,8 +423,7 @@ class Journal:
             self._cursor += 1
         return self._cursor >= len(order) or order[self._cursor] == ident
 
-    @property
-    def replaying(self) -> bool:
+    def is_replaying(self) -> bool:
         """Return whether there are outcomes that this pass has not returned yet."""
         return self.past > 0 and not self.may_deliver("")
 

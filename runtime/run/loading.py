@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.run.services import KeyQueueOfRun
 
+_RUNNING = State.RUNNING  # looking it up takes as long as a call
+
 Rows = Sequence[tuple[bytes, bytes]]
 
 
@@ -99,7 +101,7 @@ def assemble(
     workflow = partition.registry.find(submission.workflow, submission.version)
     run = Run(partition, queue, submission, status or StatusRecord(), workflow)
     run.status.place = place
-    run.shown_running = run.status.state is State.RUNNING
+    run.shown_running = run.status.state is _RUNNING
     take_in(run, stored.journal, stored.memos)
     return run
 

@@ -6,6 +6,7 @@ call. It knows none of them, except for those that a run itself calls (`RunServi
 """
 
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,7 +17,6 @@ from keyrun.runtime.records.counter import stored_clock, stored_counter
 from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.runtime.records.unfinished import UnfinishedRuns
 from keyrun.storage import Store, StoreClosed
-from keyrun.storage.group import Together
 
 if TYPE_CHECKING:
     from keyrun.actors.pool import Suspension, WorkerSlot
@@ -152,19 +152,29 @@ class PartitionState:
             raise wrong_caller("on Trio")
 
 
-class StagedTogether(Together):
+class StagedTogether:
     """A block whose records are staged as a whole, with the changes of the counts of unfinished
     runs."""
 
-    __slots__ = ("_unfinished",)
+    __slots__ = ("_before", "_group", "_marks", "_unfinished")
 
     def __init__(self, group: "Group", unfinished: UnfinishedRuns) -> None:
-        super().__init__(group)
+        self._group = group
         self._unfinished = unfinished
 
     def __enter__(self) -> "Group":
         # First, because an error after the block has begun would leave the group in it.
-        marks = self._unfinished.marks()
-        group = super().__enter__()
-        group.when_dropped(self._unfinished.undo, *marks)
-        return group
+        self._marks = self._unfinished.marks()
+        self._before = self._group.begin_section()
+        return self._group
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        keep = kind is None
+        self._group.end_section(self._before, keep=keep)
+        if not keep:
+            self._unfinished.undo(self._marks)

@@ -36,7 +36,7 @@ def quarantine(run: "Run", cause: QuarantineCause, reason: str) -> None:
     status.reason = reason
     status.waiting_on = None
     contradicts = cause is QuarantineCause.CONTRADICTION and workflow is not None
-    status.quarantine = Quarantine(cause, workflow.fingerprint if contradicts else None)
+    status.quarantine = Quarantine(cause, workflow.fingerprint() if contradicts else None)
     with run.partition.together():
         if run.tried_again != (cause, run.journal.next):
             run.note("", "quarantined", reason)
@@ -93,7 +93,7 @@ def is_kept(known: Quarantine, workflow: "Workflow[Any, Any] | None") -> bool:
             return False
         case QuarantineCause.CONTRADICTION:
             # If one of them has no fingerprint, it is unknown whether the code has changed.
-            same = None if workflow is None else workflow.fingerprint
+            same = None if workflow is None else workflow.fingerprint()
             return same is not None and same == known.fingerprint
         case _:
             return True

@@ -70,13 +70,13 @@ def store(run: "Run", current: RunningStep) -> None:
 def _stage(run: "Run", key: bytes, step: str, attempt: int, report: Report) -> None:
     # Not with `run.put`, because no step has to wait for the commit of a report.
     fields = step, attempt, report.percent, report.message, report.at
-    run.partition.commits.open_group().tables["reports"][key] = seal("reports", key, fields)
+    run.partition.commits.open_group().table("reports")[key] = seal("reports", key, fields)
 
 
 def of_run(run: "Run", percent: float, message: str) -> None:
     """Take the report of a workflow. A report that a replay repeats is ignored."""
     report = Report(percent, message, run.reported)
-    if run.is_dry_run or run.journal.replaying:
+    if run.is_dry_run or run.journal.is_replaying():
         return
     if run.reported is not None and run.reported.content == report.content:
         return

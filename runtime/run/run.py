@@ -15,7 +15,7 @@ from keyrun.runtime.internal_errors import InternalError, as_internal, is_intern
 from keyrun.runtime.pass_end import Halt, Unwind
 from keyrun.runtime.records.journal_entry import JournalEntry, Note
 from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
-from keyrun.runtime.records.tables import SEQUENCE
+from keyrun.runtime.records.tables import pack_sequence
 from keyrun.runtime.run.empty import NOTHING, writable
 from keyrun.runtime.run.inbox import Inbox
 from keyrun.runtime.run.journal import Journal
@@ -54,6 +54,9 @@ class Location(Enum):
     """The run was evicted. The commit that puts it back into its queue is under way."""
     DELAYED = "delayed"
     """The run gets its place in the order when its delay is over."""
+
+
+_QUEUED = Location.QUEUED  # looking it up takes as long as a call
 
 
 class RunGuard:
@@ -156,7 +159,7 @@ class Run:
         self.graph: GraphOfRun | None = None
         """The graph in the present pass, if the workflow is a graph."""
         self.begun_steps = 0
-        self.deadline = float("inf")
+        self.deadline = inf
         self.decision: Any = None
         self.unwinding: Unwind | None = None
         self.waiting_branches = 0
@@ -186,7 +189,7 @@ class Run:
         """The cause of its quarantine before this open tried it again, and the next sequence number
         of its journal at that time."""
         self._resumed: trio.Event | None = None
-        self.location = Location.QUEUED
+        self.location = _QUEUED
         """Where the run is. Only the run table changes it."""
         self.eviction: Eviction | None = None
         """What the run waits for, while it is being evicted."""
@@ -216,12 +219,12 @@ class Run:
     def put(self, table: str, key: bytes, *fields: Any) -> None:
         """Stage a record of this run."""
         group = self.staged = self.partition.commits.open_group()
-        group.tables[table][key] = seal(table, key, fields)
+        group.table(table)[key] = seal(table, key, fields)
 
     def delete(self, table: str, key: bytes) -> None:
         """Stage the removal of a record of this run."""
         group = self.staged = self.partition.commits.open_group()
-        group.tables[table][key] = None
+        group.table(table)[key] = None
 
     def write(self, entry: JournalEntry) -> None:
         """Stage a journal entry."""
@@ -236,10 +239,10 @@ class Run:
         journal = self.journal
         sequence = journal.next
         journal.next = sequence + 1
-        key = self.record + SEQUENCE.pack(sequence)
+        key = self.record + pack_sequence(sequence)
         commits = self.partition.commits
         group = self.staged = commits.open_group() if commits.attentive else commits.group
-        group.tables["journal"][key] = seal("journal", key, fields)
+        group.table("journal")[key] = seal("journal", key, fields)
 
     def store_status(self, summary: Summary | None = None) -> None:
         """Stage the status of the run."""
@@ -447,13 +450,12 @@ class Run:
             self.pending = False
             self.queue.started()
 
-    @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether the run, its key or the partition is paused."""
         return self.status.paused or self.queue.paused or self.partition.paused
 
-    @property
-    def stopped(self) -> bool:
+    # Every step asks, and Python calls a property five times slower than a method.
+    def is_stopped(self) -> bool:
         """Return whether no further step may start now."""
         return (
             self.status.paused
@@ -479,7 +481,7 @@ class Run:
             return attrs.evolve(
                 status, state=State.RUNNING, step=current.step, attempt=current.attempt
             )
-        if self.held and self.status.state is not State.QUARANTINED:
+        if self.is_held() and self.status.state is not State.QUARANTINED:
             return attrs.evolve(status, state=State.PAUSED)
         due = min((wait.due for wait in self.waits), default=inf)
         return status if due == inf else attrs.evolve(status, waiting_until=due)

@@ -278,8 +278,8 @@ async def watched(branch: "Branch", call: Coroutine[Any, Any, R]) -> R:
         try:
             return await call
         except trio.Cancelled:
-            if branch.notice() and run.held:
+            if branch.notice() and run.is_held():
                 with trio.CancelScope(shield=True, deadline=run.deadline):
-                    while run.held:
+                    while run.is_held():
                         await run.hold()
             raise

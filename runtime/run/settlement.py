@@ -81,14 +81,14 @@ def _stage_end(run: Run, group: "Group", fields: tuple[Any, ...]) -> None:
     """Stage the records that every end of a run has. Nothing is called between the first and the
     last record, so that they are staged as a whole."""
     partition, status, record = run.partition, run.status, run.record
-    submission, tables = run.submission, group.tables
+    submission = run.submission
     assert status.ended_at is not None
     ended = partition.ledger.timed(status.ended_at, run.number)
     stored, mark = seal("status", record, fields), seal_empty("ended", ended)
-    statuses, ends = tables["status"], tables["ended"]
+    statuses, ends = group.table("status"), group.table("ended")
     places, place = None, b""
     if status.place is not None:
-        places, place = tables["queue"], run.queue.place(status.place)
+        places, place = group.table("queue"), run.queue.place(status.place)
     counted = submission.workflow, submission.version, run.counted
     leaving, told = partition.unfinished.leaving, partition.services.run_ended
     statuses[record] = stored

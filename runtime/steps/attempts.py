@@ -53,7 +53,7 @@ async def announce(run: Run, current: CurrentStep) -> bool:
         raise
     finally:
         slots.give()
-    if run.stopped or not slots.free:
+    if run.is_stopped() or not slots.free:
         current.unmark()
         return False
     run.careful = False
@@ -109,7 +109,7 @@ async def _try(
     if started is None:
         if run.staged is not None and not run.staged.durable:
             await run.staged.wait()
-        if run.stopped:
+        if run.is_stopped():
             await ready(run)
     suspect = memory.interruptions >= 2
     if memory.interruptions:
@@ -159,7 +159,7 @@ async def _try(
                 current.mark()
                 await run.gate()
             # The run may have been paused since the gate, and a paused run must not hold a slot.
-            if run.stopped and done is None:
+            if run.is_stopped() and done is None:
                 return _RETRY
             if run.pending:
                 run.begin()
@@ -277,5 +277,5 @@ async def ready(run: Run) -> None:
     """Return when the next step may start: everything staged is durable, and the run is not
     paused."""
     await run.gate()
-    while run.stopped:
+    while run.is_stopped():
         await run.hold()

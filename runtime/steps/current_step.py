@@ -56,7 +56,8 @@ class CurrentStep:
         """The name of the step in the journal."""
         self.attempt = attempt
         """The number of this attempt, from 1."""
-        self.begun = run.partition.wall()
+        wall = run.partition.wall  # called like a method of the partition, it would take longer
+        self.begun = wall()
         self.suspect = suspect
         timeout = step.timeout
         self.timeout = run.submission.limits.attempt_timeout if timeout is None else timeout

@@ -22,7 +22,7 @@ from keyrun.runtime.run.expected import REMEDY
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.attempts import announce, attempts
 from keyrun.runtime.steps.current_step import CurrentStep
-from keyrun.runtime.steps.inline_start import check_iterations, start_inline
+from keyrun.runtime.steps.inline_start import start_inline, too_many_iterations
 from keyrun.runtime.steps.invocation import Started
 from keyrun.runtime.steps.outcome import step_failed
 from keyrun.runtime.texts import unreadable_outcome
@@ -31,6 +31,9 @@ from keyrun.storage.payload import UNFIT
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.branch import Branch
+
+# Looking a member up in its enum takes as long as a call.
+_STEP, _DONE = CallKind.STEP, EntryKind.DONE
 
 
 async def perform(
@@ -67,7 +70,8 @@ async def perform(
             await branch.admit()
         if is_new:
             await branch.start_new(ident)
-        check_iterations(run, run.begun_steps, "the run called step", ident)
+        if run.begun_steps > run.submission.limits.most_iterations:
+            raise too_many_iterations(run, run.begun_steps, "the run called step", ident)
         inline = step.starts_inline and not branch.apart and (memory is None or memory.unsuspected)
         if run.careful and run.is_dry_run:
             inline = False
@@ -75,7 +79,7 @@ async def perform(
         if inline and staged is not None and not staged.durable:
             await (staged.wait() if run.wait_slot is None else staged.wait_in(run.wait_slot))
         # In this order, because a dry run has no slots.
-        if not inline or not partition.slots.free or run.stopped:
+        if not inline or not partition.slots.free or run.is_stopped():
             memory = journal.remember(ident, mark)
             return await attempts(branch, step, ident, memory, args, kwargs)
         current = CurrentStep(run, step, ident)
@@ -102,7 +106,7 @@ def _fingerprint(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int
 
 def _check_against(run: Run, ident: str, memory: CallRecord, mark: int | None) -> None:
     """Quarantine the run if its journal has another call, or other arguments, under this name."""
-    if memory.call is not CallKind.STEP:
+    if memory.call is not _STEP:
         kind = memory.call.name.lower()
         said = f"the journal has {ident!r} as a {kind}, but the code calls a step"
     elif memory.fingerprint is None or mark is None or memory.fingerprint == mark:
@@ -122,7 +126,7 @@ async def replayed(run: Run, step: StepFunction[..., Any], ident: str, memory: C
         await given_back(run, ident, memory)
     else:
         journal.deliver(memory)
-    if memory.outcome is EntryKind.DONE:
+    if memory.outcome is _DONE:
         if run.allowance is not None:
             run.allowance.used += len(memory.payload)
         return read_outcome(run, ident, memory.payload, step.declared)

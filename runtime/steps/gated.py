@@ -31,7 +31,7 @@ async def guarded(
     try:
         if passed is None:
             passed = await _enter(run, step, ident, memory)
-            if run.stopped:
+            if run.is_stopped():
                 return again
         begun = True
         return await attempt
@@ -46,7 +46,7 @@ async def _enter(
     run: "Run", step: StepFunction[..., Any], ident: str, memory: CallRecord
 ) -> GatePass:
     await run.gate()
-    while run.stopped:
+    while run.is_stopped():
         await run.hold()
     rank = step.set.priority
     gate = run.partition.host.gates.of(step)

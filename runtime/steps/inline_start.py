@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.host.watchdog import calls_a_step
 from keyrun.runtime.internal_errors import from_user
+from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.invocation import Raised, Returned, Started
 from keyrun.runtime.steps.outcome import stage_value
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from keyrun.runtime.run.run import Run
 
 
-def check_iterations(run: "Run", count: int, what: str, step: str | None = None) -> None:
-    """End the run if step or turn number `count`, which it asks for, is above `max_iterations`."""
+def too_many_iterations(run: "Run", count: int, what: str, step: str | None = None) -> Halt:
+    """Return the exception that ends the run, because step or turn number `count`, which it asks
+    for, is above `most_iterations` of its limits."""
     most = run.submission.limits.max_iterations
-    if most is not None and count > most:
-        reason = f"{what} {count}, but max_iterations is {most}"
-        raise run.halt(Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
+    reason = f"{what} {count}, but max_iterations is {most}"
+    return run.halt(Failure(kind=FailureKind.ITERATION_LIMIT, reason=reason, step=step))
 
 
 @calls_a_step

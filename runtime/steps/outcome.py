@@ -66,7 +66,8 @@ def stage_value(
     payload = partition.codec.encode(value, step.declared)
     if run.allowance is not None:
         run.allowance.take(len(payload), ident)
-    now = partition.wall()
+    wall = partition.wall
+    now = wall()
     entry = encode_step(ident, now, mark, current.attempt, current.begun, payload)
     if held or step.set.compensate is not None or (run.memos and ident in run.memos):
         with partition.together():

@@ -161,7 +161,7 @@ async def receive(
         inbox.enter(ident, wait, run.journal)
         if wait.signal is None:
             await run.wait(wait)
-        if run.stopped:
+        if run.is_stopped():
             await ready(run)
         signal, wait.signal = wait.signal, None
         memory.payload = [channel, None]

@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable
 
-import trio
 from outcome import Error, Outcome
+from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
 
 from keyrun._waking import WakeValue
 from keyrun.runtime.records.submission import StatusRecord
@@ -37,16 +37,16 @@ class EndWaiter:
     def __init__(self, runs: RunTable, number: int) -> None:
         self._runs = runs
         self._number = number
-        self._task = trio.lowlevel.current_task()
+        self._task = current_task()
 
     def __call__(self, number: int, end: End) -> None:
         """Wake the task with the status of the run, or with the reason why there is no end."""
-        trio.lowlevel.reschedule(self._task, end_status(end))
+        reschedule(self._task, end_status(end))
 
-    def leave(self, _: object) -> trio.lowlevel.Abort:
+    def leave(self, _: object) -> Abort:
         """Stop waiting, because the task is cancelled."""
         self._runs.ignore_end(self._number, self)
-        return trio.lowlevel.Abort.SUCCEEDED
+        return Abort.SUCCEEDED
 
 
 def wait_for_end(runs: RunTable, number: int) -> Awaitable[StatusRecord | None]:
@@ -54,4 +54,4 @@ def wait_for_end(runs: RunTable, number: int) -> Awaitable[StatusRecord | None]:
     quarantine is durable. It gives None if the run is forgotten. Await it at once."""
     waiter = EndWaiter(runs, number)
     runs.when_ended(number, waiter)
-    return trio.lowlevel.wait_task_rescheduled(waiter.leave)  # noqa: ASYNC105
+    return wait_task_rescheduled(waiter.leave)  # noqa: ASYNC105

@@ -221,7 +221,7 @@ class RecordConformance(Places):
                 lambda: store.stage(mixed),
                 lambda: store.open_group().put("more", b"k", b""),
                 lambda: store.open_group().delete("more", b"k"),
-                lambda: group.tables["more"],
+                lambda: group.table("more"),
             ):
                 with pytest.raises(TooManyTables, match=f"at most {store.max_tables} tables"):
                     staging()

@@ -94,7 +94,7 @@ def test_the_worlds_are_rich_enough_to_mean_something(monkeypatch: pytest.Monkey
 
 
 def _deaf(run: Run) -> bool:
-    """As `Run.stopped`, but whoever pauses a run or a key is not heard."""
+    """As `Run.is_stopped`, but whoever pauses a run or a key is not heard."""
     return run.status.cancel_requested or run.partition.stopped
 
 
@@ -116,7 +116,7 @@ async def _lose(outbox: Outbox, cursor: bytes) -> None:
 @pytest.mark.parametrize(
     ("broken", "by", "said"),
     [
-        ("keyrun.runtime.run.run.Run.stopped", property(_deaf), "was paused"),
+        ("keyrun.runtime.run.run.Run.is_stopped", _deaf, "was paused"),
         ("keyrun.runtime.queue.key_queue.KeyQueue.found", _late, "began before"),
         ("keyrun.runtime.queue.outbox.Outbox.next_key", _lose, "was never told"),
         ("keyrun.storage.MemoryStore._commit", _show_early, "began after it was cancelled"),

@@ -102,7 +102,7 @@ async def test_a_block_of_a_group_is_staged_as_a_whole_or_not_at_all() -> None:
         with group.together() as same:
             assert same is group
             group.put("here", b"kept", b"3")
-            group.tables["other"][b"kept"] = b"3"
+            group.table("other")[b"kept"] = b"3"
             group.when_durable(durable.append, "kept")
             with suppress(KeyError), group.together():
                 group.put("here", b"kept", b"4")

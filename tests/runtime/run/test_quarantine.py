@@ -895,7 +895,7 @@ def without_source(body: str) -> Workflow[Any, Any]:
     made: dict[str, Any] = {"charge": charge, "ship": ship}
     exec(f"async def shop(ctx, order):\n    {body}", made)
     flow: Workflow[Any, Any] = workflow(name="shop")(made["shop"])
-    assert flow.fingerprint is None
+    assert flow.fingerprint() is None
     return flow
 
 
