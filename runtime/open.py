@@ -499,6 +499,7 @@ async def _wait_for_user_code(partition: Partition) -> None:
     is recorded. Anything else that is left ends with the engine's scope."""
     patience = CUT_OFF
     while True:
+        partition.runs.report_unreachable_ends()
         with trio.move_on_after(patience):
             await partition.actors.drain()
             return

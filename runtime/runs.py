@@ -222,6 +222,12 @@ class RunTable:
         self.remove(run)
         self.report_end(run.number, run)
 
+    def report_unreachable_ends(self) -> None:
+        """Report that runs which are not in memory will not end, because a drain starts none. The
+        caller may be a step whose thread keeps the drain waiting."""
+        for number in [each for each in self._callbacks if each not in self._runs]:
+            self.report_end(number, NoEnd.CLOSED)
+
     def close(self) -> None:
         """Report that no more runs will end."""
         self._closed = True

@@ -491,6 +491,54 @@ async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
     assert calls == ["export"]
 
 
+@pytest.mark.parametrize("is_live", [False, True], ids=["not started", "running"])
+async def test_a_thread_that_waits_for_a_run_does_not_hold_the_drain(
+    is_live: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    raised: list[BaseException] = []
+
+    @step(timeout=None)
+    async def endless() -> None:
+        await trio.sleep_forever()
+
+    @workflow
+    async def other(ctx: Context) -> None:
+        await ctx.step(endless)
+
+    @step(timeout=None)
+    def wait_for_other() -> None:
+        run = current_step().runtime.submit(other, key="other", run_id="other")
+        try:
+            run.result()
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    @workflow
+    async def waiting(ctx: Context) -> None:
+        await ctx.step(wait_for_other)
+
+    store = MemoryStore()
+    async with open_test_runtime(
+        store,
+        workflows=[waiting, other],
+        max_concurrent_steps=2 if is_live else 1,
+        drain_timeout=10,
+    ) as rt:
+        await rt.submit(waiting, key="k", run_id="r")
+        while await rt.status("other") is None:
+            await trio.sleep(1)
+        await trio.sleep(1)
+        began = trio.current_time()
+    assert trio.current_time() - began <= 15
+    assert [type(error) for error in raised] == [StoreClosed]
+    async with open_test_runtime(store, workflows=[waiting, other], drain_timeout=0) as rt:
+        for run_id in ("r", "other"):
+            status = await rt.status(run_id)
+            assert status is not None
+            assert not status.state.terminal
+
+
 async def test_a_drain_names_workflow_code_that_shields_itself(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
