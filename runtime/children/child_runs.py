@@ -277,8 +277,12 @@ class Children:
             status = resting.status if resting else await partition.ledger.status(number)
         except StoreCorrupt:
             return  # the run is set aside when it is loaded
-        if submission is None or status is None or status.state.terminal:
+        if submission is None or (status is not None and status.state.terminal):
             await self._forget(number, channel)
+        elif status is None:
+            # An internal error or a kill came before the parent stored its first status. The
+            # parent receives the message when it is loaded.
+            return
         elif status.evicted_wait is not None and channel in status.evicted_wait.channels:
             key, place = submission.key, status.place
             await self._eviction.wake(number, key, place, status.evicted_wait.due)

@@ -89,7 +89,6 @@ class EntityCall:
     __slots__ = (
         "_group",
         "args",
-        "begun",
         "caller",
         "definition",
         "error",
@@ -99,6 +98,7 @@ class EntityCall:
         "method",
         "number",
         "over",
+        "pending",
         "queue",
         "repeats",
         "request",
@@ -134,7 +134,8 @@ class EntityCall:
         self.number = 0
         """Runs with a smaller place go first."""
         self.task: trio.lowlevel.Task | None = None
-        self.begun = False
+        self.pending = True
+        """Whether the call counts as waiting to be started."""
         self.has_slot = False
         self.scope: trio.CancelScope | None = None
         """The cancel scope of the method, once it has suspended."""
@@ -198,10 +199,9 @@ class EntityCall:
 
     def crash(self, error: BaseException) -> None:
         """Refuse the call because its execution raised `error`, which ends the actor."""
-        if not self.begun:
-            self.begun = True
+        if self.pending:
             assert self.queue is not None
-            self.queue.started()
+            self.queue.started(self)
         self.refuse(error if isinstance(error, Exception) else runtime_closed(self))
 
     def withdraw(self) -> None:
@@ -210,7 +210,7 @@ class EntityCall:
         assert queue is not None
         assert queue.calls is not None
         queue.calls.remove(self)
-        queue.started()
+        queue.started(self)
         self.services.settled(self)
         if not partition.closed and partition.failure is None:
             # The queue may be empty now.
@@ -228,7 +228,7 @@ class EntityCall:
             assert task is not None
             group.leave(task)
             self._settle_when_durable(group)
-        elif not self.begun:
+        elif self.pending:
             self.withdraw()
         return trio.lowlevel.Abort.SUCCEEDED
 
@@ -244,8 +244,7 @@ class EntityCall:
             if state is None:
                 return True
         stored, _, known = state
-        self.begun = True
-        queue.started()
+        queue.started(self)
         try:
             draft = Draft(services.codec, stored, None, known)
         except UNFIT as error:
@@ -296,8 +295,7 @@ class EntityCall:
                 services.slots.give()
             if not isinstance(error, StoreCorrupt):
                 raise
-            self.begun = True
-            queue.started()
+            queue.started(self)
             self.refuse(error)
             return None
         return services.cache.keep(record, b"" if fields is None else fields[0], None)

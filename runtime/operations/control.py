@@ -278,20 +278,18 @@ class Control:
         partition = self._partition
         partition.check_caller()
         record = partition.ledger.name(key)
-        group = partition.store.open_group()
-        if paused:
-            group.put("held", record, sealed("held", record))
-        else:
-            group.delete("held", record)
-        if key:
-            self._queues.of(key).paused = paused
-        else:
-            partition.paused = paused
-            partition.stopped = paused or partition.draining
-        if partition.feed is not None:
-            for run in self._runs.all_live():
-                if not key or run.key == key:
-                    self._emit(_PAUSES[paused], run, group)
+        with partition.together() as group:
+            if paused:
+                group.put("held", record, sealed("held", record))
+            else:
+                group.delete("held", record)
+            before = self._is_paused(key)
+            group.when_dropped(self._set_paused, key, before)
+            self._set_paused(key, paused)
+            if partition.feed is not None:
+                for run in self._runs.all_live():
+                    if not key or run.key == key:
+                        self._emit(_PAUSES[paused], run, group)
         await partition.store.durable(group)
         for run in self._runs.all_live():
             if not key or run.key == key:
@@ -302,3 +300,14 @@ class Control:
         else:
             self._queues.gate.fill()
             self._entities_may_run()
+
+    def _is_paused(self, key: str) -> bool:
+        return self._queues.of(key).paused if key else self._partition.paused
+
+    def _set_paused(self, key: str, paused: bool) -> None:
+        partition = self._partition
+        if key:
+            self._queues.of(key).paused = paused
+        else:
+            partition.paused = paused
+            partition.stopped = paused or partition.draining

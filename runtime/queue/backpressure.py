@@ -43,6 +43,12 @@ class PendingWork(Protocol):
         """Return the run id, the key and the workflow or method, for events."""
 
 
+class Pending(Protocol):
+    """A run or a call that may count as waiting to be started."""
+
+    pending: bool
+
+
 class Submitter:
     """A submit or a call that waits for room."""
 
@@ -116,10 +122,13 @@ class Backlog:
             return False
         return True
 
-    def leave(self, queue: "KeyQueue") -> None:
-        """Count one run fewer that waits to be started."""
+    def leave(self, queue: "KeyQueue", started: Pending | None = None) -> None:
+        """Count one run or call fewer that waits to be started. Nothing is called between the
+        counts and the mark of `started`, so that an internal error cannot separate them."""
         self.pending -= 1
         queue.pending -= 1
+        if started is not None:
+            started.pending = False
         if self._waiting:
             self._wake_next()
 

@@ -26,6 +26,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.queue.backpressure import Pending
     from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.storage.group import Group
 
@@ -463,9 +464,10 @@ class KeyQueue:
             self.entering = False
             self._queues.gate.leave()
 
-    def started(self) -> None:
-        """Record that one run fewer waits to be started."""
-        self._queues.backlog.leave(self)
+    def started(self, pending: "Pending | None" = None) -> None:
+        """Record that one run or call fewer waits to be started: `pending`, or another one that
+        was removed."""
+        self._queues.backlog.leave(self, pending)
         if self.entering:
             self.entered()
 

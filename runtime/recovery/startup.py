@@ -17,7 +17,7 @@ import trio
 
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.journal_entry import Interrupted
-from keyrun.runtime.records.tables import Evicted, at_place
+from keyrun.runtime.records.tables import Evicted, Ledger, at_place
 from keyrun.runtime.run.loading import read_together
 from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
@@ -63,20 +63,26 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
         group = store.open_group()
         journal, markers = group.table("journal"), group.table("begun")
         for key, raw in rows:
-            number, step = ledger.split_number(key)
-            try:
-                ident, attempt, begun, alone = unseal("begun", key, raw)
-            except StoreCorrupt:
-                # The key of the record has the number of the run and the name of the step.
-                ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
+            number = ledger.split_number(key)[0]
             entry = ledger.entry(number, following[number])
             following[number] += 1
-            interrupted = Interrupted(ident, at, attempt, alone, begun)
+            interrupted = interruption(ledger, key, raw, at)
             journal[entry] = seal("journal", entry, interrupted.encode())
             markers[key] = None
             if reported:
                 group.table("reports")[key] = None
         await store.durable()
+
+
+def interruption(ledger: Ledger, key: bytes, raw: bytes, at: float) -> Interrupted:
+    """Return the journal entry about the attempt with a start marker."""
+    try:
+        ident, attempt, begun, alone = unseal("begun", key, raw)
+    except StoreCorrupt:
+        # The key of the record has the number of the run and the name of the step.
+        step = ledger.split_number(key)[1]
+        ident, attempt, begun, alone = step.decode(errors="replace"), 0, None, False
+    return Interrupted(ident, at, attempt, alone, begun)
 
 
 async def _wake(

@@ -18,6 +18,7 @@ from keyrun.runtime.events.logs import log_key
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.records.submission import Quarantine, StatusRecord
+from keyrun.runtime.recovery.startup import interruption
 from keyrun.runtime.run.run import Location
 from keyrun.runtime.run.settlement import settle
 from keyrun.runtime.texts import named
@@ -147,6 +148,8 @@ class KeySupervisor:
             # The crash left a step that has not given back its slot.
             partition.slots.give()
         run.current.clear()
+        await partition.store.durable()
+        await _end_attempts(run)
         while True:
             await partition.store.durable()
             status = await _stored(run)
@@ -170,6 +173,21 @@ class KeySupervisor:
             run.status = status
             settle(run, State.CANCELLED)
             self._runs.move(run, Location.QUEUED)
+
+
+async def _end_attempts(run: "Run") -> None:
+    """Remove the start markers that the crash left. An attempt that is not over is recorded as
+    interrupted, as after a crash of the process, because an `at_most_once` step must not run
+    again."""
+    partition, journal = run.partition, run.journal
+    for key, raw in await partition.store.scan("begun", prefix=run.record):
+        entry = interruption(partition.ledger, key, raw, partition.wall())
+        memory = journal.memories.get(entry.ident)
+        over = memory is not None and memory.attempts >= entry.attempt
+        with partition.together():
+            run.delete("begun", key)
+            if not over and not journal.has_outcome(entry.ident):
+                run.write(entry)
 
 
 async def _stored(run: "Run") -> StatusRecord | None:

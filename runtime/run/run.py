@@ -447,8 +447,7 @@ class Run:
     def begin(self) -> None:
         """Record that the run has started, so that it no longer counts as pending."""
         if self.pending:
-            self.pending = False
-            self.queue.started()
+            self.queue.started(self)
 
     def is_held(self) -> bool:
         """Return whether the run, its key or the partition is paused."""

@@ -46,8 +46,9 @@ class KeyQueueOfRun(Protocol):
     def entered(self) -> None:
         """Record that the first run has begun, or that there is none."""
 
-    def started(self) -> None:
-        """Record that one run fewer waits to be started."""
+    def started(self, pending: "Run | None" = None) -> None:
+        """Record that one run fewer waits to be started: `pending`, which is marked as started, or
+        another one that was removed."""
 
     def wake(self) -> None:
         """Let the key's actor look at the queue."""

@@ -1,5 +1,7 @@
 """Children: workflows that a workflow starts and waits for."""
 
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -23,11 +25,14 @@ from keyrun import (
     Succeed,
     Turn,
     UnknownWorkflow,
+    Workflow,
     machine,
     step,
     workflow,
 )
 from keyrun.errors import TooDeep
+from keyrun.runtime.tuning import Tuning
+from keyrun.storage import StoreError
 from keyrun.testing import RecordingHook, crash_points, open_test_runtime, replay
 from tests.runtime.fragile import FragileStore
 
@@ -252,6 +257,47 @@ async def test_waits_that_go_round_in_a_circle_fail_the_youngest_and_name_the_ci
         # Nobody is stuck.
         assert await (await rt.submit(circular, [], key="a")).result() == "the end"
         assert rt.statistics().backlog.pending == 0
+
+
+async def test_a_parent_that_was_killed_as_its_child_began_receives_the_end_of_the_child(
+    autojump_clock: MockClock,
+) -> None:
+    store, tuning = FragileStore(), Tuning(gate_slack=0)
+
+    @step
+    async def block() -> None:
+        await trio.sleep(10)
+
+    @workflow
+    async def blocking(ctx: Context) -> None:
+        await ctx.step(block)
+
+    @workflow
+    async def waiting(ctx: Context) -> str:
+        return await ctx.child(short, key="a")
+
+    @workflow
+    async def short(ctx: Context) -> str:
+        return await ctx.step(note, "done")
+
+    workflows: list[Workflow[Any, Any]] = [blocking, waiting, short]
+
+    def opened() -> AbstractAsyncContextManager[Runtime]:
+        return open_test_runtime(store, workflows=workflows, max_concurrent_steps=1, tuning=tuning)
+
+    with suppress(BaseExceptionGroup, StoreError):
+        async with opened() as rt, trio.open_nursery() as nursery:
+            # The second commit has the child. The third would have the status of the parent.
+            store.crash_at = store.commits + 3
+            for key in ("b", "c", "d"):
+                nursery.start_soon(partial(rt.submit, blocking, key=key))
+            nursery.start_soon(partial(rt.submit, waiting, key="k", run_id="r"))
+            await trio.sleep(5)
+    store.crash_at = None
+    # The keys get the only slot in their order, so the child ends before its parent is loaded.
+    async with opened() as rt:
+        with trio.fail_after(1000):
+            assert await rt.run("r").result() == "done"
 
 
 async def test_a_circle_is_found_also_if_a_crash_cut_off_who_looked_for_it(

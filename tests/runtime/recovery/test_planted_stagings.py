@@ -24,6 +24,7 @@ import keyrun
 from keyrun import (
     Compensation,
     Context,
+    FailureKind,
     GateNotWaiting,
     Retry,
     RunEnded,
@@ -219,6 +220,17 @@ async def test_a_cancel_that_failed_after_it_was_staged_is_no_second_end(
     assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
 
 
+async def test_a_parent_that_failed_before_its_first_status_receives_the_end_of_its_child(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[parent, failing]) as rt:
+        with planted("Store.durable", under="Children.admit"):
+            run = await rt.submit(parent, key="k")
+            with trio.fail_after(1000):
+                assert await run.result() == "child_failed"
+        assert rt.statistics().backlog.pending == 0
+
+
 async def test_an_error_before_a_block_begins_loses_no_earlier_record(
     autojump_clock: MockClock,
 ) -> None:
@@ -239,6 +251,89 @@ async def test_an_error_before_a_block_begins_loses_no_earlier_record(
             run = await rt.submit(remembering, key="k")
             await run.result()
     assert memos == [{}, {"tried": True}]
+
+
+async def test_a_run_that_failed_while_it_was_counted_as_started_is_counted_once(
+    autojump_clock: MockClock,
+) -> None:
+    for function in ("KeyQueue.started", "Backlog.leave"):
+        async with open_test_runtime(workflows=[receiving]) as rt:
+            with planted(function, under="Run.begin"):
+                run = await rt.submit(receiving, key="k")
+                await trio.sleep(5)
+            assert rt.statistics().backlog.pending == 0
+            await rt.signal(run.run_id, "go", 1)
+            assert await run.result() == [1]
+            assert rt.statistics().backlog.pending == 0
+
+
+async def test_a_start_marker_that_was_not_removed_is_no_interruption(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[receiving]) as rt:
+        with planted("CurrentStep.unmark", under="_try"):
+            run = await rt.submit(receiving, key="k")
+            await trio.sleep(15)
+        await rt.signal(run.run_id, "go", 1)
+        await run.result()
+        assert await store.scan("begun") == []
+        assert "interrupted" not in [each.event for each in await rt.history(run.run_id)]
+
+
+async def test_an_at_most_once_step_that_an_internal_error_cut_off_does_not_run_again(
+    autojump_clock: MockClock,
+) -> None:
+    begun = []
+
+    @step(at_most_once=True)
+    async def once() -> None:
+        begun.append(1)
+        await trio.sleep(10)
+
+    @workflow
+    async def parallel(ctx: Context) -> None:
+        async def second(ctx: Context) -> None:
+            await ctx.sleep(1)
+            await ctx.sleep(1)
+
+        await ctx.gather(ctx.step(once), second)
+
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[parallel]) as rt:
+        run = await rt.submit(parallel, key="k")
+        await trio.sleep(0.5)
+        with planted("Journal.settled", under="sleep"):
+            with pytest.raises(RunFailed) as caught:
+                await run.result()
+        assert caught.value.failure.kind is FailureKind.INTERRUPTED
+        assert await store.scan("begun") == []
+    assert begun == [1]
+
+
+async def test_a_pause_of_a_key_that_was_not_staged_does_not_pause_it(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with (
+        open_test_runtime(store, workflows=[receiving]) as rt,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(ignore_events, rt)
+        await rt.submit(receiving, key="k", run_id="r")
+        await trio.sleep(1)
+        for pause in (partial(rt.pause_key, "k"), rt.pause_all):
+            with planted("run_changed", under="Control.pause_key"), pytest.raises(Planted):
+                await pause()
+            status = await rt.status("r")
+            assert status is not None
+            assert status.state is State.RUNNING
+        await rt.submit(receiving, key="other")
+        await trio.sleep(20)
+        states = {status.state for status in await rt.runs()}
+        assert states == {State.WAITING}
+        assert await store.scan("held") == []
+        nursery.cancel_scope.cancel()
 
 
 # Errors at random places.
@@ -327,10 +422,6 @@ BEYOND = {
     "KeySupervisor.crashed",
     "Together.__enter__",
     "Together.__exit__",
-    # It only counts runs in memory.
-    "Run.begin",
-    # It leaves a start marker, which the next open removes.
-    "CurrentStep.unmark",
 }
 
 
