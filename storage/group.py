@@ -131,8 +131,8 @@ class Group(Batch):
                 undo[at](*undo[at + 1])
 
     def count_waiting(self) -> int:
-        """Return the number of tasks that wait for the group."""
-        return len(self._waiting)
+        """Return how many wait for the group: tasks, and callbacks of `notify`."""
+        return len(self._waiting) + len(self._listeners)
 
     def hasten(self) -> None:
         """Let the group be committed as soon as possible."""

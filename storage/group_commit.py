@@ -4,8 +4,9 @@ The protocol and its invariants:
 
 1. Records are staged in the *open* group. There is one open group, in memory only.
 2. The driver closes the group when a task waits for it, or `LINGER` seconds after its first record,
-   and commits it. If many tasks wait, it first lets more records come in for a few passes of the
-   loop. Records that are staged during the commit are in the next group.
+   and commits it. If many tasks wait, it first lets more records come in: until all tasks that the
+   last commit wakes have resumed, and for a few passes of the loop. Records that are staged during
+   the commit are in the next group.
 3. Groups are committed one at a time, in order. When a group is durable, every group before it is
    durable, too.
 4. When the commit of a group has returned, its records become readable, its callbacks run and its
@@ -59,39 +60,40 @@ class Slices:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.is_waking = False
+        """Whether tasks that were added have not resumed yet, if they are more than a slice."""
         self._waiting: deque[dict[trio.lowlevel.Task, None]] = deque()
-        self._is_running = False
 
     def add(self, waiting: dict[trio.lowlevel.Task, None]) -> None:
         """Wake these tasks, after those that were added before. A task leaves the dict when it is
         woken."""
         self._waiting.append(waiting)
-        if not self._is_running and not self._wake_slice():
-            self._is_running = True
-            trio.lowlevel.spawn_system_task(self._run, name="keyrun.storage.Slices")
+        if not self.is_waking:
+            self._wake_slice()
+            if self._waiting:
+                self.is_waking = True
+                trio.lowlevel.spawn_system_task(self._run, name="keyrun.storage.Slices")
 
-    def _wake_slice(self) -> bool:
-        """Wake the next tasks, and return whether these were the last."""
+    def _wake_slice(self) -> None:
         left = self.size
         while self._waiting:
             tasks = self._waiting[0]
             while tasks:
                 if not left:
-                    return False
+                    return
                 left -= 1
                 task = next(iter(tasks))
                 del tasks[task]
                 trio.lowlevel.reschedule(task, WAKE)
             self._waiting.popleft()
-        return True
 
     async def _run(self) -> None:
         try:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            while not self._wake_slice():
+            while self._waiting:
+                self._wake_slice()
                 await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
-            self._is_running = False
+            self.is_waking = False
 
 
 class GroupCommit:
@@ -133,7 +135,7 @@ class GroupCommit:
         """Wakes the tasks that wait for a commit a few at a time. None if they are woken at
         once."""
         self._crowd = 0
-        """The number of tasks that waited for the last group, but at least half the number
+        """How many tasks and callbacks waited for the last group, but at least half the number
         before."""
         self._commits = self._records = self._largest = 0
         self._seconds = self._longest = 0.0
@@ -270,11 +272,13 @@ class GroupCommit:
 
     async def _assemble(self) -> None:
         """Let tasks stage their records that are about to, because one sync is cheaper than two: a
-        task that waits for a group has often woken others. For a single waiting task this is not
-        called."""
+        task that waits for a group has often woken others, and slices of tasks that the last commit
+        wakes come one after the other. For a single waiting task this is not called."""
         seen, stalled = 0, False
         passes = PASSES
         if self.slices is not None:
+            while self.slices.is_waking:
+                await trio.lowlevel.cancel_shielded_checkpoint()
             passes += self._crowd // self.slices.size
         for _ in range(passes):
             waiting = self.group.count_waiting()

@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from keyrun.storage import MemoryStore
+from keyrun.storage.errors import StoreError
 
 
 async def _wait_for_commit(
@@ -81,3 +83,54 @@ async def test_the_groups_of_several_commits_are_woken_in_order(autojump_clock: 
                 nursery.start_soon(put, number)
                 await trio.lowlevel.checkpoint()
     assert sorted(woken) == list(range(30))
+
+
+@pytest.mark.parametrize("size", [None, 5])
+async def test_a_commit_waits_for_the_records_of_all_tasks_that_the_commit_before_has_woken(
+    size: int | None, autojump_clock: MockClock
+) -> None:
+    store = MemoryStore()
+
+    async def put(number: int, rounds: int) -> None:
+        for _ in range(rounds):
+            group = store.open_group()
+            group.put("t", b"%d" % number, b"")
+            await group.wait()
+
+    async with store:
+        if size is not None:
+            store.group_commit.wake_in_slices(size)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                # Most tasks, and so whole slices, end without more records.
+                nursery.start_soon(put, number, 1 if 10 <= number < 90 else 3)
+        assert store.group_commit.statistics().commits == 3
+
+
+async def test_a_commit_waits_for_callers_that_callbacks_have_notified(
+    autojump_clock: MockClock,
+) -> None:
+    store, rounds = MemoryStore(), 3
+
+    async def put(number: int) -> None:
+        for turn in range(rounds):
+            for _ in range(turn and number):
+                await trio.lowlevel.checkpoint()
+            durable = trio.Event()
+
+            def notified(error: StoreError | None, durable: trio.Event = durable) -> None:
+                assert error is None
+                durable.set()
+
+            group = store.open_group()
+            group.put("t", b"%d" % number, b"")
+            group.notify(notified)
+            await durable.wait()
+
+    async with store:
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(put, number)
+        assert store.group_commit.statistics().commits == rounds
