@@ -51,3 +51,5 @@ class Link:
     condition: Condition | None
     loops: tuple[int, ...] = ()
     """The indexes of the back edges of the loops that the edge leaves."""
+    is_stored: bool = True
+    """Whether the journal has the output of its source: workflow code and maps store none."""

@@ -356,7 +356,7 @@ class Frontier:
         port = None if link is None else link.edge.to_port or link.edge.port
         given = NodeInputRecord(
             *(self.run_input, end.output, dict(self.outputs), port, end.failure, number),
-            *(failures, self.item),
+            *(failures, self.item, link is None or link.is_stored),
         )
         self._entered.add(name)
         self._waiting.add(name)

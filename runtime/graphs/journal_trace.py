@@ -220,7 +220,8 @@ class Tracing:
             end = NodeEnd(On.COMPLETE)
             try:
                 assert isinstance(entry, CallDone)
-                end = NodeEnd(On.COMPLETE, *read(node, self._codec.decode(entry.payload)))
+                value, received = self._codec.decode(entry.payload), activation.given.output
+                end = NodeEnd(On.COMPLETE, *read(node, value, received))
             except Exception:
                 # This process cannot read the output.
                 if node.map is not None:

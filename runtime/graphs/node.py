@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
 from typing import Any, Literal, TypeVar
 
 import attrs
@@ -22,6 +23,18 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 _DURABLE = "__keyrun_durable__"
 _PORTS = "__keyrun_ports__"
+_PASSES_ON = "__keyrun_passes_on__"
+
+
+class Received(Enum):
+    """Stands for the output that a node received."""
+
+    OUTPUT = auto()
+
+
+RECEIVED = Received.OUTPUT
+"""A node returns this as its output, also in a `Port`, to pass on the output that it received. The
+journal does not keep the same output twice: it has the output of the node before."""
 
 
 @attrs.frozen
@@ -52,6 +65,12 @@ def ports_of(target: object) -> tuple[str, ...]:
     """Return the ports that a node's function declares."""
     ports: tuple[str, ...] = getattr(target, _PORTS, ())
     return ports
+
+
+def passing_on(function: F) -> F:
+    """Declare that a node without ports always returns `RECEIVED`."""
+    setattr(function, _PASSES_ON, True)
+    return function
 
 
 def durable(function: F) -> F:
@@ -128,6 +147,12 @@ class Node:
     """The other options of its step, for example timeout and retry."""
     map: MapSpec | None = None
     """What the node runs for each item of the list that its function returns, if it is a map."""
+    passes_on: bool = attrs.field(init=False)
+    """Whether its output is always the one that it received, if it has no ports."""
+
+    @passes_on.default
+    def _is_declared_to_pass_on(self) -> bool:
+        return bool(getattr(self.target, _PASSES_ON, False))
 
     @property
     def priority(self) -> Priority:
@@ -158,7 +183,7 @@ class Node:
             own = own.options(breaker=attrs.evolve(breaker, when_open="fail"))
         if compensate is not None:
             own = own.options(compensate=compensate)
-        own.read = lambda value: read(self, value)[1]
+        own.read = lambda value: read(self, value, None)[1]
         return own
 
 
@@ -176,7 +201,7 @@ def _async_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInput
             except BaseException as error:
                 from_user(error)
                 raise
-            return stored(node, value)
+            return stored(node, value, given)
         except BaseException as error:
             check_internal(error)
             raise
@@ -195,7 +220,7 @@ def _sync_call(node: Node, base: StepFunction[..., Any]) -> Callable[[NodeInputR
             except BaseException as error:
                 from_user(error)
                 raise
-            return stored(node, value)
+            return stored(node, value, given)
         except BaseException as error:
             check_internal(error)
             raise
@@ -214,21 +239,41 @@ def _named_after(call: Callable[..., Any], base: StepFunction[..., Any]) -> Call
     return call
 
 
-def stored(node: Node, value: Any) -> Any:
-    """Return the form of a value in the journal. If the node has ports, it includes the port."""
-    if not isinstance(value, Port):
-        return [None, value] if node.ports else value
-    if value.name not in node.ports:
-        known = ", ".join(map(repr, node.ports)) or "none"
-        raise from_user(
-            PermanentError(
-                f"node {node.id!r} returned the port {value.name!r}, but declares {known}; add the "
-                "port to ports=(...)"
+def stored(node: Node, value: Any, given: NodeInputRecord) -> Any:
+    """Return the form of a value in the journal.
+
+    Without ports it is the output, and with ports `[port, output]`. A node that passes on an output
+    which the journal has already is stored as None, or as `[port]`.
+    """
+    port, output = None, value
+    if isinstance(value, Port):
+        port, output = value.name, value.output
+        if port not in node.ports:
+            known = ", ".join(map(repr, node.ports)) or "none"
+            raise from_user(
+                PermanentError(
+                    f"node {node.id!r} returned the port {port!r}, but declares {known}; add the "
+                    "port to ports=(...)"
+                )
             )
-        )
-    return [value.name, value.output]
+    if output is RECEIVED:
+        if _is_stored_before(node, given):
+            return [port] if node.ports else None
+        output = given.output
+    return [port, output] if node.ports else output
 
 
-def read(node: Node, value: Any) -> tuple[str | None, Any]:
-    """Return the port and the output of a value in the journal, the inverse of `stored`."""
-    return (value[0], value[1]) if node.ports else (None, value)
+def _is_stored_before(node: Node, given: NodeInputRecord) -> bool:
+    """Return whether the journal has the output that a node received. A compensation reads only the
+    outcome of the node itself."""
+    is_compensated = node.undone_by is not None or node.options.get("compensate") is not None
+    return type(given) is NodeInputRecord and given.is_stored and not is_compensated
+
+
+def read(node: Node, value: Any, received: Any) -> tuple[str | None, Any]:
+    """Return the port and the output of a value in the journal, the inverse of `stored`. `received`
+    is the output that the node received."""
+    if node.ports:
+        port, *output = value
+        return port, output[0] if output else received
+    return None, received if value is None and node.passes_on else value

@@ -159,7 +159,8 @@ class NodeExecutor:
         """Return how workflow code has ended that returned `value`."""
         node, ident, journal = activation.station.node, activation.ident, self._run.journal
         if not isinstance(value, FailurePort):
-            return NodeEnd(On.COMPLETE, *read(node, stored(node, value)))
+            given = activation.given
+            return NodeEnd(On.COMPLETE, *read(node, stored(node, value, given), given.output))
         left = NodeEnd(On.COMPLETE, value.name, value.output)
         if journal.left_by is not None and journal.left_by.get(ident) == value.name:
             # An earlier Keyrun let edges without a port take it, and the run has followed them.
@@ -170,7 +171,7 @@ class NodeExecutor:
         )
 
     def _complete(self, activation: Activation, value: Any) -> None:
-        port, output = read(activation.station.node, value)
+        port, output = read(activation.station.node, value, activation.given.output)
         self._end(activation, NodeEnd(_COMPLETE, port, output))
 
     def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:

@@ -145,10 +145,6 @@ def draw(
     other nodes. `quota` has the resources that all nodes share."""
     declared = list(nodes)
     undoing = {node.undone_by for node in declared}
-    # A node that compensates another one has its own arguments, timeout and retry.
-    targets: dict[str | None, Any] = {
-        node.id: node.step() or node.target for node in declared if node.id in undoing
-    }
     nodes = [node for node in declared if node.id not in apart]
     edges = list(edges)
     forward = [edge for edge in edges if not edge.back]
@@ -159,6 +155,12 @@ def draw(
         for index, edge in enumerate(edges)
         if edge.back
     }
+    # A node that compensates another one has its own arguments, timeout and retry.
+    targets: dict[str | None, Any] = {
+        node.id: node.step() or node.target for node in declared if node.id in undoing
+    }
+    steps = {node.id: node.step(quota, targets.get(node.undone_by)) for node in nodes}
+    computed = {node.id for node in nodes if steps[node.id] is None or node.map is not None}
     links = tuple(
         Link(
             index=index,
@@ -171,6 +173,7 @@ def draw(
                 for at, (body, _) in bodies.items()
                 if edge.source in body and edge.target not in body
             ),
+            is_stored=edge.source not in computed,
         )
         for index, edge in enumerate(edges)
     )
@@ -180,7 +183,6 @@ def draw(
     for link in links:
         by_source[link.edge.source].append(link)
         by_target[link.edge.target].append(link)
-    steps = {node.id: node.step(quota, targets.get(node.undone_by)) for node in nodes}
     crowded = {name for name, step in steps.items() if step and step.set.max_waiting}
     stations = {
         node.id: Station(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyrun.runtime.graphs.edge import Edge, On
-from keyrun.runtime.graphs.node import MapSpec, Node, durable
+from keyrun.runtime.graphs.node import RECEIVED, MapSpec, Node, durable, passing_on
 from keyrun.runtime.graphs.node_input import NodeInput
 from keyrun.runtime.graphs.plan import GraphPlan, Station, draw
 
@@ -46,6 +46,8 @@ def _station(station: Station) -> list[Any]:
     stored = [node.id, station.step is None, node.join, node.ports, node.fallback]
     if map_ is not None:
         stored.append([*_body(map_.plan), map_.max_concurrency, map_.fail_fast])
+    elif node.passes_on:
+        stored += [None, True]
     return stored
 
 
@@ -70,6 +72,11 @@ async def _nothing(given: NodeInput) -> None:
     raise AssertionError("a graph without its code cannot be run")
 
 
+@passing_on
+async def _pass_on(given: NodeInput) -> Any:
+    return RECEIVED
+
+
 @durable
 async def _no_code(ctx: "Context", given: NodeInput) -> None:
     raise AssertionError("a graph without its code cannot be run")
@@ -77,14 +84,15 @@ async def _no_code(ctx: "Context", given: NodeInput) -> None:
 
 def _node(stored: list[Any]) -> Node:
     name, code, join, ports, fallback, *more = stored
-    target = _no_code if code else _nothing
+    map_, passes_on = [*more, None, False][:2]
+    target = _pass_on if passes_on else _no_code if code else _nothing
     return Node(
         id=name,
         target=target,
         join=join,
         ports=tuple(ports),
         fallback=fallback,
-        map=_map(*more[0]) if more else None,
+        map=None if map_ is None else _map(*map_),
     )
 
 

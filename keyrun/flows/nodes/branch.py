@@ -6,7 +6,7 @@ from typing import Any
 from keyrun import Port
 from keyrun.flows.scope import Given, holds
 from keyrun.runtime.graphs.condition import Condition
-from keyrun.runtime.graphs.node import with_ports
+from keyrun.runtime.graphs.node import RECEIVED, with_ports
 
 PORTS = ("then", "else")
 
@@ -21,6 +21,6 @@ def branch(when: str) -> Callable[[Given], Coroutine[Any, Any, Port]]:
 
     async def branch(given: Given) -> Port:
         taken = "then" if holds(condition, given, given.output) else "else"
-        return Port(taken, given.output)
+        return Port(taken, RECEIVED)
 
     return with_ports(branch, PORTS)

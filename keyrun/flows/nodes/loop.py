@@ -16,6 +16,7 @@ from keyrun.flows.scope import Given, holds, scope
 from keyrun.flows.templates import renderable
 from keyrun.runtime.graphs.body import GraphBody
 from keyrun.runtime.graphs.condition import Condition
+from keyrun.runtime.graphs.node import RECEIVED, passing_on
 
 MOST = 100
 _AGAIN = "again"
@@ -72,12 +73,14 @@ def _begin(while_: str, start: Any, where: str) -> Callable[[Given], Coroutine[A
 
     async def begin(given: Given) -> Port:
         if given.port == _AGAIN:
-            return Port("turn", given.output)
+            return Port("turn", RECEIVED)
         value = given.output if first is None else first.render(scope(given))
-        return Port("turn" if holds(condition, given, value) else "done", value)
+        port = "turn" if holds(condition, given, value) else "done"
+        return Port(port, RECEIVED if first is None else value)
 
     return begin
 
 
+@passing_on
 async def _pass_on(given: Given) -> Any:
-    return given.output
+    return RECEIVED

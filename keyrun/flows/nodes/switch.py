@@ -6,7 +6,7 @@ from typing import Any
 from keyrun import Port
 from keyrun.flows.scope import Given, holds
 from keyrun.runtime.graphs.condition import Condition, InvalidExpression
-from keyrun.runtime.graphs.node import with_ports
+from keyrun.runtime.graphs.node import RECEIVED, with_ports
 
 DEFAULT = "default"
 """The port by which it leaves if no condition is true."""
@@ -29,7 +29,7 @@ def switch(cases: Mapping[str, str]) -> Callable[[Given], Coroutine[Any, Any, Po
 
     async def switch(given: Given) -> Port:
         true = (port for port, condition in conditions if holds(condition, given, given.output))
-        return Port(next(true, DEFAULT), given.output)
+        return Port(next(true, DEFAULT), RECEIVED)
 
     return with_ports(switch, (*cases, DEFAULT))
 
