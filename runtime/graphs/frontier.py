@@ -77,6 +77,8 @@ class Frontier:
         self.item = item
         self._of = of
         """The items that this one belongs to."""
+        self.cancels = of is not None and (of.fails_fast or of.activation.owner.cancels)
+        """Whether its nodes may be cut off by a map that they are in."""
         self.suffix = ""
         """How the turns of its nodes are told from those of other items."""
         self._level = 0
@@ -134,12 +136,6 @@ class Frontier:
         """Return the frontier of an item of a map that is one of these nodes."""
         return Frontier(plan, self.run_input, self.agenda, of=of, item=item)
 
-    @property
-    def cancels(self) -> bool:
-        """Whether its nodes may be cut off by a map that they are in."""
-        of = self._of
-        return of is not None and (of.fails_fast or of.activation.owner.cancels)
-
     def level_of(self, station: Station) -> int:
         """The level of a node. All nodes in the body of a map have the level of the map."""
         return station.level if self._of is None else self._level
@@ -168,7 +164,8 @@ class Frontier:
     def _end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
         name, agenda = activation.station.node.id, self.agenda
         del self.active[name]
-        agenda.leave(activation)
+        if agenda.waves:
+            agenda.leave(activation)
         if self.maps.pop(name, None) is None:
             agenda.count -= 1
         if end.otherwise is not None and not self._fired(activation, end):
@@ -355,8 +352,15 @@ class Frontier:
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
         given = NodeInputRecord(
-            *(self.run_input, end.output, dict(self.outputs), port, end.failure, number),
-            *(failures, self.item, link is None or link.is_stored),
+            self.run_input,
+            end.output,
+            dict(self.outputs),
+            port,
+            end.failure,
+            number,
+            failures,
+            self.item,
+            link is None or link.is_stored,
         )
         self._entered.add(name)
         self._waiting.add(name)
@@ -367,7 +371,8 @@ class Frontier:
             tally.turns += 1
             tally.active += 1
         agenda = self.agenda
-        activation = Activation(self, station, self._ident(name), given, rank, agenda.staged)
+        ident = name if number == 1 and not self.suffix else self._ident(name)
+        activation = Activation(self, station, ident, given, rank, agenda.staged)
         agenda.offer(self.level_of(station) if agenda.waves else 0, activation)
 
     def _ident(self, name: str) -> str:
