@@ -77,7 +77,7 @@ class Frontier:
         self.item = item
         self._of = of
         """The items that this one belongs to."""
-        self.cancels = of is not None and (of.fails_fast or of.activation.owner.cancels)
+        self.cancels: bool = of is not None and (of.fails_fast or of.activation.owner.cancels)
         """Whether its nodes may be cut off by a map that they are in."""
         self.suffix = ""
         """How the turns of its nodes are told from those of other items."""
