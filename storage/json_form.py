@@ -15,7 +15,6 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from keyrun.storage.misfit import Misfit, at_index, at_key
 
@@ -33,14 +32,18 @@ def _time(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("it requires a time zone, such as Z or +01:00")
+    if not bracket:
+        return moment
+    from zoneinfo import ZoneInfo
+
     try:
-        return moment.astimezone(ZoneInfo(zone)) if bracket else moment
-    except (OverflowError, OSError, ZoneInfoNotFoundError) as error:
+        return moment.astimezone(ZoneInfo(zone))
+    except (OverflowError, OSError, LookupError, ValueError) as error:
         raise ValueError(f"the time zone {zone!r} is unknown or does not fit") from error
 
 
 def _text_of_time(moment: datetime) -> str:
-    zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else None
+    zone = getattr(moment.tzinfo, "key", None)
     return moment.isoformat() + (f"[{zone}]" if zone else "")
 
 
