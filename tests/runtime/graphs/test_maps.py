@@ -350,7 +350,7 @@ async def test_a_redrive_runs_only_the_failed_item_and_those_that_it_cut_off(
     async def work(given: NodeInput) -> Any:
         ran[current_step().step] += 1
         await trio.sleep(given.item)
-        if given.item == 3.5 and broken:
+        if given.item == 3 and broken:
             raise PermanentError("broken")
         return given.item
 
