@@ -184,7 +184,7 @@ class Children:
         self._put(group, parent.number, about.number, about.run_id, about.key, ended=True)
         live = self._runs.live(parent.number)
         if live is not None and not live.status.state.terminal:
-            return partial(live.open_inbox.put, signal, live.journal)
+            return partial(live.deliver, signal)
         group.when_durable(self._notify_parent, parent.number, CHILD + about.run_id)
         return None
 

@@ -60,12 +60,15 @@ class Inbox:
         waits that a replay has not reached yet. Earlier signals are taken first."""
         if not journal.waited:
             return False
-        earlier = [one for one in self.signals if one.channel == signal.channel]
+        earlier = sum(
+            one.channel == signal.channel and one.sequence < signal.sequence
+            for one in self.signals
+        )
         taken = sum(
             wait.channel == signal.channel and wait.signal is not None
             for wait in self.waits.values()
         )
-        return earlier.index(signal) + 1 + taken <= waits_on(journal, signal.channel)
+        return earlier + 1 + taken <= waits_on(journal, signal.channel)
 
     def enter(self, ident: str, wait: "Wait", journal: "Journal") -> None:
         """Add a wait, which may take a signal at once."""

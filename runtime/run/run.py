@@ -17,7 +17,7 @@ from keyrun.runtime.records.journal_entry import JournalEntry, Note
 from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
 from keyrun.runtime.records.tables import pack_sequence
 from keyrun.runtime.run.empty import NOTHING, writable
-from keyrun.runtime.run.inbox import Inbox
+from keyrun.runtime.run.inbox import Inbox, Signal
 from keyrun.runtime.run.journal import Journal
 from keyrun.runtime.run.wait import Eviction, Wait, waiting_on
 from keyrun.runtime.values import Obstacle, QuarantineCause, RunStatus, State
@@ -346,6 +346,15 @@ class Run:
         if self.inbox is None:
             self.inbox = Inbox()
         return self.inbox
+
+    def deliver(self, signal: Signal) -> bool:
+        """Put a signal that is staged into the inbox. Return whether a wait takes it. After an
+        internal error the pass ends, and the next pass reads the signal from the store."""
+        try:
+            return self.open_inbox.put(signal, self.journal)
+        except Exception as error:
+            self.crash(error)
+            return False
 
     @property
     def idle(self) -> bool:

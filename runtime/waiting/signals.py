@@ -132,7 +132,7 @@ class Signals:
             self._forget_submission(number, submission)
             delivered = delivered or await self._is_awaited(number, channel)
             delivered = delivered and not await self._is_quarantined(number, submission)
-        elif not run.open_inbox.put(signal, run.journal):
+        elif not run.deliver(signal):
             # The run is replaying its journal, and has not reached its wait yet.
             delivered = run.open_inbox.is_awaited(signal, run.journal)
             delivered = delivered and not await self._is_quarantined(number, submission)
@@ -323,7 +323,7 @@ class Signals:
         if run is None:
             self._forget_submission(number, submission)
         else:
-            run.open_inbox.put(signal, run.journal)
+            run.deliver(signal)
         await partition.store.durable(group)
 
     async def _is_awaited(self, number: int, channel: str) -> bool:
