@@ -108,7 +108,7 @@ class Teller:
 
 
 @attrs.define
-class Crashes:
+class RestartHistory:
     """The restarts of a key that still count, and the error that its next actor receives."""
 
     times: list[float] = attrs.Factory(list)
@@ -137,5 +137,5 @@ class Cell:
     mailbox: deque[Any] | None = None
     state: State = IDLE
     waiting: OrderedDict[Teller, None] | None = None
-    crashes: Crashes | None = None
+    crashes: RestartHistory | None = None
     idle_since: float | None = None

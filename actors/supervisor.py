@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from keyrun.actors.agenda import Agenda
-from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Crashes, Envelope
+from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Envelope, RestartHistory
 from keyrun.actors.directory import Directory
 from keyrun.actors.errors import ActorFailed, ActorStopped, KeyQuarantined, logged, shown
 from keyrun.actors.letters import DeadLetters
@@ -59,7 +59,7 @@ class Supervisor:
             return
         crashes = cell.crashes
         if crashes is None:
-            crashes = cell.crashes = Crashes()
+            crashes = cell.crashes = RestartHistory()
         crashes.error = error
         # If the actor could not start, the message is not the reason.
         if started and self._supervision.failed_message is FailedMessage.DEAD_LETTER:

@@ -11,7 +11,7 @@ from typing import Any, Never
 import cattrs
 from cattrs.dispatch import StructureHook, UnstructureHook
 
-from keyrun.storage.plan import Hook, Lookup, Plan
+from keyrun.storage.plan import Hook, Lookup, TypePlan
 
 
 class Aliases:
@@ -21,17 +21,17 @@ class Aliases:
         self._lifting = _Converter(lookup, refuse, attrgetter("lift"))
         self._reading = _Converter(lookup, refuse, attrgetter("read"))
 
-    def plan(self, declared: Any) -> Plan:
+    def plan(self, declared: Any) -> TypePlan:
         """Return the plan of the type that `declared` is an alias of."""
         lower = self._lifting.lowering(declared)
-        return Plan(lower, self._lifting.making(declared), self._reading.making(declared))
+        return TypePlan(lower, self._lifting.making(declared), self._reading.making(declared))
 
 
 class _Converter(cattrs.Converter):
     """Sees through aliases. `hook` is the hook of a plan that makes values."""
 
     def __init__(
-        self, lookup: Lookup, refuse: Callable[[Any], Never], hook: Callable[[Plan], Hook]
+        self, lookup: Lookup, refuse: Callable[[Any], Never], hook: Callable[[TypePlan], Hook]
     ) -> None:
         super().__init__(
             detailed_validation=False,

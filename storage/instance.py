@@ -31,7 +31,7 @@ from keyrun.storage.misfit import (
     name_of,
     said_by,
 )
-from keyrun.storage.plan import Lookup, Plan, unexpected
+from keyrun.storage.plan import Lookup, TypePlan, unexpected
 
 _ORDINARY_SLOTS = frozenset({"__dict__", "__weakref__"})
 UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
@@ -54,7 +54,7 @@ class Shape(Protocol):
 
 def instance_plan(
     declared: Any, lookup: Lookup, build_later: Callable[[Callable[[], Shape]], None]
-) -> Plan:
+) -> TypePlan:
     """One class with fields. A subclass of it would come back as this one: refused.
 
     Its fields are looked up when the first value comes, because a class may mention itself.
@@ -86,7 +86,7 @@ def instance_plan(
         return shape().read(data)
 
     build_later(shape)
-    return Plan(lower, lift, read)
+    return TypePlan(lower, lift, read)
 
 
 def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:

@@ -21,7 +21,7 @@ from keyrun.storage.native import canonical
 Hook = Callable[[Any], Any]
 
 
-class Plan(NamedTuple):
+class TypePlan(NamedTuple):
     """The functions for one declared type."""
 
     lower: Hook
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     read: Hook
 
 
-Lookup = Callable[[Any], Plan]
+Lookup = Callable[[Any], TypePlan]
 
 
 def keep(value: Any) -> Any:
@@ -37,7 +37,7 @@ def keep(value: Any) -> Any:
     return value
 
 
-def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Plan:
+def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> TypePlan:
     """Values that are native already. `inspect` returns them, or raises if a value inside cannot be
     stored."""
 
@@ -57,7 +57,7 @@ def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Plan
             value = tuple(value)
         return check(value)
 
-    return Plan(check if inspect is keep else lambda value: inspect(check(value)), check, read)
+    return TypePlan(check if inspect is keep else lambda value: inspect(check(value)), check, read)
 
 
 _FLOAT = frozenset({float, int, bool})
@@ -79,7 +79,7 @@ def _read_text(declared: Any, allowed: Collection[type], text: str) -> Any:
     raise AssertionError
 
 
-def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
+def enum_plan(declared: type[Enum], inspect: Hook) -> TypePlan:
     """Members by value."""
 
     def lower(value: Any) -> Any:
@@ -114,10 +114,10 @@ def enum_plan(declared: type[Enum], inspect: Hook) -> Plan:
         names = ", ".join(repr(to_json(member._value_)) for member in declared)
         raise Misfit(f"expected one of {names}, got {data!r}")
 
-    return Plan(lower, lift, read)
+    return TypePlan(lower, lift, read)
 
 
-def literal_plan(declared: Any, lookup: Lookup) -> Plan:
+def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
     """One of some constants: all native, or all members of one Enum."""
     constants = get_args(declared)
     allowed = {(type(constant), constant) for constant in constants}
@@ -126,7 +126,7 @@ def literal_plan(declared: Any, lookup: Lookup) -> Plan:
         raise Unsupported(
             f"cannot store {name_of(declared)}: it mixes an Enum with other constants"
         )
-    members = lookup(enums.pop()) if enums else Plan(keep, keep, from_json)
+    members = lookup(enums.pop()) if enums else TypePlan(keep, keep, from_json)
 
     def check(value: Any) -> Any:
         try:
@@ -136,14 +136,14 @@ def literal_plan(declared: Any, lookup: Lookup) -> Plan:
             pass
         raise unexpected(declared, value)
 
-    return Plan(
+    return TypePlan(
         lambda value: members.lower(check(value)),
         lambda data: check(members.lift(data)),
         lambda data: check(members.read(data)),
     )
 
 
-def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
+def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePlan:
     """list[T], Sequence[T] and tuple[T, ...]."""
     inner = lookup(get_args(declared)[0])
 
@@ -161,10 +161,10 @@ def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> P
         items = _read_items(declared, data, inner)
         return items if list in allowed else tuple(items)
 
-    return Plan(through(inner.lower), through(inner.lift), read)
+    return TypePlan(through(inner.lower), through(inner.lift), read)
 
 
-def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
+def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePlan:
     """set[T] as a list and frozenset[T] as a tuple, in the order of the bytes of the members: that
     of the set differs from process to process."""
     inner = lookup((*get_args(declared), Any)[0])
@@ -195,10 +195,10 @@ def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> Plan:
     def read(data: Any) -> Any:
         return (set if set in allowed else frozenset)(_read_items(declared, data, inner))
 
-    return Plan(lower, lift, read)
+    return TypePlan(lower, lift, read)
 
 
-def tuple_plan(declared: Any, lookup: Lookup) -> Plan:
+def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
     """tuple[A, B]: one type per element."""
     inner = [lookup(argument) for argument in get_args(declared)]
 
@@ -219,10 +219,10 @@ def tuple_plan(declared: Any, lookup: Lookup) -> Plan:
         return tuple(_each(items, [plan.read for plan in inner]))
 
     lower, lift = ([getattr(plan, name) for plan in inner] for name in ("lower", "lift"))
-    return Plan(through(lower), through(lift), read)
+    return TypePlan(through(lower), through(lift), read)
 
 
-def mapping_plan(declared: Any, lookup: Lookup) -> Plan:
+def mapping_plan(declared: Any, lookup: Lookup) -> TypePlan:
     """dict[str, T]; keys may also be of a type that is lowered to str, such as a StrEnum."""
     keys, items = (lookup(argument) for argument in get_args(declared))
 
@@ -248,24 +248,24 @@ def mapping_plan(declared: Any, lookup: Lookup) -> Plan:
             raise unexpected(declared, data)
         return through(keys.read, items.read, lowering=False)(data.get("$dict", data))
 
-    return Plan(
+    return TypePlan(
         through(keys.lower, items.lower, lowering=True),
         through(keys.lift, items.lift, lowering=False),
         read,
     )
 
 
-def optional_plan(inner: Plan) -> Plan:
+def optional_plan(inner: TypePlan) -> TypePlan:
     """T | None, for a T that is never lowered to None."""
     lower, lift, read = inner
-    return Plan(
+    return TypePlan(
         lambda value: None if value is None else lower(value),
         lambda data: None if data is None else lift(data),
         lambda data: None if data is None else read(data),
     )
 
 
-def union_plan(declared: Any, lookup: Lookup) -> Plan:
+def union_plan(declared: Any, lookup: Lookup) -> TypePlan:
     """A | B: the name of the member that fits, and the value lowered as that."""
     members = {_tag(member): lookup(member) for member in get_args(declared)}
     if len(members) != len(get_args(declared)):
@@ -306,7 +306,7 @@ def union_plan(declared: Any, lookup: Lookup) -> Plan:
             raise furthest
         raise Misfit(f"expected {name_of(declared)}, got {data!r}")
 
-    return Plan(lower, lift, read)
+    return TypePlan(lower, lift, read)
 
 
 def _items_of(declared: Any, data: Any) -> list[Any]:
@@ -319,7 +319,7 @@ def _items_of(declared: Any, data: Any) -> list[Any]:
     return items
 
 
-def _read_items(declared: Any, data: Any, inner: Plan) -> list[Any]:
+def _read_items(declared: Any, data: Any, inner: TypePlan) -> list[Any]:
     return _each(_items_of(declared, data), repeat(inner.read))
 
 

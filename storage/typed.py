@@ -32,7 +32,7 @@ from keyrun.storage.json_form import from_json
 from keyrun.storage.misfit import Unresolved, Unsupported, name_of
 from keyrun.storage.plan import (
     Hook,
-    Plan,
+    TypePlan,
     enum_plan,
     keep,
     literal_plan,
@@ -88,11 +88,11 @@ class Plans:
 
     def __init__(self, inspect: Hook = keep) -> None:
         self._inspect = inspect
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, TypePlan] = {}
         self._aliases: Aliases | None = None
         self._unbuilt: list[tuple[Any, Callable[[], object]]] = []
 
-    def plan(self, declared: Any) -> Plan:
+    def plan(self, declared: Any) -> TypePlan:
         """Return the plan of a declared type. Raise `Unsupported` if no value of it can be
         stored."""
         try:
@@ -117,10 +117,10 @@ class Plans:
                         misfit.root = name_of(cls)
                     raise
 
-    def _find(self, declared: Any) -> Plan:
+    def _find(self, declared: Any) -> TypePlan:
         origin = get_origin(declared) or declared
         if _is_untyped(declared):
-            return Plan(self._inspect, keep, from_json)
+            return TypePlan(self._inspect, keep, from_json)
         if declared is None:
             return self.plan(NoneType)
         if declared in (Never, NoReturn):
@@ -144,7 +144,7 @@ class Plans:
             self._aliases = Aliases(self.plan, _refuse)
         return self._aliases.plan(declared)
 
-    def _find_class(self, declared: Any, origin: type) -> Plan:
+    def _find_class(self, declared: Any, origin: type) -> TypePlan:
         if issubclass(origin, Enum):
             return enum_plan(origin, self._inspect)
         if _has_fields(origin):
@@ -174,7 +174,7 @@ class Plans:
             return tuple_plan(declared, self.plan)
         return sequence_plan(declared, allowed, self.plan)
 
-    def _find_union(self, declared: Any) -> Plan:
+    def _find_union(self, declared: Any) -> TypePlan:
         members = get_args(declared)
         if all(_is_untyped(member) or member in _NATIVE for member in members):
             if any(map(_is_untyped, members)):

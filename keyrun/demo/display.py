@@ -39,7 +39,7 @@ class Pace:
         return (count - before) / (now - began) if now > began else 0.0
 
 
-class Display:
+class DemoDisplay:
     """Show a service at work, in 60 columns."""
 
     def __init__(self, console: Console) -> None:

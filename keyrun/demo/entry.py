@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from keyrun.demo import orders
-from keyrun.demo.display import WIDTH, Display
+from keyrun.demo.display import WIDTH, DemoDisplay
 from keyrun.stress import acting
 from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, Terminated, stoppable
 from keyrun.stress.checking import Checking, SteadyConsole
@@ -210,7 +210,7 @@ def _work(console: Console, campaign: Campaign, folder: Path) -> Verdict:
     try:
         with stoppable():
             try:
-                with Display(console) as display:
+                with DemoDisplay(console) as display:
                     campaign.run(display.show)
             except Broken as error:
                 broken = error

@@ -13,7 +13,7 @@ import attrs
 
 from keyrun import Context, workflow
 from keyrun.stress.acting import perform
-from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Plan, Stage, Way
+from keyrun.stress.plan import MAX_ATTEMPTS, PlannedFault, PlannedRun, PlannedStep, Stage, Way
 
 RESERVE_LIMIT = 0.5
 """Seconds within which the warehouse must answer."""
@@ -32,20 +32,27 @@ class Orders:
     keys: int
     seed: int
 
-    def plan(self, number: int) -> Plan:
+    def plan(self, number: int) -> PlannedRun:
         """Return the plan of order `number`."""
         chance = Random(f"{self.seed}/order/{number}")
-        slow = Fault.TIMEOUT if chance.random() < 0.04 else Fault.NONE
+        slow = PlannedFault.TIMEOUT if chance.random() < 0.04 else PlannedFault.NONE
         declined = chance.random() < 0.03
-        busy = [Fault.FAIL if chance.random() < 0.15 else Fault.NONE for _ in range(2)]
+        busy = [
+            PlannedFault.FAIL if chance.random() < 0.15 else PlannedFault.NONE for _ in range(2)
+        ]
         lost = chance.random() < 0.03
-        return Plan(
+        return PlannedRun(
             number=number,
             key=f"customer-{number % self.keys}",
             value=chance.getrandbits(32),
             stages=(
                 _stage(chance, "reserve", slow, limit=RESERVE_LIMIT),
-                _stage(chance, "charge", *busy, Fault.PERMANENT if declined else Fault.NONE),
+                _stage(
+                    chance,
+                    "charge",
+                    *busy,
+                    PlannedFault.PERMANENT if declined else PlannedFault.NONE,
+                ),
                 Stage(
                     sleep=chance.uniform(0.1, 0.8),
                     calls=(
@@ -53,21 +60,25 @@ class Orders:
                         _call(chance, "invoice", keeps=False),
                     ),
                 ),
-                _stage(chance, "ship", Fault.FAIL if chance.random() < 0.1 else Fault.NONE),
-                _stage(chance, "notify", *[Fault.FAIL] * 3 * lost, tolerated=True),
+                _stage(
+                    chance,
+                    "ship",
+                    PlannedFault.FAIL if chance.random() < 0.1 else PlannedFault.NONE,
+                ),
+                _stage(chance, "notify", *[PlannedFault.FAIL] * 3 * lost, tolerated=True),
             ),
             cancel_after=chance.uniform(0.0, 3.0) if chance.random() < 0.02 else None,
             awaited=chance.random() < 0.1,
         )
 
 
-def _stage(chance: Random, name: str, *faults: Fault, **other: Any) -> Stage:
+def _stage(chance: Random, name: str, *faults: PlannedFault, **other: Any) -> Stage:
     return Stage(calls=(_call(chance, name, *faults, **other),))
 
 
-def _call(chance: Random, name: str, *faults: Fault, **other: Any) -> Call:
-    told = (*faults, *[Fault.NONE] * MAX_ATTEMPTS)[:MAX_ATTEMPTS]
-    if Fault.PERMANENT in told:
-        told = (Fault.PERMANENT,) * MAX_ATTEMPTS
+def _call(chance: Random, name: str, *faults: PlannedFault, **other: Any) -> PlannedStep:
+    told = (*faults, *[PlannedFault.NONE] * MAX_ATTEMPTS)[:MAX_ATTEMPTS]
+    if PlannedFault.PERMANENT in told:
+        told = (PlannedFault.PERMANENT,) * MAX_ATTEMPTS
     wait = chance.uniform(0.02, 0.2)
-    return attrs.evolve(Call(name=name, faults=told, way=Way.WAIT, wait=wait), **other)
+    return attrs.evolve(PlannedStep(name=name, faults=told, way=Way.WAIT, wait=wait), **other)

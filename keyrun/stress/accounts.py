@@ -17,7 +17,16 @@ import attrs
 from keyrun import FailureKind, Reader, RunStatus, State, open_reader
 from keyrun.runtime.inspect.history import Happening
 from keyrun.stress.acting import Planner, keep
-from keyrun.stress.plan import RETRY, Fault, Foreseen, Plan, Tried, foresee, number_of, value_of
+from keyrun.stress.plan import (
+    RETRY,
+    Foreseen,
+    PlannedFault,
+    PlannedRun,
+    Tried,
+    foresee,
+    number_of,
+    value_of,
+)
 from keyrun.stress.testimony import Testimony
 from keyrun.stress.violation import Promise, Violation
 
@@ -81,12 +90,14 @@ class Accounts:
             after = page[-1].run_id
         return found
 
-    def _found(self, promise: Promise, plan: Plan, text: str) -> None:
+    def _found(self, promise: Promise, plan: PlannedRun, text: str) -> None:
         self.violations.append(
             Violation(promise=promise, run_id=plan.run_id, key=plan.key, text=text)
         )
 
-    def _run(self, plan: Plan, status: RunStatus, history: Sequence[Happening], dead: bool) -> None:
+    def _run(
+        self, plan: PlannedRun, status: RunStatus, history: Sequence[Happening], dead: bool
+    ) -> None:
         number = plan.number
         if number in self._seen:
             self._found(Promise.LOSS, plan, "two runs have this id")
@@ -119,7 +130,7 @@ class Accounts:
             said = "a dead letter" if dead else "not a dead letter"
             self._found(Promise.RESULT, plan, f"is {said}, which contradicts its plan")
 
-    def _ended(self, plan: Plan, status: RunStatus) -> None:
+    def _ended(self, plan: PlannedRun, status: RunStatus) -> None:
         """Its end: there, told, and as it was told."""
         testimony, number = self.testimony, plan.number
         if not status.state.terminal:
@@ -147,7 +158,7 @@ class Accounts:
         if answer is False and cancelled and asked == 1:
             self._found(Promise.CANCEL, plan, "is cancelled, although its cancel returned False")
 
-    def _interrupted(self, plan: Plan, history: Sequence[Happening]) -> set[str]:
+    def _interrupted(self, plan: PlannedRun, history: Sequence[Happening]) -> set[str]:
         """Steps that a kill cut off and that may run only once."""
         found: set[str] = set()
         for each in history:
@@ -158,7 +169,7 @@ class Accounts:
                 found.add(name)
         return found
 
-    def _out_of_time(self, plan: Plan, status: RunStatus, limit: float) -> None:
+    def _out_of_time(self, plan: PlannedRun, status: RunStatus, limit: float) -> None:
         failure = status.failure
         if failure is None or failure.kind is not FailureKind.RUN_TIMEOUT:
             said = f"failed with {failure and failure.kind}, expected run_timeout"
@@ -168,7 +179,7 @@ class Accounts:
             self._found(Promise.LIMITS, plan, said)
 
     def _overrun(
-        self, plan: Plan, history: Sequence[Happening]
+        self, plan: PlannedRun, history: Sequence[Happening]
     ) -> dict[tuple[str, int], FailureKind]:
         """Attempts whose time was up, by the time that they really took."""
         found: dict[tuple[str, int], FailureKind] = {}
@@ -181,10 +192,12 @@ class Accounts:
             if timed_out and limit is not None and (failure.elapsed or 0.0) >= limit - 1e-6:
                 found[name, each.attempt] = FailureKind.STEP_TIMEOUT
                 planned = plan.calls[name].faults[each.attempt - 1 : each.attempt]
-                self.late += planned != (Fault.TIMEOUT,)
+                self.late += planned != (PlannedFault.TIMEOUT,)
         return found
 
-    def _story(self, plan: Plan, history: Sequence[Happening]) -> dict[str, tuple[Tried, ...]]:
+    def _story(
+        self, plan: PlannedRun, history: Sequence[Happening]
+    ) -> dict[str, tuple[Tried, ...]]:
         """The attempts in the journal, and what follows from them alone."""
         story: dict[str, list[Tried]] = {}
         interruptions: dict[str, int] = {}
@@ -217,7 +230,7 @@ class Accounts:
         return {name: tuple(tried) for name, tried in story.items()}
 
     def _turns(
-        self, plan: Plan, status: RunStatus, foreseen: Foreseen
+        self, plan: PlannedRun, status: RunStatus, foreseen: Foreseen
     ) -> dict[str, tuple[Tried, ...]]:
         """A machine keeps no story of its turns, only how many there were; the evidence has it."""
         story = dict(foreseen.tried)
@@ -231,14 +244,16 @@ class Accounts:
                 keep(ledger, value_of(plan, name))
         return story
 
-    def _partly(self, plan: Plan, story: dict[str, tuple[Tried, ...]], foreseen: Foreseen) -> None:
+    def _partly(
+        self, plan: PlannedRun, story: dict[str, tuple[Tried, ...]], foreseen: Foreseen
+    ) -> None:
         for name, tried in story.items():
             if tried != foreseen.tried.get(name, ())[: len(tried)]:
                 self._differs(plan, name, tried, foreseen.tried.get(name, ()))
 
     def _wholly(
         self,
-        plan: Plan,
+        plan: PlannedRun,
         status: RunStatus,
         story: dict[str, tuple[Tried, ...]],
         foreseen: Foreseen,
@@ -264,7 +279,7 @@ class Accounts:
             self._found(Promise.RESULT, plan, said)
 
     def _differs(
-        self, plan: Plan, name: str, tried: tuple[Tried, ...], planned: tuple[Tried, ...]
+        self, plan: PlannedRun, name: str, tried: tuple[Tried, ...], planned: tuple[Tried, ...]
     ) -> None:
         said = f"{name}: the journal has {_tell(tried)}, expected {_tell(planned)}"
         self._found(Promise.LIMITS, plan, said)

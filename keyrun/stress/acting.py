@@ -28,9 +28,9 @@ from keyrun.stress.evidence import Log, Mark
 from keyrun.stress.plan import (
     FAILED_CALL,
     RETRY,
-    Call,
-    Fault,
-    Plan,
+    PlannedFault,
+    PlannedRun,
+    PlannedStep,
     Stage,
     Way,
     fold,
@@ -42,7 +42,7 @@ from keyrun.types import CurrentStep, StepFunction
 class Planner(Protocol):
     """Has the plan of each run."""
 
-    def plan(self, number: int) -> Plan:
+    def plan(self, number: int) -> PlannedRun:
         """Return the plan of run `number`."""
 
 
@@ -65,22 +65,22 @@ def keep(state: MutableMapping[str, Any], value: int) -> None:
     state["sum"] = fold(state.get("sum", 0), value)
 
 
-def _begin(plan: Plan, call: Call) -> tuple[CurrentStep, Fault]:
+def _begin(plan: PlannedRun, call: PlannedStep) -> tuple[CurrentStep, PlannedFault]:
     current = current_step()
     scene.log.write(Mark.BEGUN, plan.number, call.name, current.attempt)
-    fault = Fault.NONE
+    fault = PlannedFault.NONE
     if current.attempt <= len(call.faults):
         fault = call.faults[current.attempt - 1]
-    if call.keeps and fault is not Fault.NONE:
+    if call.keeps and fault is not PlannedFault.NONE:
         current.state["sum"] = -1
     return current, fault
 
 
-def _end(plan: Plan, call: Call, current: CurrentStep, fault: Fault) -> int:
-    if fault is Fault.FAIL:
+def _end(plan: PlannedRun, call: PlannedStep, current: CurrentStep, fault: PlannedFault) -> int:
+    if fault is PlannedFault.FAIL:
         error = TransientError if plan.number % 2 else ValueError
         raise error(f"planned for attempt {current.attempt}")
-    if fault is Fault.PERMANENT:
+    if fault is PlannedFault.PERMANENT:
         raise PermanentError(f"planned for attempt {current.attempt}")
     value = value_of(plan, call.name)
     if call.keeps:
@@ -99,7 +99,7 @@ async def _act(number: int, name: str) -> int:
     call = plan.calls[name]
     current, fault = _begin(plan, call)
     try:
-        if fault in (Fault.TIMEOUT, Fault.HANG):
+        if fault in (PlannedFault.TIMEOUT, PlannedFault.HANG):
             await trio.sleep_forever()
         if call.wait:
             await trio.sleep(call.wait)

@@ -39,7 +39,7 @@ from keyrun import (
 from keyrun.storage import LmdbStore
 from keyrun.stress.acting import Planner, perform, scene, turning
 from keyrun.stress.evidence import Log, Mark
-from keyrun.stress.plan import Pause, Plan, number_of
+from keyrun.stress.plan import Pause, PlannedRun, number_of
 
 TICK = 0.1
 NEVER = 1_000_000
@@ -188,7 +188,7 @@ class Child:
             last = await runtime.submit(audit, key=name, run_id=audit_id(name))
             await last.result()
 
-    async def _see_through(self, runtime: Runtime, run: RunHandle[Any], plan: Plan) -> None:
+    async def _see_through(self, runtime: Runtime, run: RunHandle[Any], plan: PlannedRun) -> None:
         """Wait until a run has ended, and again if it is to be redriven."""
         with suppress(RunFailed, RunCancelled):
             await run.result()
@@ -199,7 +199,7 @@ class Child:
             with suppress(RunFailed):
                 await run.result()
 
-    async def _disturb(self, runtime: Runtime, nursery: trio.Nursery, plan: Plan) -> None:
+    async def _disturb(self, runtime: Runtime, nursery: trio.Nursery, plan: PlannedRun) -> None:
         if plan.cancel_after is not None:
             nursery.start_soon(self._cancel, runtime, plan.number, plan.cancel_after)
         if plan.pause is not None:

@@ -13,7 +13,7 @@ EVERY = 2.0
 """Seconds between plain lines."""
 
 
-class Display:
+class CampaignDisplay:
     """Show a campaign in 60 columns."""
 
     def __init__(self, console: Console) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppable
 from keyrun.stress.checking import Checking, SteadyConsole
-from keyrun.stress.display import Display
+from keyrun.stress.display import CampaignDisplay
 from keyrun.stress.options import Options
 from keyrun.stress.record import Record
 from keyrun.stress.report import pronounce
@@ -49,7 +49,7 @@ def stress(options: Options, folder: Path, console: Console, **other: Any) -> Ve
     """Run the test and return the verdict."""
     campaign = Campaign(assign(options, folder, **other), Record(options, options.keys))
     broken: Broken | None = None
-    with Display(console) as display:
+    with CampaignDisplay(console) as display:
         try:
             campaign.run(display.show)
         except Broken as error:

@@ -4,7 +4,15 @@ from random import Random
 
 import attrs
 
-from keyrun.stress.plan import MAX_ATTEMPTS, Call, Fault, Pause, Plan, Stage, Way
+from keyrun.stress.plan import (
+    MAX_ATTEMPTS,
+    Pause,
+    PlannedFault,
+    PlannedRun,
+    PlannedStep,
+    Stage,
+    Way,
+)
 
 STEP_LIMIT = 0.1
 """Seconds that steps have which are to run out of time."""
@@ -43,7 +51,7 @@ class Options:
         ]
         return " ".join(["keyrun stress", *given])
 
-    def plan(self, number: int) -> Plan:
+    def plan(self, number: int) -> PlannedRun:
         """What run `number` is to do."""
         chance = Random(f"{self.seed}/{number}")
         limited = chance.random()
@@ -82,7 +90,7 @@ class Options:
             )
         cancelled = chance.random() < self.cancel_rate and not redriven
         delayed = chance.random() < self.delay_rate
-        return Plan(
+        return PlannedRun(
             number=number,
             key=f"key-{key}",
             stages=tuple(stages),
@@ -105,17 +113,17 @@ class Options:
             way = chance.choices((Way.QUICK, Way.WAIT, Way.THREAD), (5, 4, 1))[0]
             faults = [self._fault(chance, way) for _ in range(MAX_ATTEMPTS)]
             if chance.random() < DOOMED * self.fail_rate:
-                faults = [Fault.FAIL] * MAX_ATTEMPTS
+                faults = [PlannedFault.FAIL] * MAX_ATTEMPTS
             if width > 1:
-                faults[-1] = Fault.NONE
-                faults = [Fault.FAIL if f is Fault.PERMANENT else f for f in faults]
+                faults[-1] = PlannedFault.NONE
+                faults = [PlannedFault.FAIL if f is PlannedFault.PERMANENT else f for f in faults]
             calls.append(
-                Call(
+                PlannedStep(
                     name=f"step-{first + at}",
                     faults=tuple(faults),
                     way=way,
                     wait=chance.uniform(0.0, 0.01) if way is not Way.QUICK else 0.0,
-                    limit=STEP_LIMIT if Fault.TIMEOUT in faults else None,
+                    limit=STEP_LIMIT if PlannedFault.TIMEOUT in faults else None,
                     # Of steps side by side only one may hold the state of the key.
                     keeps=at == 0,
                     tolerated=width == 1 and chance.random() < 0.3,
@@ -130,14 +138,14 @@ class Options:
             return stage
         return attrs.evolve(stage, calls=(attrs.evolve(stage.calls[0], once=True),))
 
-    def _fault(self, chance: Random, way: Way) -> Fault:
+    def _fault(self, chance: Random, way: Way) -> PlannedFault:
         drawn = chance.random()
         if drawn < self.timeout_rate:
             # A thread cannot be stopped.
-            return Fault.FAIL if way is Way.THREAD else Fault.TIMEOUT
+            return PlannedFault.FAIL if way is Way.THREAD else PlannedFault.TIMEOUT
         if drawn < self.timeout_rate + self.fail_rate:
-            return Fault.PERMANENT if chance.random() < 0.1 else Fault.FAIL
-        return Fault.NONE
+            return PlannedFault.PERMANENT if chance.random() < 0.1 else PlannedFault.FAIL
+        return PlannedFault.NONE
 
 
 def _hanging(stages: list[Stage]) -> list[Stage]:
@@ -146,14 +154,14 @@ def _hanging(stages: list[Stage]) -> list[Stage]:
         attrs.evolve(
             stage,
             calls=tuple(
-                attrs.evolve(call, faults=(Fault.NONE,) * MAX_ATTEMPTS, limit=None)
+                attrs.evolve(call, faults=(PlannedFault.NONE,) * MAX_ATTEMPTS, limit=None)
                 for call in stage.calls
             ),
         )
         for stage in stages
     ]
     (last, *_) = good[-1].calls
-    hang = attrs.evolve(last, faults=(Fault.HANG,) * MAX_ATTEMPTS, way=Way.WAIT, wait=0.0)
+    hang = attrs.evolve(last, faults=(PlannedFault.HANG,) * MAX_ATTEMPTS, way=Way.WAIT, wait=0.0)
     return [*good[:-1], attrs.evolve(good[-1], calls=(hang,))]
 
 
@@ -161,7 +169,9 @@ def _turn(stage: Stage) -> Stage:
     """The stage as a turn of a machine: always in the loop, with no timeout of its own, and with
     nobody to tolerate its failure."""
     (call,) = stage.calls
-    faults = tuple(Fault.FAIL if each is Fault.TIMEOUT else each for each in call.faults)
+    faults = tuple(
+        PlannedFault.FAIL if each is PlannedFault.TIMEOUT else each for each in call.faults
+    )
     way = Way.QUICK if call.way is Way.QUICK else Way.WAIT
     call = attrs.evolve(call, faults=faults, way=way, limit=None, tolerated=False)
     return attrs.evolve(stage, calls=(call,))

@@ -16,7 +16,7 @@ MAX_ATTEMPTS = 3
 RETRY = Retry.exponential(max_attempts=MAX_ATTEMPTS, base=0.005, max_delay=0.05)
 
 
-class Fault(StrEnum):
+class PlannedFault(StrEnum):
     """What becomes of one attempt."""
 
     NONE = "none"
@@ -36,13 +36,13 @@ class Way(StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class PlannedStep:
     """One step of a run. `keeps`: it writes into the key's state. `tolerated`: the workflow goes on
     when it fails for good. `limit` is its timeout, None where it has none of its own. `once`: it
     may run at most once."""
 
     name: str
-    faults: tuple[Fault, ...]
+    faults: tuple[PlannedFault, ...]
     way: Way = Way.QUICK
     wait: float = 0.0
     limit: float | None = None
@@ -56,7 +56,7 @@ class Stage:
     """A durable timer if `sleep` is not 0, then one step, or several side by side. Steps that are
     side by side never fail for good in a plan: which one fails first would be a matter of time."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[PlannedStep, ...]
     sleep: float = 0.0
 
 
@@ -70,7 +70,7 @@ class Pause:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class PlannedRun:
     """One run. `pause` is what its submitter does next; it may be about an earlier run. A `machine`
     has one step in each stage, which is a turn. One with a `run_timeout` hangs in its last step.
     One that is `redriven` is so once if it fails: then it fails again, for it suffers the same."""
@@ -96,7 +96,7 @@ class Plan:
         return run_id(self.number)
 
     @property
-    def calls(self) -> dict[str, Call]:
+    def calls(self) -> dict[str, PlannedStep]:
         """All steps by name, in order."""
         return {call.name: call for stage in self.stages for call in stage.calls}
 
@@ -117,7 +117,7 @@ def fold(total: int, value: int) -> int:
     return crc32(b"%d %d" % (total, value))
 
 
-def value_of(plan: Plan, name: str) -> int:
+def value_of(plan: PlannedRun, name: str) -> int:
     """What a step returns."""
     return crc32(f"{plan.value} {name}".encode())
 
@@ -126,9 +126,9 @@ FAILED_CALL = 7
 """What a tolerated failure counts as in the result of a run."""
 
 KINDS = {
-    Fault.FAIL: FailureKind.STEP_FAILED,
-    Fault.PERMANENT: FailureKind.PERMANENT_ERROR,
-    Fault.TIMEOUT: FailureKind.STEP_TIMEOUT,
+    PlannedFault.FAIL: FailureKind.STEP_FAILED,
+    PlannedFault.PERMANENT: FailureKind.PERMANENT_ERROR,
+    PlannedFault.TIMEOUT: FailureKind.STEP_TIMEOUT,
 }
 
 
@@ -155,7 +155,7 @@ class Foreseen:
 
 
 def foresee(
-    plan: Plan,
+    plan: PlannedRun,
     overrun: Mapping[tuple[str, int], FailureKind] | None = None,
     *,
     interrupted: Collection[str] = (),
@@ -167,7 +167,7 @@ def foresee(
     tried: dict[str, tuple[Tried, ...]] = {}
     retries, begun, total = 0, 0, 0
 
-    def attempts(call: Call) -> FailureKind | None:
+    def attempts(call: PlannedStep) -> FailureKind | None:
         nonlocal retries
         story: list[Tried] = []
         if call.name in interrupted:
@@ -177,7 +177,7 @@ def foresee(
         most = 1 if call.once else MAX_ATTEMPTS
         for attempt in range(1, most + 1):
             fault = call.faults[attempt - 1]
-            kind = None if fault is Fault.NONE else KINDS[fault]
+            kind = None if fault is PlannedFault.NONE else KINDS[fault]
             if kind is None and overrun and (call.name, attempt) in overrun:
                 kind = FailureKind.STEP_TIMEOUT
             again = kind not in (None, FailureKind.PERMANENT_ERROR) and attempt < most
@@ -193,7 +193,7 @@ def foresee(
     for stage in plan.stages:
         for call in stage.calls:
             begun += 1
-            if Fault.HANG in call.faults:
+            if PlannedFault.HANG in call.faults:
                 kind = FailureKind.RUN_TIMEOUT
                 return Foreseen(state=State.FAILED, kind=kind, dead=False, result=None, tried=tried)
             if plan.max_iterations is not None and begun > plan.max_iterations:

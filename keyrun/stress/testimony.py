@@ -15,7 +15,7 @@ import attrs
 
 from keyrun.stress.acting import Planner
 from keyrun.stress.evidence import Line, Mark
-from keyrun.stress.plan import MAX_ATTEMPTS, Plan, Way, run_id
+from keyrun.stress.plan import MAX_ATTEMPTS, PlannedRun, Way, run_id
 from keyrun.stress.violation import Promise, Violation
 
 EARLY, LATE_AFTER_RESTART, LATE = 0.005, 0.05, 2.0
@@ -110,7 +110,7 @@ class Testimony:
                 else:
                     self._held.pop(line.run, None)
 
-    def _key(self, plan: Plan) -> _Key:
+    def _key(self, plan: PlannedRun) -> _Key:
         return self._keys.setdefault(plan.key, _Key())
 
     def _found(self, promise: Promise, number: int, text: str) -> None:
@@ -119,7 +119,7 @@ class Testimony:
             Violation(promise=promise, run_id=plan.run_id, key=plan.key, text=text)
         )
 
-    def _begun(self, plan: Plan, name: str, attempt: int) -> None:
+    def _begun(self, plan: PlannedRun, name: str, attempt: int) -> None:
         number, key = plan.number, self._key(plan)
         stages = {call.name: at for at, stage in enumerate(plan.stages) for call in stage.calls}
         stage = stages[name]
@@ -142,7 +142,7 @@ class Testimony:
         self._stopped(key, plan, name, what)
         key.open[number, name] = stage
 
-    def _in_time(self, plan: Plan, name: str, at: float) -> None:
+    def _in_time(self, plan: PlannedRun, name: str, at: float) -> None:
         """Whether a step began when it may: not before its delay is over, nor after its run's time
         is up. In the process that began a run a loop that stands still may be late to notice."""
         number = plan.number
@@ -157,7 +157,7 @@ class Testimony:
                 said = f"{name} began {late:.3f} s after the deadline of its run"
                 self._found(Promise.LIMITS, number, said)
 
-    def _again(self, key: _Key, plan: Plan, name: str, attempt: int, stage: int) -> None:
+    def _again(self, key: _Key, plan: PlannedRun, name: str, attempt: int, stage: int) -> None:
         what = f"{name}, attempt {attempt},"
         if stage < key.stage:
             said = f"{what} ran again after a later step had begun"
@@ -179,7 +179,7 @@ class Testimony:
             self._found(Promise.DOUBLED, plan.number, f"{what} ran again, but may run only once")
         key.tries[name] = (attempt, self.life)
 
-    def _stopped(self, key: _Key, plan: Plan, name: str, what: str) -> None:
+    def _stopped(self, key: _Key, plan: PlannedRun, name: str, what: str) -> None:
         def holds(since: int | None) -> bool:
             """Whether it was under way already, see above."""
             thread = plan.calls[name].way is Way.THREAD

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from outcome import Error, Outcome
 
-from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
+from keyrun.runtime.faces.calls import HostCall, Post, StandingTasks, Waiter, call_now
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.host.callers import forked, wrong_caller
@@ -55,7 +55,7 @@ class AsyncioBridge:
         """Call an async function on the Trio side. Return the future of its value, and how to
         cancel the call."""
         future: asyncio.Future[T] = self._future()
-        call = Call(function, args, kwargs, copy_context(), partial(self._deliver, future))
+        call = HostCall(function, args, kwargs, copy_context(), partial(self._deliver, future))
         self.post(self._tasks.start, call)
         return future, partial(self.post, call.cancel)
 

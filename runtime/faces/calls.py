@@ -36,7 +36,7 @@ MAX_IDLE = 64
 """Standing tasks that may wait for a call. More of them end."""
 
 
-class Call:
+class HostCall:
     """One call of an async function from another host."""
 
     __slots__ = ("_args", "_context", "_deliver", "_function", "_kwargs", "_scope", "is_cancelled")
@@ -107,7 +107,7 @@ class StandingTasks:
     """The tasks that run calls. All methods are called in Trio's thread."""
 
     def __init__(self) -> None:
-        self._calls: deque[Call] = deque()
+        self._calls: deque[HostCall] = deque()
         self._idle = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
         self._is_over = False
@@ -128,7 +128,7 @@ class StandingTasks:
         while self._calls:
             self._calls.popleft().refuse()
 
-    def start(self, call: Call) -> None:
+    def start(self, call: HostCall) -> None:
         """Run a call in the next task that is free."""
         if self._is_over:
             call.refuse()

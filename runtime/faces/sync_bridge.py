@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from outcome import Outcome
 
-from keyrun.runtime.faces.calls import Call, Post, StandingTasks, Waiter, call_now
+from keyrun.runtime.faces.calls import HostCall, Post, StandingTasks, Waiter, call_now
 from keyrun.runtime.faces.direct import NEEDS_TASK, NeedsTask, Submit, WaitForEnd
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.host.callers import forked
@@ -94,7 +94,7 @@ class SyncBridge:
     ) -> T:
         """Call an async function on the Trio side, and block until it has returned."""
         waiter = self._waiter()
-        call = Call(function, args, kwargs, copy_context(), waiter.settle)
+        call = HostCall(function, args, kwargs, copy_context(), waiter.settle)
         self._start(waiter, self._tasks.start, call)
         try:
             value: T = waiter.wait()

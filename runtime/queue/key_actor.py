@@ -22,7 +22,7 @@ class EntityCalls(Protocol):
         has to look again later."""
 
 
-class Crashes(Protocol):
+class CrashHandler(Protocol):
     """Handles internal errors of a key's actor."""
 
     async def crashed(self, queue: KeyQueue, error: BaseException) -> bool:
@@ -34,7 +34,7 @@ class KeyActor(Actor[KeyQueue, None]):
 
     __slots__ = ("_calls", "_crashes", "_queues")
 
-    def __init__(self, queues: "KeyQueues", calls: EntityCalls, crashes: Crashes) -> None:
+    def __init__(self, queues: "KeyQueues", calls: EntityCalls, crashes: CrashHandler) -> None:
         self._queues = queues
         self._calls = calls
         self._crashes = crashes

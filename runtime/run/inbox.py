@@ -61,8 +61,7 @@ class Inbox:
         if not journal.waited:
             return False
         earlier = sum(
-            one.channel == signal.channel and one.sequence < signal.sequence
-            for one in self.signals
+            one.channel == signal.channel and one.sequence < signal.sequence for one in self.signals
         )
         taken = sum(
             wait.channel == signal.channel and wait.signal is not None

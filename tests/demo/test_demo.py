@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from keyrun.demo import command
-from keyrun.demo.display import Display
+from keyrun.demo.display import DemoDisplay
 from keyrun.demo.entry import Begun, begin, campaign_of, opening
 from keyrun.runtime.records.journal_entry import EntryKind
 from keyrun.runtime.records.tables import Ledger
@@ -218,7 +218,7 @@ def test_the_picture_of_a_service_at_work_holds_60_columns(
     drawn = StringIO()
     console = Console(file=drawn, force_terminal=True, width=60)
     begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
-    with Display(console) as display:
+    with DemoDisplay(console) as display:
         display.show(campaign_of(finished, begun, 0.0))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
     assert "orders of 10 customers" in text
@@ -233,7 +233,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
     monkeypatch.setattr("keyrun.demo.display.EVERY", 0.0)
     drawn = StringIO()
     begun, _ = begin(finished, Begun(seconds=1.0, keys=1, seed=1))
-    with Display(Console(file=drawn, force_terminal=True, width=60)) as display:
+    with DemoDisplay(Console(file=drawn, force_terminal=True, width=60)) as display:
         display.show(campaign_of(finished, begun, 0.0))
     assert "attempts/s" in drawn.getvalue()
     assert "\x1b" not in drawn.getvalue()

@@ -5,16 +5,30 @@ from pathlib import Path
 from keyrun import FailureKind, State
 from keyrun.stress.evidence import Log, Mark, Tail
 from keyrun.stress.options import Options
-from keyrun.stress.plan import Call, Fault, Foreseen, Plan, Stage, Tried, foresee
+from keyrun.stress.plan import (
+    Foreseen,
+    PlannedFault,
+    PlannedRun,
+    PlannedStep,
+    Stage,
+    Tried,
+    foresee,
+)
 
-FAIL, TIMEOUT, PERMANENT, NONE = Fault.FAIL, Fault.TIMEOUT, Fault.PERMANENT, Fault.NONE
+FAIL, TIMEOUT, PERMANENT, NONE = (
+    PlannedFault.FAIL,
+    PlannedFault.TIMEOUT,
+    PlannedFault.PERMANENT,
+    PlannedFault.NONE,
+)
 
 
-def plan(*faults: tuple[Fault, Fault, Fault], **other: int) -> Plan:
+def plan(*faults: tuple[PlannedFault, PlannedFault, PlannedFault], **other: int) -> PlannedRun:
     stages = tuple(
-        Stage(calls=(Call(name=f"step-{at}", faults=each),)) for at, each in enumerate(faults)
+        Stage(calls=(PlannedStep(name=f"step-{at}", faults=each),))
+        for at, each in enumerate(faults)
     )
-    return Plan(number=0, key="key-0", value=1, stages=stages, **other)  # type: ignore[arg-type]
+    return PlannedRun(number=0, key="key-0", value=1, stages=stages, **other)  # type: ignore[arg-type]
 
 
 def kinds(foreseen: Foreseen) -> list[list[FailureKind | None]]:
@@ -88,8 +102,8 @@ def test_evidence_is_read_as_it_grows_and_a_line_that_was_cut_short_is_left_out(
 
 
 def test_what_may_run_once_is_tried_once_and_may_be_cut_off() -> None:
-    once = Call(name="step-0", faults=(FAIL, NONE, NONE), once=True)
-    planned = Plan(number=0, key="key-0", value=1, stages=(Stage(calls=(once,)),))
+    once = PlannedStep(name="step-0", faults=(FAIL, NONE, NONE), once=True)
+    planned = PlannedRun(number=0, key="key-0", value=1, stages=(Stage(calls=(once,)),))
     foreseen = foresee(planned)
     assert (foreseen.kind, kinds(foreseen)) == (
         FailureKind.STEP_FAILED,
@@ -106,7 +120,7 @@ def test_a_run_that_is_redriven_suffers_the_same_again() -> None:
 
 
 def test_a_run_that_hangs_runs_out_of_time() -> None:
-    foreseen = foresee(plan((NONE, NONE, NONE), (Fault.HANG,) * 3, run_timeout=1))
+    foreseen = foresee(plan((NONE, NONE, NONE), (PlannedFault.HANG,) * 3, run_timeout=1))
     assert (foreseen.kind, foreseen.dead) == (FailureKind.RUN_TIMEOUT, False)
     assert kinds(foreseen) == [[None]]
 

@@ -4,27 +4,29 @@ import pytest
 
 from keyrun.stress import testimony
 from keyrun.stress.evidence import Line, Mark
-from keyrun.stress.plan import Call, Fault, Plan, Stage, Way
+from keyrun.stress.plan import PlannedFault, PlannedRun, PlannedStep, Stage, Way
 from keyrun.stress.violation import Promise
 
-NONE = (Fault.NONE,) * 3
+NONE = (PlannedFault.NONE,) * 3
 
 
 class Planner:
     """Runs 0 and 2 are of one key, 1 is of another; a, then b and c side by side, then t. Run 4 is
     delayed, run 6 has a time limit, and run 8 may do a only once."""
 
-    def plan(self, number: int) -> Plan:
-        return Plan(
+    def plan(self, number: int) -> PlannedRun:
+        return PlannedRun(
             delay=0.5 if number == 4 else 0.0,
             run_timeout=1.0 if number == 6 else None,
             number=number,
             key=f"key-{number % 2}",
             value=number,
             stages=(
-                Stage(calls=(Call(name="a", faults=NONE, once=number == 8),)),
-                Stage(calls=(Call(name="b", faults=NONE), Call(name="c", faults=NONE))),
-                Stage(calls=(Call(name="t", faults=NONE, way=Way.THREAD),)),
+                Stage(calls=(PlannedStep(name="a", faults=NONE, once=number == 8),)),
+                Stage(
+                    calls=(PlannedStep(name="b", faults=NONE), PlannedStep(name="c", faults=NONE))
+                ),
+                Stage(calls=(PlannedStep(name="t", faults=NONE, way=Way.THREAD),)),
             ),
         )
 
