@@ -6,7 +6,7 @@ import trio
 
 from keyrun.runtime.graphs.edge import On
 from keyrun.runtime.graphs.node_input import NodeInputRecord
-from keyrun.runtime.graphs.plan import Station
+from keyrun.runtime.graphs.plan import PlannedNode
 from keyrun.runtime.values import Failure
 from keyrun.storage.group import Group
 
@@ -38,12 +38,12 @@ class NodeEnd(NamedTuple):
 class Activation:
     """One turn of a node. The second is called `node#2`."""
 
-    __slots__ = ("gate", "given", "ident", "is_dropped", "owner", "rank", "scope", "station")
+    __slots__ = ("gate", "given", "ident", "is_dropped", "owner", "planned", "rank", "scope")
 
     def __init__(
         self,
         owner: "Frontier",
-        station: Station,
+        planned: PlannedNode,
         ident: str,
         given: NodeInputRecord,
         rank: tuple[int, ...],
@@ -51,7 +51,7 @@ class Activation:
     ) -> None:
         self.owner = owner
         """The frontier of the graph, or of the item, that it belongs to."""
-        self.station = station
+        self.planned = planned
         self.ident = ident
         self.given = given
         self.rank = rank

@@ -72,7 +72,7 @@ class Agenda:
     def _pick(self, activation: Activation) -> None:
         owner = activation.owner
         if self.waves:
-            self._levels[owner.level_of(activation.station)] += 1
+            self._levels[owner.level_of(activation.planned)] += 1
         self.count += 1
         owner.picked(activation)
         self.picked.append(activation)
@@ -80,7 +80,7 @@ class Agenda:
     def leave(self, activation: Activation) -> None:
         """Record that a node is not active any more."""
         if self.waves:
-            level = activation.owner.level_of(activation.station)
+            level = activation.owner.level_of(activation.planned)
             self._levels[level] -= 1
             if not self._levels[level]:
                 del self._levels[level]
@@ -107,7 +107,7 @@ class Agenda:
         """Pick what is known to have begun, though its turn has not come: a failure that made room
         for it was taken back by a redrive. No name asks for workflow code, which may lead there."""
         for at, (_, activation) in enumerate(self._ready):
-            if activation.ident == ident or (ident == "" and activation.station.step is None):
+            if activation.ident == ident or (ident == "" and activation.planned.step is None):
                 del self._ready[at]
                 heapify(self._ready)
                 self._pick(activation)

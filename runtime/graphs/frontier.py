@@ -30,7 +30,7 @@ from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.item_tally import ItemTally, NodeTally
 from keyrun.runtime.graphs.map_items import MapItems
 from keyrun.runtime.graphs.node_input import Item, NodeInputRecord
-from keyrun.runtime.graphs.plan import GraphPlan, Station, item_of, node_of, turn_of
+from keyrun.runtime.graphs.plan import GraphPlan, PlannedNode, item_of, node_of, turn_of
 from keyrun.runtime.values import Failure
 
 
@@ -119,8 +119,8 @@ class Frontier:
             assert item is not None
             first = NodeEnd(None, output=item.value)
             self._enter(of.activation, item)
-        for station in plan.entries:
-            self._activate(station, first, None)
+        for planned in plan.entries:
+            self._activate(planned, first, None)
         if of is None:
             agenda.fill()
 
@@ -129,32 +129,32 @@ class Frontier:
         owner, given = activation.owner, activation.given
         self.outputs = dict(given.outputs)
         self.suffix = item_of(owner.suffix, given.iteration, item.at)
-        self._level = owner.level_of(activation.station)
+        self._level = owner.level_of(activation.planned)
         self._rank = (*activation.rank[1:], item.at)
 
     def inside(self, of: MapItems, plan: GraphPlan, item: Item) -> "Frontier":
         """Return the frontier of an item of a map that is one of these nodes."""
         return Frontier(plan, self.run_input, self.agenda, of=of, item=item)
 
-    def level_of(self, station: Station) -> int:
+    def level_of(self, planned: PlannedNode) -> int:
         """The level of a node. All nodes in the body of a map have the level of the map."""
-        return station.level if self._of is None else self._level
+        return planned.level if self._of is None else self._level
 
     def tally(self, activation: Activation) -> ItemTally:
         """The tally of the items of a map."""
-        return self.agenda.items.setdefault(activation.station.node.id, ItemTally())
+        return self.agenda.items.setdefault(activation.planned.node.id, ItemTally())
 
     def end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
         """Record that an active node has ended, and return how: one that left by a failure port
         which no edge takes has failed. A map ends when its items have ended: the function of the
         node gives only the list."""
-        plan = activation.station.map
+        plan = activation.planned.map
         if plan is None or end.on is not On.COMPLETE:
             end = self._end(activation, end)
         else:
             self.agenda.count -= 1
             items = MapItems(self, activation, plan, end.output)
-            self.maps[activation.station.node.id] = items
+            self.maps[activation.planned.node.id] = items
             over = items.fill()
             if over is not None:
                 self._end(activation, over)
@@ -162,7 +162,7 @@ class Frontier:
         return end
 
     def _end(self, activation: Activation, end: NodeEnd) -> NodeEnd:
-        name, agenda = activation.station.node.id, self.agenda
+        name, agenda = activation.planned.node.id, self.agenda
         del self.active[name]
         if agenda.waves:
             agenda.leave(activation)
@@ -172,7 +172,7 @@ class Frontier:
             end = end.otherwise
         if end.on is _COMPLETE:
             self.outputs[name] = end.output
-        self._settle(activation.station, end, activation)
+        self._settle(activation.planned, end, activation)
         if self._returns:
             self._turn()
         if self._of is not None:
@@ -183,7 +183,7 @@ class Frontier:
         """Record the end of a node in the body of a map. It may be the end of the item, and that
         may be the end of the map."""
         self.agenda.inner.pop(activation.ident, None)
-        tally = self.agenda.nodes[activation.station.node.id]
+        tally = self.agenda.nodes[activation.planned.node.id]
         tally.active -= 1
         if end.on is On.COMPLETE:
             tally.done += 1
@@ -211,24 +211,24 @@ class Frontier:
         self.maps.clear()
         self._waiting.clear()
 
-    def _settle(self, station: Station, end: NodeEnd, activation: Activation | None) -> None:
+    def _settle(self, planned: PlannedNode, end: NodeEnd, activation: Activation | None) -> None:
         """Decide the edges of a node that has ended, and of the nodes that it causes to be
         skipped."""
-        left = deque([(station, end)])
+        left = deque([(planned, end)])
         while left:
-            station, end = left.popleft()
-            if end.on is not None or station.node.id not in self.turns:
-                self.ends[station.node.id] = end
-            if not station.outgoing and not station.returning and end.failure is None:
+            planned, end = left.popleft()
+            if end.on is not None or planned.node.id not in self.turns:
+                self.ends[planned.node.id] = end
+            if not planned.outgoing and not planned.returning and end.failure is None:
                 continue
-            for target in self._leave(station, end, activation):
+            for target in self._leave(planned, end, activation):
                 skipped = self._consider(target)
                 if skipped is not None:
                     left.append((target, skipped))
 
     def _leave(
-        self, station: Station, end: NodeEnd, activation: Activation | None
-    ) -> list[Station]:
+        self, planned: PlannedNode, end: NodeEnd, activation: Activation | None
+    ) -> list[PlannedNode]:
         """Decide the edges that leave a node. Return the targets of the decided edges."""
         fired = set[int]()
         if end.on is not None:
@@ -241,14 +241,14 @@ class Frontier:
             broken = True
         self.taken.update(fired)
         if self._of is not None and fired:
-            self.agenda.taken.update((station.node.id, index) for index in fired)
-        for link in station.returning:
+            self.agenda.taken.update((planned.node.id, index) for index in fired)
+        for link in planned.returning:
             if link.index in fired:
                 self._returns.append((link, end))
             else:
                 self._over.add(link.index)
         touched = []
-        for link in station.outgoing:
+        for link in planned.outgoing:
             if link.index in fired:
                 # A node that began with its first edge ignores the later ones.
                 if link.edge.target not in self._entered:
@@ -259,7 +259,7 @@ class Frontier:
                 touched.append(self._decide(link, EdgeState.BROKEN if broken else EdgeState.DEAD))
             else:
                 self._held.append((link, EdgeState.BROKEN if broken else EdgeState.DEAD))
-        if self._held and station.returning:
+        if self._held and planned.returning:
             held, self._held = self._held, []
             for link, way in held:
                 if self._over.issuperset(link.loops):
@@ -272,7 +272,7 @@ class Frontier:
         """Return the edges that are taken for this end of a node."""
         on, port = end.on, end.port
         fired: set[int] = set()
-        for link in activation.station.leaving:
+        for link in activation.planned.leaving:
             if link.on is not on and (link.on is not On.ALL or on is On.OPEN):
                 continue
             if link.port != port and (link.port is not None or end.otherwise is not None):
@@ -294,19 +294,19 @@ class Frontier:
         self.fired = fired
         return fired
 
-    def _decide(self, link: Link, way: EdgeState) -> Station:
+    def _decide(self, link: Link, way: EdgeState) -> PlannedNode:
         self.ways[link.index] = way
-        return self.plan.stations[link.edge.target]
+        return self.plan.planned_nodes[link.edge.target]
 
-    def _consider(self, station: Station) -> NodeEnd | None:
+    def _consider(self, planned: PlannedNode) -> NodeEnd | None:
         """Activate a node if its edges allow it. Return the end of the node if they never will."""
-        name = station.node.id
+        name = planned.node.id
         if name in self._entered:
             return None
         ways, tokens = self.ways, self._tokens
         fresh = None
         undecided = broken = False
-        for link in station.incoming:
+        for link in planned.incoming:
             way = ways[link.index]
             if way is _WAY_OPEN:
                 undecided = True
@@ -314,23 +314,23 @@ class Frontier:
                 broken = True
             elif link.index in tokens:
                 fresh = link
-        if station.node.join == "any":
+        if planned.node.join == "any":
             if fresh is not None:
-                self._take(station)
+                self._take(planned)
                 return None
         elif not undecided and not broken and fresh is not None:
-            self._take(station)
+            self._take(planned)
             return None
         if undecided:
             return None
         self._entered.add(name)
         return _BROKEN if broken else _SKIPPED
 
-    def _take(self, station: Station) -> None:
+    def _take(self, planned: PlannedNode) -> None:
         """Activate a node with the latest of the ends that led to it."""
         tokens, latest = self._tokens, None
         failures = NO_FAILURES
-        for link in station.incoming:
+        for link in planned.incoming:
             token = tokens.pop(link.index, None)
             if token is None:
                 continue
@@ -339,16 +339,16 @@ class Frontier:
             if token[1].failure is not None:
                 failures = {**failures, link.edge.source: token[1].failure}
         assert latest is not None
-        self._activate(station, latest[1], way, failures)
+        self._activate(planned, latest[1], way, failures)
 
     def _activate(
         self,
-        station: Station,
+        planned: PlannedNode,
         end: NodeEnd,
         link: Link | None,
         failures: Mapping[str, Failure] = NO_FAILURES,
     ) -> None:
-        name = station.node.id
+        name = planned.node.id
         number = self.turns[name] = self.turns.get(name, 0) + 1
         port = None if link is None else link.edge.to_port or link.edge.port
         given = NodeInputRecord(
@@ -364,7 +364,7 @@ class Frontier:
         )
         self._entered.add(name)
         self._waiting.add(name)
-        rank: tuple[int, ...] = station.rank
+        rank: tuple[int, ...] = planned.rank
         if self._of is not None:
             rank = (rank[0], *self._rank, rank[1])
             tally = self.agenda.nodes.setdefault(name, NodeTally())
@@ -372,8 +372,8 @@ class Frontier:
             tally.active += 1
         agenda = self.agenda
         ident = name if number == 1 and not self.suffix else self._ident(name)
-        activation = Activation(self, station, ident, given, rank, agenda.staged)
-        agenda.offer(self.level_of(station) if agenda.waves else 0, activation)
+        activation = Activation(self, planned, ident, given, rank, agenda.staged)
+        agenda.offer(self.level_of(planned) if agenda.waves else 0, activation)
 
     def _ident(self, name: str) -> str:
         return turn_of(name, self.turns[name], self.suffix)
@@ -384,7 +384,7 @@ class Frontier:
             loop = self.plan.loops[link.index]
             if any(map(self.under_way, loop.region)):
                 continue
-            if any(each.station.node.id in loop.region for each, _ in self.failed):
+            if any(each.planned.node.id in loop.region for each, _ in self.failed):
                 continue
             self._returns.remove((link, end))
             turns = self._fired_back[link.index] = self._fired_back.get(link.index, 0) + 1
@@ -395,20 +395,20 @@ class Frontier:
                 )
             for name in loop.region:
                 self._entered.discard(name)
-                for each in self.plan.stations[name].outgoing:
+                for each in self.plan.planned_nodes[name].outgoing:
                     self.ways[each.index] = EdgeState.OPEN
                     self._tokens.pop(each.index, None)
-                for each in self.plan.stations[name].returning:
+                for each in self.plan.planned_nodes[name].returning:
                     self._over.discard(each.index)
             for index in loop.inner:
                 self._fired_back.pop(index, None)
             self._held = [(e, way) for e, way in self._held if e.edge.source not in loop.region]
             failures = {} if end.failure is None else {link.edge.source: end.failure}
-            self._activate(self.plan.stations[link.edge.target], end, link, failures)
+            self._activate(self.plan.planned_nodes[link.edge.target], end, link, failures)
 
     def picked(self, activation: Activation) -> None:
         """Record that a node that was ready is active."""
-        name = activation.station.node.id
+        name = activation.planned.node.id
         self._waiting.discard(name)
         self.active[name] = activation
         if self._of is not None:

@@ -172,14 +172,14 @@ class Graph(Workflow[Any, Any], GraphBody):
         """All nodes that have a compensation, or those that led to the one that failed."""
         failed = "" if failure is None else failure.step or ""
         plan = self.plan
-        if self.compensation == "all" or plan.station(failed) is None:
+        if self.compensation == "all" or plan.planned(failed) is None:
             return idents
         return [ident for ident in idents if plan.leads_to(ident, failed)]
 
     def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
         """The step of a node, which says how it is undone."""
-        station = self.plan.station(ident)
-        step = None if station is None or "/" in ident else station.step
+        planned = self.plan.planned(ident)
+        step = None if planned is None or "/" in ident else planned.step
         return step if step is not None and step.set.compensate is not None else None
 
     async def _execute(self, context: Context, input_: Any) -> Any:

@@ -16,7 +16,7 @@ from keyrun.runtime.graphs.frontier import Frontier, TooManyIterations
 from keyrun.runtime.graphs.map_items import MapItems
 from keyrun.runtime.graphs.node import read
 from keyrun.runtime.graphs.node_input import Item
-from keyrun.runtime.graphs.plan import GraphPlan, Station, first_turn_of, node_of, turn_of
+from keyrun.runtime.graphs.plan import GraphPlan, PlannedNode, first_turn_of, node_of, turn_of
 from keyrun.runtime.graphs.stored_graph import GraphShape
 from keyrun.runtime.records.journal_entry import (
     AttemptFailed,
@@ -81,14 +81,14 @@ class _Retraced(Frontier):
             return super()._fired(activation, end)
         except Exception:
             # This process cannot evaluate the conditions.
-            return set(self.reached_from(activation.station))
+            return set(self.reached_from(activation.planned))
 
-    def reached_from(self, station: Station) -> list[int]:
+    def reached_from(self, planned: PlannedNode) -> list[int]:
         """Return the edges that must have been taken, because the nodes after them were reached."""
         self.evidence.guessed = True
         return [
             link.index
-            for link in station.leaving
+            for link in planned.leaving
             if turn_of(link.edge.target, 1, self.suffix) in self.evidence.reached
         ]
 
@@ -206,7 +206,7 @@ class Tracing:
         activation = self.frontier.find(ident)
         if activation is None:
             return
-        node, owner = activation.station.node, activation.owner
+        node, owner = activation.planned.node, activation.owner
         assert isinstance(owner, _Retraced)
         memory = journal.memories.get(ident)
         if isinstance(entry, NodeEnded):
@@ -226,7 +226,7 @@ class Tracing:
                 # This process cannot read the output.
                 if node.map is not None:
                     return
-                evidence.noted = {ident: owner.reached_from(activation.station)}
+                evidence.noted = {ident: owner.reached_from(activation.planned)}
         else:
             assert memory.failure is not None
             refused = memory.failure.kind is FailureKind.CIRCUIT_OPEN and node.fallback is not None

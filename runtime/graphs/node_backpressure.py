@@ -27,7 +27,7 @@ class PlaceReservations:
         """Take the places that a node needs before it begins. Return False if one is missing."""
         if self._lacking(activation) is not None:
             return False
-        for name in activation.station.crowded:
+        for name in activation.planned.crowded:
             if name not in self._taken:
                 gate = self._taken[name] = self._gate(name)
                 gate.keep((self._run.number, name))
@@ -51,12 +51,12 @@ class PlaceReservations:
                 self._awaited[lacking] -= 1
 
     def _held(self, activation: Activation, lacking: StepGate) -> HeldNode:
-        full = (name for name in activation.station.crowded if self._gate(name) is lacking)
+        full = (name for name in activation.planned.crowded if self._gate(name) is lacking)
         return HeldNode(self._run, activation.ident, next(full))
 
     def _lacking(self, activation: Activation) -> StepGate | None:
         """Return the gate that a node has to wait for, because it has no room for the node."""
-        crowded = activation.station.crowded
+        crowded = activation.planned.crowded
         needs = Counter(self._gate(name) for name in crowded if name not in self._taken)
         for gate, count in needs.items():
             if not gate.has_room(count) and not self._is_ahead(activation, gate):
@@ -66,7 +66,7 @@ class PlaceReservations:
     def _is_ahead(self, activation: Activation, gate: StepGate) -> bool:
         """Return whether the run holds a place at this gate or further on that depends on this
         node."""
-        plan, name = self._frontier.plan, activation.station.node.id
+        plan, name = self._frontier.plan, activation.planned.node.id
         here = self._rank(gate)
         return any(
             held.keeps((self._run.number, target))
@@ -78,13 +78,13 @@ class PlaceReservations:
     def _rank(self, gate: StepGate) -> tuple[int, int]:
         """Return the position of a gate in the graph, which is the same for all runs."""
         return min(
-            (station.level, station.rank[1])
-            for name, station in self._frontier.plan.stations.items()
-            if station.is_crowded and self._gate(name) is gate
+            (planned.level, planned.rank[1])
+            for name, planned in self._frontier.plan.planned_nodes.items()
+            if planned.is_crowded and self._gate(name) is gate
         )
 
     def _gate(self, name: str) -> StepGate:
-        step = self._frontier.plan.stations[name].step
+        step = self._frontier.plan.planned_nodes[name].step
         assert step is not None
         return self._run.partition.host.gates.of(step)
 
@@ -92,8 +92,8 @@ class PlaceReservations:
         """Give up the places of nodes that will not be reached again: the node has ended, and no
         active node leads to it."""
         for name in list(self._taken):
-            station = self._frontier.plan.stations[name]
-            before = (link.edge.source for link in station.incoming)
+            planned = self._frontier.plan.planned_nodes[name]
+            before = (link.edge.source for link in planned.incoming)
             if not self._frontier.under_way(name) and not any(
                 map(self._frontier.under_way, before)
             ):

@@ -52,8 +52,8 @@ class NodeExecutor:
 
     async def begin(self, activation: Activation, task: NodeTask) -> Started | None:
         """Run a node. If it returns a `Started`, call `finish` when the task has another scope."""
-        run, station, ident = self._run, activation.station, activation.ident
-        journal, step = run.journal, station.step
+        run, planned, ident = self._run, activation.planned, activation.ident
+        journal, step = run.journal, planned.step
         if journal.expected is not None:
             self._branch.pass_by(ident)
         if step is None:
@@ -72,7 +72,7 @@ class NodeExecutor:
             # First, because a dry run, which is always careful, has no slots.
             or (run.careful or run.is_stopped() or (memory is not None and memory.known))
             or not run.partition.slots.free
-            or (station.crowded and not self._places.reserve(activation))
+            or (planned.crowded and not self._places.reserve(activation))
         ):
             await self._call(self._attempts(activation), task)
             return None
@@ -92,11 +92,11 @@ class NodeExecutor:
         await self._call(self._attempts(activation, started), task)
 
     async def _attempts(self, activation: Activation, started: Started | None = None) -> None:
-        step, ident = activation.station.step, activation.ident
+        step, ident = activation.planned.step, activation.ident
         assert step is not None
         memory = self._run.journal.remember(ident, None)
         given = (activation.given,)
-        if activation.station.crowded and not self._run.is_dry_run:
+        if activation.planned.crowded and not self._run.is_dry_run:
             await self._places.wait(activation)
         try:
             value = await attempts(self._steps, step, ident, memory, given, {}, started)
@@ -107,7 +107,7 @@ class NodeExecutor:
 
     async def _replay(self, activation: Activation, memory: CallRecord) -> None:
         """End a node with its outcome in the journal."""
-        step = activation.station.step
+        step = activation.planned.step
         assert step is not None
         try:
             value = await replayed(self._run, step, activation.ident, memory)
@@ -118,12 +118,12 @@ class NodeExecutor:
 
     async def _run_workflow_code(self, activation: Activation) -> None:
         """Run a node that is workflow code."""
-        node, run = activation.station.node, self._run
+        node, run = activation.planned.node, self._run
         before = run.begun_steps
         branch = NodeBranch(self._branch, f"{activation.ident}/")
         context = Context(branch, self._context.input)
         try:
-            if activation.station.crowded and not run.is_dry_run:
+            if activation.planned.crowded and not run.is_dry_run:
                 # A node that had begun before resumes in the order of the journal.
                 if run.journal.is_replaying():
                     self._places.reserve(activation)
@@ -157,7 +157,7 @@ class NodeExecutor:
 
     def _left(self, activation: Activation, value: Any) -> NodeEnd:
         """Return how workflow code has ended that returned `value`."""
-        node, ident, journal = activation.station.node, activation.ident, self._run.journal
+        node, ident, journal = activation.planned.node, activation.ident, self._run.journal
         if not isinstance(value, FailurePort):
             given = activation.given
             return NodeEnd(On.COMPLETE, *read(node, stored(node, value, given), given.output))
@@ -171,12 +171,12 @@ class NodeExecutor:
         )
 
     def _complete(self, activation: Activation, value: Any) -> None:
-        port, output = read(activation.station.node, value, activation.given.output)
+        port, output = read(activation.planned.node, value, activation.given.output)
         self._end(activation, NodeEnd(_COMPLETE, port, output))
 
     def _fail(self, activation: Activation, failure: Failure, error: BaseException) -> None:
         refused = failure.kind is FailureKind.CIRCUIT_OPEN
-        if refused and activation.station.node.fallback is not None:
+        if refused and activation.planned.node.fallback is not None:
             self._end(activation, NodeEnd(On.OPEN, None, failure.numbers, failure, error))
         else:
             self._end(activation, NodeEnd(On.FAIL, None, None, failure, error))

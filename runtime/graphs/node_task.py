@@ -52,7 +52,7 @@ class NodeTask:
 
     async def start(self, activation: Activation, passed: "GatePass | None") -> Any:
         """Start the step of a node inline. Return its value, which is staged, or a `Started`."""
-        run, step = self._run, activation.station.step
+        run, step = self._run, activation.planned.step
         assert step is not None
         current = CurrentStep(run, step, activation.ident)
         self._current, self._step = current, step

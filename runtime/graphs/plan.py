@@ -40,7 +40,7 @@ class MapPlan:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Station:
+class PlannedNode:
     """A node with its step and its edges. `rank` orders the nodes that are ready at the same
     time."""
 
@@ -65,8 +65,8 @@ class Station:
 class GraphPlan:
     """The nodes of a graph, in the order of their declaration."""
 
-    stations: Mapping[str, Station]
-    entries: tuple[Station, ...]
+    planned_nodes: Mapping[str, PlannedNode]
+    entries: tuple[PlannedNode, ...]
     sinks: tuple[str, ...]
     links: tuple[Link, ...]
     loops: Mapping[int, GraphLoop]
@@ -76,33 +76,33 @@ class GraphPlan:
     def inside(self) -> Mapping[str, tuple[str, ...]]:
         """The nodes in the bodies of maps, with the maps that they are in, outer ones first."""
         found: dict[str, tuple[str, ...]] = {}
-        for name, station in self.stations.items():
-            if station.map is not None:
-                body = station.map.plan
-                found |= dict.fromkeys(body.stations, (name,))
+        for name, planned in self.planned_nodes.items():
+            if planned.map is not None:
+                body = planned.map.plan
+                found |= dict.fromkeys(body.planned_nodes, (name,))
                 found |= {inner: (name, *maps) for inner, maps in body.inside.items()}
         return found
 
     def bodies(self) -> "Iterator[GraphPlan]":
         """Yield the bodies of all maps."""
-        for station in self.stations.values():
-            if station.map is not None:
-                yield station.map.plan
-                yield from station.map.plan.bodies()
+        for planned in self.planned_nodes.values():
+            if planned.map is not None:
+                yield planned.map.plan
+                yield from planned.map.plan.bodies()
 
     def body_of(self, maps: Iterable[str]) -> "GraphPlan":
         """The body of the last of these maps, each of which is in the body of the one before."""
         plan = self
         for name in maps:
-            station = plan.stations[name]
-            assert station.map is not None
-            plan = station.map.plan
+            planned = plan.planned_nodes[name]
+            assert planned.map is not None
+            plan = planned.map.plan
         return plan
 
-    def station(self, ident: str) -> Station | None:
-        """The station that a step belongs to, in the graph or in the body of a map."""
+    def planned(self, ident: str) -> PlannedNode | None:
+        """Return the node that a step belongs to, in the graph or in the body of a map."""
         name = node_of(ident)
-        return self.body_of(self.inside.get(name, ())).stations.get(name)
+        return self.body_of(self.inside.get(name, ())).planned_nodes.get(name)
 
     def leads_to(self, ident: str, target: str) -> bool:
         """Whether the node of one step leads to that of another, which may be in other bodies. The
@@ -128,8 +128,8 @@ class GraphPlan:
     def before(self, name: str) -> set[str]:
         """Return all nodes that lead to a node, and the node itself."""
         ways = {
-            target: [link.edge.source for link in station.incoming]
-            for target, station in self.stations.items()
+            target: [link.edge.source for link in planned.incoming]
+            for target, planned in self.planned_nodes.items()
         }
         return reach(name, ways)
 
@@ -184,8 +184,8 @@ def draw(
         by_source[link.edge.source].append(link)
         by_target[link.edge.target].append(link)
     crowded = {name for name, step in steps.items() if step and step.set.max_waiting}
-    stations = {
-        node.id: Station(
+    planned_nodes = {
+        node.id: PlannedNode(
             node=node,
             step=steps[node.id],
             level=levels[node.id],
@@ -201,9 +201,9 @@ def draw(
         for index, node in enumerate(nodes)
     }
     return GraphPlan(
-        stations=stations,
-        entries=tuple(each for each in stations.values() if not each.incoming),
-        sinks=tuple(name for name, each in stations.items() if not _leads_on(each)),
+        planned_nodes=planned_nodes,
+        entries=tuple(each for each in planned_nodes.values() if not each.incoming),
+        sinks=tuple(name for name, each in planned_nodes.items() if not _leads_on(each)),
         links=links,
         loops={
             index: GraphLoop(
@@ -261,9 +261,9 @@ def items_of(ident: str) -> list[str]:
     return _ITEM.findall(ident.partition("/")[0].partition("#")[2])
 
 
-def _leads_on(station: Station) -> bool:
+def _leads_on(planned: PlannedNode) -> bool:
     """Return whether a node can follow when this one completes."""
-    return any(link.edge.on in (On.COMPLETE, On.ALL) for link in station.outgoing)
+    return any(link.edge.on in (On.COMPLETE, On.ALL) for link in planned.outgoing)
 
 
 def successors(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

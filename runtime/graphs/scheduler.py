@@ -228,7 +228,7 @@ class GraphScheduler:
             if activation.ident == upcoming:
                 found = activation
                 break
-            if activation.station.step is None:
+            if activation.planned.step is None:
                 # The next outcome may be of a call in this workflow code.
                 found = activation
             elif known is None and _is_known(memories.get(activation.ident)):
@@ -247,7 +247,7 @@ class GraphScheduler:
         or workflow code, which may lead to one."""
         picked = self._agenda.picked
         for activation in picked:
-            if activation.station.step is None or expected.has("", activation.ident):
+            if activation.planned.step is None or expected.has("", activation.ident):
                 picked.remove(activation)
                 return activation
         for ident in expected.nodes:
@@ -285,7 +285,7 @@ class GraphScheduler:
         self._agenda.staged = self._run.staged
         try:
             end = activation.owner.end(activation, end)
-            if activation.station.step is None and not self._journal.is_replaying():
+            if activation.planned.step is None and not self._journal.is_replaying():
                 self._note(activation, end, sorted(activation.owner.fired))
         except TooManyIterations as error:
             limit = Failure(kind=FailureKind.ITERATION_LIMIT, reason=str(error))

@@ -7,7 +7,7 @@ import attrs
 from keyrun.runtime.graphs.edge import Edge, On
 from keyrun.runtime.graphs.node import RECEIVED, MapSpec, Node, durable, passing_on
 from keyrun.runtime.graphs.node_input import NodeInput
-from keyrun.runtime.graphs.plan import GraphPlan, Station, draw
+from keyrun.runtime.graphs.plan import GraphPlan, PlannedNode, draw
 
 if TYPE_CHECKING:
     from keyrun.runtime.execution.context import Context
@@ -30,7 +30,7 @@ def fields(graph: "Graph") -> tuple[Any, ...]:
 
 def _body(plan: GraphPlan) -> tuple[list[Any], list[Any]]:
     return (
-        [_station(each) for each in plan.stations.values()],
+        [_planned(each) for each in plan.planned_nodes.values()],
         [
             [
                 *(edge.source, edge.target, str(edge.on), edge.port, edge.to_port, edge.when),
@@ -41,9 +41,9 @@ def _body(plan: GraphPlan) -> tuple[list[Any], list[Any]]:
     )
 
 
-def _station(station: Station) -> list[Any]:
-    node, map_ = station.node, station.map
-    stored = [node.id, station.step is None, node.join, node.ports, node.fallback]
+def _planned(planned: PlannedNode) -> list[Any]:
+    node, map_ = planned.node, planned.map
+    stored = [node.id, planned.step is None, node.join, node.ports, node.fallback]
     if map_ is not None:
         stored.append([*_body(map_.plan), map_.max_concurrency, map_.fail_fast])
     elif node.passes_on:

@@ -134,7 +134,7 @@ def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
 
 def item_counts(frontier: Frontier) -> dict[str, ItemCounts]:
     """The items of each map that was reached, and is not in the body of another."""
-    tallies, known = frontier.agenda.items, frontier.plan.stations
+    tallies, known = frontier.agenda.items, frontier.plan.planned_nodes
     return {name: tally.counts() for name, tally in tallies.items() if name in known}
 
 
@@ -175,7 +175,7 @@ def node_states(
     within = frontier.plan.inside
     under_way.update(name for ident in running for name in within.get(node_of(ident), ()))
     states = {}
-    for name in frontier.plan.stations:
+    for name in frontier.plan.planned_nodes:
         activation, end = frontier.active.get(name), frontier.ends.get(name)
         if activation is not None and not ended:
             runs = not under_way.isdisjoint((activation.ident, name))
@@ -291,7 +291,7 @@ def view(
     inside = body_states(frontier, running, journal, states, ended=state.terminal)
     compensation, items = journal.compensation(), item_counts(frontier)
     nodes: list[NodeView] = []
-    for name in frontier.plan.stations:
+    for name in frontier.plan.planned_nodes:
         turns = frontier.turns.get(name, 0)
         ident = name if turns <= 1 else f"{name}#{turns}"
         attempt, began = running.get(ident, (times.attempts.get(ident, 0), times.begun.get(ident)))
