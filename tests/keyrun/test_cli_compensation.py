@@ -105,7 +105,7 @@ def test_a_run_that_is_being_compensated_says_so_everywhere(stored: Path) -> Non
     drawn = document("graph", stored, "busy")
     assert (drawn["percent"], drawn["compensation"]) == (None, BUSY)
     (row,) = lines("runs", stored, "--state", "waiting")[1:]
-    assert row.endswith("compensation of charge")
+    assert row.endswith("compensation of charge  PermanentError: sold out")
 
 
 def test_what_could_not_be_compensated_is_shown_everywhere(stored: Path) -> None:

@@ -432,7 +432,7 @@ PLACES: dict[str, Place] = {
     "a workflow's nursery": attrs.evolve(in_workflow(in_a_nursery), except_for=IN_NURSERY),
     "a branch": in_workflow(in_a_branch),
     "a scope": in_workflow(in_a_scope),
-    "a durable node": Place(a_durable_node),
+    "a durable node": Place(a_durable_node, step="code"),
     "a condition": Place(a_condition),
     "a result": Place(a_result, calls=2),
     "a child": Place(in_a_child(None), step="child()", kind=FailureKind.CHILD_FAILED),

@@ -115,7 +115,7 @@ def test_the_command_lists_violations_says_how_to_repeat_it_and_fails(
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 1
     assert f"NO   {Promise.STATE}\n" in done.output
-    assert "key-0: its state is {}, and its finished steps come to {'count': " in done.output
+    assert "key-0: its state is {}, but its finished steps add up to {'count': " in done.output
     assert "keyrun stress --keys 2 --runs 10 --steps 5" in done.output
     assert "--crash-every 0.0 --seconds 20.0 --committer inline --seed 11" in done.output
     assert (folder / "evidence.log").exists()
