@@ -471,6 +471,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("if", "condition", "decision"), "branch"),
     **dict.fromkeys(("human", "gate", "review"), "approval"),
     **dict.fromkeys(("while", "repeat"), "loop"),
+    **dict.fromkeys(("foreach", "for_each", "for", "each", "iterate", "batch"), "map"),
     **dict.fromkeys(("request", "rest", "webhook"), "http"),
     **dict.fromkeys(("script", "python", "javascript"), "code"),
     **dict.fromkeys(("function", "step", "task"), "call"),

@@ -56,9 +56,9 @@ class NodeView:
     began_at: float | None
     """When the latest turn began, in seconds since the epoch."""
     ended_at: float | None
-    """When the latest turn ended, in seconds since the epoch."""
+    """When the latest turn ended, in seconds since the epoch. None for a map."""
     mean: float | None
-    """The mean time of the turns that have ended, in seconds."""
+    """The mean time of the turns that have ended, in seconds. None for a map."""
     failure: Failure | None
     """The failure of the node, if it failed."""
     queue: int | None
@@ -291,12 +291,14 @@ def view(
     inside = body_states(frontier, running, journal, states, ended=state.terminal)
     compensation, items = journal.compensation(), item_counts(frontier)
     nodes: list[NodeView] = []
-    for name in frontier.plan.planned_nodes:
+    for name, planned in frontier.plan.planned_nodes.items():
         turns = frontier.turns.get(name, 0)
         ident = name if turns <= 1 else f"{name}#{turns}"
         attempt, began = running.get(ident, (times.attempts.get(ident, 0), times.begun.get(ident)))
         memory = journal.memories.get(ident)
-        failure = _failure(frontier, name) if memory is None else memory.failure
+        # The journal has only the list of a map as the outcome of its node.
+        is_map = planned.map is not None
+        failure = _failure(frontier, name) if memory is None or is_map else memory.failure
         if states[name] is NodeState.COMPENSATION_FAILED:
             failure = _compensation_failure(journal, name)
         elif states[name] is NodeState.COMPENSATING and compensation is not None:
@@ -312,8 +314,8 @@ def view(
                 turns=turns,
                 attempt=attempt,
                 began_at=began,
-                ended_at=times.ended.get(ident) if ident not in running else None,
-                mean=times.mean(name),
+                ended_at=None if is_map or ident in running else times.ended.get(ident),
+                mean=None if is_map else times.mean(name),
                 failure=failure,
                 queue=None if queues is None else queues.get(name, 0),
                 items=items.get(name),

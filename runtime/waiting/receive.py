@@ -141,7 +141,8 @@ async def receive(
     branch.check_place(ident, memory)
     inbox = run.open_inbox
     try:
-        if branch.bound and not (memory.rank and branch.open and inbox.offers(channel)):
+        arrived = memory.rank and branch.open and inbox.offers(channel)
+        if branch.bound and not (arrived and run.journal.around(ident)):
             # Otherwise the signal arrived during the wait, so the run takes it, even if the time
             # limit of a block has passed while the evicted run was loaded.
             await branch.admit()

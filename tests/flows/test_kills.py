@@ -66,10 +66,33 @@ def history(here: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
+MAP = """
+name: mapped
+nodes:
+  pages:
+    kind: map
+    items: "{{ input.pages }}"
+    max_concurrency: 2
+    body:
+      nodes:
+        fetch: {kind: call, function: note, args: {what: "{{ item }}"}}
+        pause: {kind: wait, seconds: 0.3}
+        store: {kind: call, function: note, args: {what: "{{ item }}{{ index }}"}}
+      edges:
+        - {from: fetch, to: pause}
+        - {from: pause, to: store, when: index != 3}
+  last: {kind: call, function: note, args: {what: "{{ output.results | join }}"}}
+edges: [{from: pages, to: last}]
+"""
+MAPPED = ["flow", "run", "mapped.yaml", "--key", "k", "--store", "st", "--run-id", "r"]
+MAPPED += ["--with", "steps", "--input", '{"pages": ["a", "b", "c", "d", "e"]}']
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     (tmp_path / "steps.py").write_text(STEPS)
     (tmp_path / "killed.yaml").write_text(FLOW)
+    (tmp_path / "mapped.yaml").write_text(MAP)
     return tmp_path
 
 
@@ -97,3 +120,21 @@ def test_each_wait_goes_on_where_it_was_and_no_finished_step_is_repeated(here: P
     drawn = shell("graph", "st", "r", cwd=here).stdout
     assert "✓ size  done" in drawn
     assert "✗ stop  failed, paid by Ann" in drawn
+
+
+def test_no_finished_node_of_an_item_is_repeated_and_the_graph_shows_the_items(here: Path) -> None:
+    killed_after("timer set pause#[1]", MAPPED, here)
+    drawn = shell("graph", "st", "r", cwd=here).stdout
+    assert "… pages  waiting, 0 of 5 items, 2 running\n" in drawn
+    assert "        ──▶ pause\n" in drawn
+    assert "        - -> store  (when index != 3)\n" in drawn
+    killed_after("step completed store#[2]", MAPPED, here)
+    chart = shell("graph", "st", "r", "--mermaid", cwd=here).stdout
+    assert '    subgraph n0_body["each item of pages"]\n' in chart
+    assert "    n0 -.- n0_body\n" in chart
+    assert '    n2 -->|"when index != 3"| n3\n' in chart
+    ended = shell(*MAPPED, cwd=here)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == "a0b1c2Nonee4"
+    noted = (here / "done").read_text().split()
+    assert sorted(noted) == sorted([*"abcde", "a0", "b1", "c2", "e4", "a0b1c2Nonee4"])

@@ -950,6 +950,13 @@ MISTAKES += [
         ],
     ),
     (
+        "a map by the name that it has elsewhere",
+        gate("kind: foreach\nitems: [1]"),
+        [
+            "order.yaml:12: nodes.gate.kind: must be one of http, code, agent, call, branch, approval, signal, switch, wait, fail, loop, map, workflow; got 'foreach'; write 'map'",
+        ],
+    ),
+    (
         "a signal without a name",
         gate("kind: signal"),
         [

@@ -23,7 +23,7 @@ from keyrun import (
 from keyrun.flows import parse, signal
 from keyrun.graphs import NodeState
 from keyrun.storage import MemoryStore
-from keyrun.testing import crash_points, open_test_runtime
+from keyrun.testing import crash_points, open_test_runtime, replay
 
 Edge = dict[str, Any]
 
@@ -239,3 +239,45 @@ async def test_a_crash_at_any_commit_changes_nothing(
 def test_a_wrong_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name must"):
         signal(name)
+
+
+TWO = """
+name: two
+nodes:
+  one: {kind: signal, name: one}
+  two: {kind: signal, name: two}
+  same: {kind: call, function: same}
+  both: {kind: branch, when: has(output.payload)}
+  pause: {kind: wait, seconds: 60}
+  last: {kind: call, function: same}
+edges:
+  - {from: one, to: same}
+  - {from: same, to: both}
+  - {from: two, to: both}
+  - {from: both, to: pause, port: then}
+  - {from: pause, to: last}
+"""
+
+
+@pytest.mark.parametrize("evict_after", [1, 1000])
+async def test_a_run_that_left_memory_takes_signals_after_what_was_before_them(
+    autojump_clock: MockClock, evict_after: float
+) -> None:
+    async def same(given: NodeInput) -> Any:
+        return given.output
+
+    graph = parse(TWO, functions=[same])
+    async with open_test_runtime(workflows=[graph], evict_after=evict_after) as runtime:
+        run = await runtime.submit(graph, key="k", run_id="r")
+        for name in ("one", "two"):
+            await trio.sleep(10)
+            await runtime.signal("r", name, name)
+        # The latest of the inputs of `both`, also when the run is loaded again after the pause.
+        assert (await run.result())["payload"] == "two"
+        history = await runtime.history("r")
+        assert (await replay(history, graph)).state is State.SUCCEEDED
+        completed = [each.step for each in history if each.event == "node_completed"]
+        assert completed == ["one", "two", "pause"]
+        drawn = await runtime.execution_graph("r")
+        assert drawn is not None
+        assert {str(node.state) for node in drawn.nodes} == {"done"}

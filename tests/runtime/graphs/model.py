@@ -163,6 +163,8 @@ class Course:
         self.outputs: dict[str, int] = {}
         self.too_many = False
         self._run()
+        self.over = self._now
+        """When the last node ended."""
 
     def ident(self, name: str) -> str:
         """What its latest turn is called."""

@@ -253,6 +253,11 @@ async def test_fail_fast_cancels_the_other_items_and_fails_the_node(
         assert failure is not None
         assert failure.step == "fetch#[1]"
         story = [(each.event, each.step) for each in await runtime.history("r")]
+        drawn = await runtime.execution_graph("r")
+        assert drawn is not None
+        (shown,) = [node for node in drawn.nodes if node.id == "pages"]
+        assert shown.state is NodeState.FAILED
+        assert shown.failure == failure
     cancelled = [name for event, name in story if event == "step_cancelled"]
     assert sorted(cancelled, key=str) == ["fetch#[0]", "fetch#[2]"]
     # What is not in the map goes on.
@@ -736,6 +741,9 @@ async def test_progress_counts_the_items_live_and_from_the_store(
         assert (found["fetch"].turns, found["double"].turns) == (4, 1)
         (inner,) = [edge for edge in drawn.edges if edge.source == "fetch"]
         assert inner.taken
+        # The node itself only makes the list, and that takes no time.
+        assert found["pages"].mean is found["pages"].ended_at is None
+        assert found["fetch"].mean == pytest.approx(1)
         await run.result()
         drawn, progress = await runtime.execution_graph("r"), await runtime.progress("r")
         assert drawn is not None
