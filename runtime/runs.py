@@ -148,23 +148,26 @@ class RunTable:
 
     def move(self, run: "Run", to: Location) -> None:
         """Move a run to another location. Raise `IllegalMove` if that is not allowed."""
-        number, here = run.number, run.location
+        number, here, key = run.number, run.location, run.key
         there = self._runs.get(number)
         if (there is not None and there is not run) or to not in _MOVES[here]:
             raise IllegalMove(f"run {number} cannot move from {here.value} to {to.value}")
-        if there is not None and not is_driven(run):
-            self._forget_key(run.key)
+        was_at_rest = there is not None and not is_driven(run)
+        at_rest = self._at_rest.get(key, 0) + (to in _AT_REST) - was_at_rest
+        # Nothing is called from here on, so that an internal error cannot interrupt the move.
         self._runs[number] = run
         run.location = to
-        if to in _AT_REST:
-            self._at_rest[run.key] = self._at_rest.get(run.key, 0) + 1
+        if at_rest:
+            self._at_rest[key] = at_rest
+        else:
+            self._at_rest.pop(key, None)
 
     def remove(self, run: "Run") -> None:
         """Record that the store is right about a run from now on."""
         if self._runs.get(run.number) is run:
-            del self._runs[run.number]
             if not is_driven(run):
                 self._forget_key(run.key)
+            del self._runs[run.number]
 
     def _forget_key(self, key: str) -> None:
         left = self._at_rest[key] - 1
@@ -301,11 +304,9 @@ class RunTable:
         """Record that `group` redrives or removes a run. Other operations wait for that commit."""
         self._changes[number] = change, group
         group.when_dropped(self._changes.pop, number, None)
-        group.when_durable(self._end_change, number, group)
+        group.when_durable(self._end_change, number)
 
-    def _end_change(self, number: int, group: "Group") -> None:
-        change, latest = self._changes[number]
-        if latest is group:
-            del self._changes[number]
-            if change is Change.REMOVAL:
-                self.report_end(number, NoEnd.FORGOTTEN)
+    def _end_change(self, number: int) -> None:
+        change, _ = self._changes.pop(number)
+        if change is Change.REMOVAL:
+            self.report_end(number, NoEnd.FORGOTTEN)

@@ -26,7 +26,7 @@ from keyrun import (
     workflow,
 )
 from keyrun.storage import MemoryStore
-from keyrun.testing import RecordingHook, open_test_runtime
+from keyrun.testing import RecordingHook, open_test_runtime, virtual_wall
 
 LATENCY = 0.01
 """Seconds that a commit takes."""
@@ -315,6 +315,59 @@ async def noting() -> None: ...
 async def waiting(ctx: Context) -> Any:
     await ctx.step(noting)
     return await ctx.wait_signal("go")
+
+
+async def test_a_run_whose_pause_is_being_committed_is_loaded_after_the_commit(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, go = MemoryStore(latency=1), trio.Event()
+
+    @step
+    async def wait() -> None:
+        await go.wait()
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(wait)
+
+    async with open_test_runtime(store, workflows=[job]) as rt, trio.open_nursery() as nursery:
+        first = await rt.submit(job, key="k")
+        second = await rt.submit(job, key="k")
+        await trio.sleep(10)
+        nursery.start_soon(rt.pause, second.run_id)
+        await trio.sleep(0.5)
+        go.set()
+        await first.result()
+        await trio.sleep(10)
+        status = await second.status()
+        assert status is not None
+        assert status.state is State.PAUSED
+        await rt.resume(second.run_id)
+        await second.result()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_timer_that_is_due_while_its_run_is_being_cancelled_wakes_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    @workflow
+    async def napping(ctx: Context) -> None:
+        await ctx.sleep(100)
+
+    store = MemoryStore(latency=1)
+    async with open_test_runtime(store, workflows=[napping], evict_after=1) as rt:
+        run = await rt.submit(napping, key="k")
+        await trio.sleep(50)
+        status = await run.status()
+        assert status is not None
+        assert status.waiting_until is not None
+        # The timer is due while the end is being committed.
+        await trio.sleep(status.waiting_until - virtual_wall() - 0.5)
+        await run.cancel()
+        await trio.sleep(20)
+        status = await run.status()
+        assert status is not None
+        assert status.state is State.CANCELLED
 
 
 class Buggy(MemoryStore):

@@ -220,6 +220,29 @@ async def test_a_cancel_that_failed_after_it_was_staged_is_no_second_end(
     assert [outcome.run_id for outcome in hook.outcomes] == ["r"]
 
 
+async def test_a_run_that_failed_as_it_left_memory_is_loaded_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[receiving], evict_after=1) as rt:
+        with planted("Run.key", under="Evictor.leave_memory"):
+            run = await rt.submit(receiving, key="k")
+            await trio.sleep(30)
+        await rt.signal(run.run_id, "go", 1)
+        assert await run.result() == [1]
+
+
+async def test_a_cancel_that_failed_as_it_moved_the_run_can_be_repeated(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_test_runtime(workflows=[receiving], evict_after=1) as rt:
+        run = await rt.submit(receiving, key="k")
+        await trio.sleep(30)
+        with planted("Run.key", under="RunTable.move"), pytest.raises(Planted):
+            await run.cancel()
+        assert await run.cancel()
+        assert [status.state for status in await rt.runs()] == [State.CANCELLED]
+
+
 @pytest.mark.parametrize("function", ["Inbox.put", "Inbox.match"])
 async def test_a_signal_that_could_not_be_put_into_an_inbox_is_received_from_the_store(
     autojump_clock: MockClock, function: str
