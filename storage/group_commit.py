@@ -259,6 +259,11 @@ class GroupCommit:
                     await self._assemble()
                 if self.failure is None:
                     await self._commit_group()
+                    if self.slices is not None and not self.group.tables:
+                        # Without this pass Trio, the guest of a loop, would wait for I/O in a
+                        # thread before the loop has called those that the commit notified, and
+                        # their records would end that wait.
+                        await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
             self.sleeping = None
             self._stopped.set()

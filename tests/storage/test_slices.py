@@ -134,3 +134,29 @@ async def test_a_commit_waits_for_callers_that_callbacks_have_notified(
             for number in range(5):
                 nursery.start_soon(put, number)
         assert store.group_commit.statistics().commits == rounds
+
+
+class _Runnable(trio.abc.Instrument):
+    """Notes how many tasks can run whenever Trio looks for I/O."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.seen.append(trio.lowlevel.current_statistics().tasks_runnable)
+
+
+async def test_trio_does_not_wait_before_the_host_has_reacted_to_a_commit(
+    autojump_clock: MockClock,
+) -> None:
+    store, runnable = MemoryStore(), _Runnable()
+    async with store:
+        store.group_commit.wake_in_slices(5)
+        await wait_all_tasks_blocked()
+        group = store.open_group()
+        group.put("t", b"k", b"v")
+        group.notify(lambda _: trio.lowlevel.add_instrument(runnable))
+        await trio.sleep(1)
+        trio.lowlevel.remove_instrument(runnable)
+    assert runnable.seen[0] == 1  # the driver of the commits, for one pass
+    assert not any(runnable.seen[1:])
