@@ -1,4 +1,4 @@
-"""Opening: how a runtime begins on a store, what goes on in it by itself, and how it drains."""
+"""Opening: start a runtime on a store, run its background tasks, and drain it."""
 
 import os
 import sys

@@ -177,9 +177,10 @@ class RunTable:
             del self._at_rest[key]
 
     def keep_until_durable(self, run: "Run", group: "Group", location: Location) -> None:
-        """Keep a run that was changed at rest until the store shows the change."""
-        self.move(run, location)
+        """Keep a run that was changed at rest until the store shows the change. Call this as the
+        last in the block that stages the change."""
         group.when_durable(self._saved, run, group)
+        self.move(run, location)
 
     def _saved(self, run: "Run", group: "Group") -> None:
         if run.staged is group and not is_driven(run):

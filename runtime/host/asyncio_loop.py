@@ -20,7 +20,7 @@ class AsyncioLoop:
     """An asyncio loop on top of Trio's."""
 
     outside = None
-    """Nobody is told what runs on this loop, because Trio sees it."""
+    """Report nothing about this loop, because Trio sees what runs on it."""
 
     def __init__(self) -> None:
         self._wanted = trio.Event()

@@ -44,7 +44,7 @@ class Host:
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
         self.outside = OUTSIDE.get()
-        """Receives what code outside of Trio does; None if nobody asks."""
+        """Receives what code outside of Trio does; None if there is no listener."""
         self.wall = wall
         self.steady = SteadyClock(wall)
         self.slots = Slots(max_concurrent_steps)

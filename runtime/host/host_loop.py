@@ -27,7 +27,7 @@ class HostLoop:
         self.loop = loop
         self.thread = get_ident()
         self.outside = OUTSIDE.get()
-        """Receives what runs on the loop; None if nobody asks."""
+        """Receives the code that runs on the loop; None if there is no listener."""
         self.longest_pass = longest_pass
         """Returns how long Trio has held the loop at most, in seconds."""
 

@@ -87,7 +87,7 @@ def calls_a_step(function: F) -> F:
 
 
 class WatchedLoop:
-    """One event loop. `log_lag` says whether to log that it is late, whoever holds it."""
+    """One event loop. `log_lag` says whether to log when the loop is late."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Cause(StrEnum):
     TIMER = "timer"
     """A durable timer."""
     SIGNAL = "signal"
-    """A signal that nobody has sent."""
+    """A signal that was not sent."""
     APPROVAL = "approval"
     """A decision at an approval gate."""
     CHILD = "child"

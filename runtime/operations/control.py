@@ -131,20 +131,20 @@ class Control:
             if self._runs.live(run.number) is not None:
                 await self.cancel(run.run_id)
                 return
-        group = self._stage_request(run)
-        self._keep_at_rest(run, group)
+        with partition.together() as group:
+            self._stage_request(run)
+            self._keep_at_rest(run, group)
         await partition.store.durable(group)
         self._queues.of(run.key).wake()
         await self._wake(run)
 
-    def _stage_request(self, run: Run) -> "Group":
+    def _stage_request(self, run: Run) -> None:
         """Stage the request to cancel a run."""
         with self._partition.together() as group:
             group.when_dropped(setattr, run.status, "cancel_requested", False)
             run.note("", "cancel_requested")
             run.store_status()
             self._emit(EventKind.RUN_CANCELLING, run, group)
-        return group
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
         """Keep a changed run that no actor drives in the run table until the change is durable."""
@@ -234,8 +234,8 @@ class Control:
             run.note("", "paused" if paused else "resumed")
             run.store_status()
             self._emit(_PAUSES[paused], run, group)
-        if self._runs.live(run.number) is None:
-            self._keep_at_rest(run, group)
+            if self._runs.live(run.number) is None:
+                self._keep_at_rest(run, group)
         await partition.store.durable(group)
         # The key's actor may have loaded the run during the commit, as another object.
         live_now = self._runs.live(run.number)

@@ -157,10 +157,13 @@ class KeySupervisor:
             if run.staged is None or run.staged.durable or not run.staged.tables:
                 break
         if self._runs.find(run.number) is not run:
+            # Its end is durable. The crash may have come before the run was counted as started.
+            run.begin()
             return
         if status is not None and status.state.terminal:
             # The end was staged before the crash, and its callbacks were not called.
             run.status = status
+            run.begin()
             partition.services.run_ended(run)
             return
         self._runs.remove(run)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def start_clock(run: "Run", current: "CurrentStep") -> float:
-    """Start the timeout of an attempt. Return when it must be over: after its own timeout, or at
-    the deadline of the run if that is earlier."""
+    """Start the timeout of an attempt. Return the deadline of the attempt: the end of its own
+    timeout, or the deadline of the run if that is earlier."""
     now = trio.current_time()
     until = current.until = now + current.timeout
     if until <= run.deadline:

@@ -60,8 +60,8 @@ async def _enter(
 
 
 def _impossible(run: "Run", ident: str, memory: CallRecord, lacks: str) -> StepFailed:
-    """Return the error for a step that needs more resources than there are, and would wait
-    forever."""
+    """Stage and return the error of a step that requires more resources than the process has, and
+    would wait forever."""
     failure = Failure(
         kind=FailureKind.PERMANENT_ERROR,
         reason=f"step {ident!r} was not called: it {lacks}",
@@ -69,10 +69,11 @@ def _impossible(run: "Run", ident: str, memory: CallRecord, lacks: str) -> StepF
         attempt=memory.attempts,
         cause=memory.failure,
     )
-    return _told(run, gave_up(run, ident, memory, failure), failure)
+    return _emitted(run, gave_up(run, ident, memory, failure), failure)
 
 
 def _refused(run: "Run", ident: str, memory: CallRecord, error: CircuitOpen) -> StepFailed:
+    """Stage and return the error of a step whose circuit breaker is open."""
     failure = Failure(
         kind=FailureKind.CIRCUIT_OPEN,
         reason=f"step {ident!r} was not called: {error}",
@@ -82,10 +83,11 @@ def _refused(run: "Run", ident: str, memory: CallRecord, error: CircuitOpen) -> 
         cause=memory.failure,
         numbers=error.status.numbers(),
     )
-    return _told(run, gave_up(run, ident, memory, failure), failure)
+    return _emitted(run, gave_up(run, ident, memory, failure), failure)
 
 
-def _told(run: "Run", final: StepFailed, failure: Failure) -> StepFailed:
+def _emitted(run: "Run", final: StepFailed, failure: Failure) -> StepFailed:
+    """Emit the failure of a step that was not called, and return its error."""
     if run.partition.feed is not None:
         emitter.step_failed(run.partition.feed, run, failure)
     return final
