@@ -1,5 +1,6 @@
 """Random graphs go as the model says, on time, whatever their edges, joins, loops and limits."""
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -114,6 +115,7 @@ async def test_a_graph_goes_as_the_model_says(seeds: range, autojump_clock: Mock
 
 
 ITEMS = 3
+SOAK = bool(os.environ.get("KEYRUN_SOAK"))
 
 
 def _mapped(model: ModelGraph, story: Story, most: int, *, deep: bool) -> Graph:
@@ -148,7 +150,9 @@ def _story_of_items(courses: list[Course], *, one_by_one: bool, deep: bool) -> S
     return expected
 
 
-@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(300, 340, 10)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(at, at + 10) for at in range(300, 3000 if SOAK else 340, 10)], ids=str
+)
 async def test_each_item_of_a_map_goes_as_the_model_says_of_its_body(
     seeds: range, autojump_clock: MockClock
 ) -> None:
@@ -191,7 +195,7 @@ async def test_each_item_of_a_map_goes_as_the_model_says_of_its_body(
         } == turns, seed
 
 
-@pytest.mark.parametrize("seed", range(400, 404))
+@pytest.mark.parametrize("seed", range(400, 1000 if SOAK else 404))
 async def test_a_crash_changes_no_item_of_a_map(seed: int, autojump_clock: MockClock) -> None:
     model = random_graph(seed)
     calm = [attrs.evolve(node, join="all") for node in model.nodes]
@@ -208,7 +212,7 @@ async def test_a_crash_changes_no_item_of_a_map(seed: int, autojump_clock: MockC
         history = await runtime.history("r")
         assert (await replay(history, graph)).state is status.state
         kind = None if status.failure is None else status.failure.kind
-        return status.state, kind, _without_times(status.result)
+        return status.state, kind, _without_reasons(status.result)
 
     outcomes = []
     for point in crash_points(every=6):
@@ -220,12 +224,13 @@ async def test_a_crash_changes_no_item_of_a_map(seed: int, autojump_clock: MockC
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
-def _without_times(result: Any) -> Any:
-    """The results of a map, and which items failed. Reasons have times in them."""
+def _without_reasons(result: Any) -> Any:
+    """The results of a map, and which items failed. Of two failures in an item, the first one is
+    the reason, and that depends on the times."""
     if not isinstance(result, dict) or "failures" not in result:
         return result
-    failed = [(each["index"], each["step"]) for each in result["failures"]]
-    return [*map(_without_times, result["results"])], failed
+    failed = [each["index"] for each in result["failures"]]
+    return [*map(_without_reasons, result["results"])], failed
 
 
 @pytest.mark.parametrize("seed", range(200, 208))
