@@ -216,8 +216,11 @@ def body_states(
         elif tally.active:
             state = NodeState.RUNNING if name in under_way else NodeState.WAITING
             state = NodeState.CANCELLED if ended else state
+        elif tally.done:
+            state = NodeState.DONE
         else:
-            state = NodeState.DONE if tally.done or not tally.failed else NodeState.FAILED
+            # What neither completed nor failed was cut off with its map.
+            state = NodeState.FAILED if tally.failed else NodeState.CANCELLED
         found[name] = state
     if journal.undoing is not None:
         found.update(_compensated(journal, found))

@@ -266,6 +266,24 @@ async def test_fail_fast_cancels_the_other_items_and_fails_the_node(
     assert 5 <= trio.current_time() < 6
 
 
+async def test_nodes_that_a_failed_map_has_cut_off_are_shown_as_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    inner = GraphBody()
+    inner.node("fetch", fetch)
+    inner.node("slow", fetch_five)
+    inner.node("after", last)
+    inner.edge("slow", "after")
+    graph = mapped(inner, fail_fast=True)
+    async with open_test_runtime(workflows=[graph]) as runtime:
+        run = await runtime.submit(graph, [-1], key="k", run_id="r")
+        assert (await ended(run)).state is State.FAILED
+        drawn = await runtime.execution_graph("r")
+        assert drawn is not None
+        states = {node.id: str(node.state) for node in drawn.nodes if node.within}
+    assert states == {"fetch": "failed", "slow": "cancelled", "after": "skipped"}
+
+
 async def test_a_fail_edge_takes_the_failure_of_a_map(autojump_clock: MockClock) -> None:
     async def mend(given: NodeInput) -> Any:
         assert given.error is not None
