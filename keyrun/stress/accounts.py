@@ -1,12 +1,12 @@
-"""Accounts: what the store says about every run, against its plan and against the evidence.
+"""Accounts: compare every run in the store with its plan and with the evidence.
 
-A run that nobody cancelled must have gone exactly as foreseen. One that was cancelled may have
-stopped anywhere on that way; when is a matter of time. A machine keeps no story: what it must have
-done is held against the evidence. A run that is in the store and was never acknowledged is one
-whose process was killed before it could say so: it counts like the others.
+A run that was not cancelled must have ended exactly as foreseen. A cancelled run may have stopped
+after any of its planned attempts. The journal of a machine does not keep its attempts, so they are
+compared with the evidence. A run may be in the store without an acknowledgement, because its
+process was killed first. Such a run is checked like the others.
 
-Tolerated: an attempt that timed out although that was not planned, if its journal shows that it
-really took that long. Then the machine stood still, and the rest is foreseen anew from there.
+The check tolerates an attempt that timed out against the plan if its journal shows that it took
+that long: the computer was slow. The rest of the run is then foreseen from that attempt on.
 """
 
 from collections.abc import Callable, Sequence
@@ -264,7 +264,7 @@ class Accounts:
         begun = self.testimony.begun.get(plan.number, {})
         for name in begun.keys() | story.keys():
             if any(tried.kind is FailureKind.INTERRUPTED for tried in story.get(name, ())):
-                continue  # nobody can know how far it came
+                continue  # it is unknown how far the attempt came
             journaled = {tried.attempt for tried in story.get(name, ())}
             if begun.get(name, set()) != journaled:
                 ran = sorted(begun.get(name, ()))

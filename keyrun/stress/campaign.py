@@ -1,7 +1,7 @@
 """The campaign: starts the child, kills it, starts it again on the same store, until all has ended.
 
-Kills come from outside and at random times, now and then while the child still recovers from the
-last one. After `seconds` nobody is killed any more and nothing is submitted, so that it ends.
+The campaign kills the child at random times, sometimes while the child still recovers from the
+last kill. After `seconds` there are no more kills and no more submits, so that all runs end.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The child: a process that runs planned runs on a store until all have ended, or it is killed.
 
-It is told on its standard input what earlier processes came to, and takes up what they left: the
-next submits of each key, cancels that were not answered, pauses that nobody lifted. When whoever
-started it goes away, it ends.
+It reads a summary of earlier processes from its standard input and continues their work: the next
+submits of each key, cancels that were not answered, and pauses that were not resumed. It ends when
+the process that started it ends.
 """
 
 import json

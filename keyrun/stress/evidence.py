@@ -30,7 +30,7 @@ class Mark(StrEnum):
     LEFT = "E"
     """It returned or raised: run, step, attempt."""
     TOLD = "H"
-    """The hook was told: run, state, generation."""
+    """The hook was called: run, state, generation."""
     RESULT = "V"
     """`result()` answered: run, state."""
     CANCEL = "C"

@@ -24,9 +24,10 @@ DOOMED = 0.2
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What is asked for. Rates are shares: of attempts that fail or time out, of steps that may run
-    once, of runs that are cancelled, delayed, or run out of time, of those that fail and are then
-    redriven, of submits that are followed by a pause. `crash_every` 0 kills nobody."""
+    """The options of a campaign. Rates are shares: of attempts that fail or time out, of steps that
+    may run once, of runs that are cancelled, delayed, or exceed their time limit, of failed runs
+    that are redriven, and of submits that a pause follows. With `crash_every` 0 nothing is
+    killed."""
 
     keys: int = 64
     runs: int = 4000
@@ -166,8 +167,8 @@ def _hanging(stages: list[Stage]) -> list[Stage]:
 
 
 def _turn(stage: Stage) -> Stage:
-    """The stage as a turn of a machine: always in the loop, with no timeout of its own, and with
-    nobody to tolerate its failure."""
+    """Return the stage as a turn of a machine: its step runs in the loop, has no timeout of its
+    own, and ends the run if it fails."""
     (call,) = stage.calls
     faults = tuple(
         PlannedFault.FAIL if each is PlannedFault.TIMEOUT else each for each in call.faults

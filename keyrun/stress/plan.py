@@ -17,14 +17,14 @@ RETRY = Retry.exponential(max_attempts=MAX_ATTEMPTS, base=0.005, max_delay=0.05)
 
 
 class PlannedFault(StrEnum):
-    """What becomes of one attempt."""
+    """The planned result of one attempt."""
 
     NONE = "none"
     FAIL = "fail"
     PERMANENT = "permanent"
     TIMEOUT = "timeout"
     HANG = "hang"
-    """It goes on until the time of the whole run is up."""
+    """The attempt runs until the `run_timeout` of its run."""
 
 
 class Way(StrEnum):
@@ -37,9 +37,9 @@ class Way(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class PlannedStep:
-    """One step of a run. `keeps`: it writes into the key's state. `tolerated`: the workflow goes on
-    when it fails for good. `limit` is its timeout, None where it has none of its own. `once`: it
-    may run at most once."""
+    """One step of a run. With `keeps`, the step writes into the key's state. With `tolerated`, the
+    workflow continues if the step fails. `limit` is the timeout of the step, or None. With `once`,
+    the step may run at most once."""
 
     name: str
     faults: tuple[PlannedFault, ...]
@@ -53,8 +53,8 @@ class PlannedStep:
 
 @attrs.frozen(kw_only=True)
 class Stage:
-    """A durable timer if `sleep` is not 0, then one step, or several side by side. Steps that are
-    side by side never fail for good in a plan: which one fails first would be a matter of time."""
+    """A durable timer if `sleep` is not 0, then one step, or several concurrent steps. Concurrent
+    steps of a plan never fail finally, because it would depend on time which one fails first."""
 
     calls: tuple[PlannedStep, ...]
     sleep: float = 0.0
@@ -71,9 +71,10 @@ class Pause:
 
 @attrs.frozen(kw_only=True)
 class PlannedRun:
-    """One run. `pause` is what its submitter does next; it may be about an earlier run. A `machine`
-    has one step in each stage, which is a turn. One with a `run_timeout` hangs in its last step.
-    One that is `redriven` is so once if it fails: then it fails again, for it suffers the same."""
+    """One run. After the submit, the submitter makes the `pause`, which may be of an earlier run. A
+    `machine` has one step in each stage, which is a turn. A run with a `run_timeout` hangs in its
+    last step. A `redriven` run is redriven once if it fails. It then fails again in the same
+    way."""
 
     number: int
     key: str
@@ -144,7 +145,7 @@ class Tried:
 
 @attrs.frozen(kw_only=True)
 class Foreseen:
-    """How a run must end if nobody cancels it. `tried` holds the attempts of each step that was
+    """How a run must end if it is not cancelled. `tried` holds the attempts of each step that was
     reached, in order."""
 
     state: State

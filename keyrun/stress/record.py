@@ -1,4 +1,4 @@
-"""The record: what whoever watches has seen so far, line by line."""
+"""The record: all evidence that the campaign has read so far, line by line."""
 
 import attrs
 
@@ -9,7 +9,7 @@ from keyrun.stress.plan import Pause
 
 @attrs.define
 class Record:
-    """All evidence so far, and what a process that takes over must know of it."""
+    """All evidence so far, and its summary for the next process."""
 
     planner: Planner
     keys: int
@@ -53,7 +53,7 @@ class Record:
 
     @property
     def cancels(self) -> list[int]:
-        """Runs that are to be cancelled, and nobody knows whether they were."""
+        """Return the runs whose cancel was requested and not answered."""
         return list(self._cancels)
 
     @property

@@ -1,12 +1,12 @@
-"""Testimony: what the evidence shows by itself, with no look into the store.
+"""Testimony: check the evidence by itself, without the store.
 
-Of each key the steps must have begun in one order: by run, by stage, by attempt. That one began is
-proof that everything before it was on the disk, since effects wait for commits. So whatever begins
-again after something later has begun is a finished thing that was done twice. An attempt may begin
-again only in a later process: a kill cut it off, and that is no failure of its own.
+The steps of each key must begin in one order: by run, by stage, by attempt. Effects wait for
+commits, so a step that begins proves that everything before it is on the disk. A step that begins
+again after a later step has begun was therefore executed twice. An attempt may begin again only in
+a later process, because a kill cut it off, and this does not count as a failure.
 
-Tolerated, since it is a matter of a moment: a step in a worker thread is under way once it was
-given to the thread, so it may write its first line just after a pause or a cancel was answered.
+A step in a worker thread runs from the moment at which the thread receives it. So the check
+tolerates that it writes its first line just after a pause or a cancel was answered.
 """
 
 from collections.abc import Iterable
