@@ -90,7 +90,7 @@ nodes:
 edges:
   - {from: turns, to: each}
   - {from: each, to: after}
-  - {from: after, to: end, port: then, when: size(output.failures) == 0}
+  - {from: after, to: end, port: then, when: "output.results[1] == 2"}
 """
 
 
@@ -112,6 +112,7 @@ async def test_a_process_without_the_code_knows_what_was_passed_on(
             assert taken(live) == taken(seen), at
             assert [node.turns for node in live.nodes] == [node.turns for node in seen.nodes], at
         await run.result()
+        assert set(states(await stranger(store).execution_graph("r")).values()) == {"done"}
         assert (await replay(await runtime.history("r"), graph)).state is State.SUCCEEDED
 
 

@@ -258,6 +258,8 @@ async def test_fail_fast_cancels_the_other_items_and_fails_the_node(
         (shown,) = [node for node in drawn.nodes if node.id == "pages"]
         assert shown.state is NodeState.FAILED
         assert shown.failure == failure
+        assert shown.items is not None
+        assert (shown.items.running, shown.items.failed) == (0, 1)
     cancelled = [name for event, name in story if event == "step_cancelled"]
     assert sorted(cancelled, key=str) == ["fetch#[0]", "fetch#[2]"]
     # What is not in the map goes on.
