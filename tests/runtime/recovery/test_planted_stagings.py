@@ -180,6 +180,19 @@ async def test_a_signal_that_was_not_replaced_stays(
             assert await run.result() == ["old"]
 
 
+async def test_a_signal_that_was_not_staged_is_not_received(autojump_clock: MockClock) -> None:
+    async with open_test_runtime(workflows=[receiving]) as rt:
+        await rt.submit(receiving, key="k", run_id="ahead")
+        run = await rt.submit(receiving, key="k", run_id="r")
+        await trio.sleep(1)
+        with planted("Group.when_durable", under="Signals.stage"), pytest.raises(Planted):
+            await rt.signal("r", "go", "lost", signal_id="once")
+        with trio.fail_after(1000):
+            await rt.signal("r", "go", "repeated", signal_id="once")
+            await rt.cancel("ahead")
+            assert await run.result() == ["repeated"]
+
+
 async def test_a_run_that_a_signal_starts_is_staged_with_its_signal_or_not_at_all(
     autojump_clock: MockClock,
 ) -> None:
