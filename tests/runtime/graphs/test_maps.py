@@ -214,7 +214,7 @@ async def test_items_that_are_no_list_or_too_many_fail_the_node_before_any_start
 async def test_the_items_may_be_a_template_or_a_list_with_templates(
     autojump_clock: MockClock, items: Any
 ) -> None:
-    result = await result_of(mapped(items=items), {"pages": [1, 2]})
+    result = await result_of(mapped(items=items, max_items=2), {"pages": [1, 2]})
     assert [each[1] for each in result["results"]] == [1, 2]
 
 
