@@ -55,7 +55,7 @@ def test_a_step_that_holds_the_loop_is_logged_and_emitted(
         assert event.elapsed is not None
         assert event.elapsed >= 0.2
         assert watched.steps == ["holds"]
-        assert "it runs Noticed.hold_the_loop" in watched.records[0].getMessage()
+        assert watched.count("it runs Noticed.hold_the_loop") == 1
 
     host.run_with_runtime(body, workflows=[holding], tuning=SOON)
 
@@ -134,11 +134,10 @@ def test_a_host_that_holds_its_loop_is_logged_and_blames_no_step(watched: Notice
         assert before.longest_pass is not None
         await (await rt.submit(one, 1, key="k")).result()
         watched.hold_the_loop()
-        while len(watched.records) < 2:
+        while not watched.count("the event loop answered"):
             await asyncio.sleep(0.005)
         assert watched.steps == []
-        assert "it runs Noticed.hold_the_loop" in watched.records[0].getMessage()
-        assert "the event loop answered" in watched.records[1].getMessage()
+        assert watched.count("it runs Noticed.hold_the_loop") == 1
         after = rt.statistics().loop
         assert after.longest_lag >= 0.2
         assert after.lag <= after.longest_lag
