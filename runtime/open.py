@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import (
     AbstractAsyncContextManager,
+    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     suppress,
@@ -72,7 +73,8 @@ def _check_on_trio() -> None:
 def check_lifespan(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
     """Return the context manager of a lifespan."""
     manager = lifespan
-    if callable(lifespan) and not isinstance(lifespan, AbstractAsyncContextManager):
+    is_manager = isinstance(lifespan, AbstractAsyncContextManager | AbstractContextManager)
+    if callable(lifespan) and not is_manager:
         manager = lifespan()
     if not isinstance(manager, AbstractAsyncContextManager):
         raise TypeError(

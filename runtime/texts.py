@@ -82,7 +82,9 @@ _OF_ASYNCIO = (
     "unrecognized yield message",  # Trio, of a future that is awaited
     # With trio-asyncio imported, there is no loop instead of an error.
     "'NoneType' object has no attribute 'create_task'",
+    "'NoneType' object has no attribute 'create_future'",
     "'NoneType' object has no attribute 'get_debug'",
+    "Timeout should be used inside a task",
 )
 
 

@@ -6,6 +6,7 @@ one does not import asyncio.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import trio
@@ -41,8 +42,7 @@ class AsyncioLoop:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Keep the loop open in a block."""
-        import trio_asyncio
-
+        trio_asyncio = _trio_asyncio()
         async with trio_asyncio.open_loop() as self._loop:
             self._loop.set_exception_handler(_log)
             self._guard(self._loop)
@@ -53,10 +53,15 @@ class AsyncioLoop:
     @asynccontextmanager
     async def entered(self, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
         """Enter and leave a context manager of asyncio on the loop, which is open."""
-        import trio_asyncio
-
+        trio_asyncio = _trio_asyncio()
         async with trio_asyncio.aio_as_trio(manager, loop=self._loop) as value:
-            yield value
+            # The tasks that start in the block must not inherit the loop: they run on Trio.
+            loop = trio_asyncio.current_loop.get()
+            trio_asyncio.current_loop.set(None)
+            try:
+                yield value
+            finally:
+                trio_asyncio.current_loop.set(loop)
 
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -64,10 +69,8 @@ class AsyncioLoop:
         """Await a coroutine in the loop."""
         self._wanted.set()
         await self._opened.wait()
-        import trio_asyncio
-
         try:
-            return await trio_asyncio.aio_as_trio(function, loop=self._loop)(*args, **kwargs)
+            return await _trio_asyncio().aio_as_trio(function, loop=self._loop)(*args, **kwargs)
         except BaseException as error:
             from_user(error)
             raise
@@ -92,6 +95,27 @@ class AsyncioLoop:
                 self._interrupted.set()
 
         loop._main_loop_one = run_one_safely
+
+
+@cache
+def _trio_asyncio() -> Any:
+    """Import trio-asyncio. Outside of Trio, programs still get asyncio's own loops: the import
+    replaces `asyncio.new_event_loop` with a function that makes loops of trio-asyncio everywhere.
+    """
+    import asyncio
+    from asyncio import events
+
+    own = asyncio.new_event_loop
+    import trio_asyncio
+
+    of_trio = asyncio.new_event_loop
+
+    def new_event_loop() -> asyncio.AbstractEventLoop:
+        return of_trio() if trio.lowlevel.in_trio_task() else own()
+
+    if of_trio is not own:
+        asyncio.new_event_loop = events.new_event_loop = new_event_loop
+    return trio_asyncio
 
 
 def _log(loop: Any, context: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Bad arguments of the three `open_runtime` raise errors that name the argument."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -60,3 +62,14 @@ def test_thread_must_be_true_or_false() -> None:
 
     with pytest.raises(TypeError, match="thread must be True or False, got 'yes'"):
         GUEST.run(main())
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    yield
+
+
+async def test_a_plain_context_manager_is_no_lifespan_on_trio() -> None:
+    with pytest.raises(TypeError, match="lifespan must be an async context manager"):
+        async with keyrun.open_runtime(MemoryStore(), lifespan=plain()):  # type: ignore[arg-type]
+            pass

@@ -1,6 +1,8 @@
 """Keyrun on asyncio: as a guest of the loop, and in a thread of its own."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -323,7 +325,10 @@ def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["sleep", "sleep_0", "gather", "wait_for", "future", "create_task", "to_thread"],
+    [
+        *("sleep", "sleep_0", "gather", "wait_for", "timeout", "future", "create_task"),
+        *("to_thread", "event", "queue"),
+    ],
 )
 # From Python 3.12 on, asyncio.gather leaves it behind.
 @pytest.mark.filterwarnings("ignore:coroutine 'ensure_future.*never awaited:RuntimeWarning")
@@ -343,6 +348,13 @@ def test_workflow_code_that_awaits_asyncio_fails_with_a_hint(wrong: str, host: H
                 await asyncio.gather(ctx.step(nothing), ctx.step(nothing))
             case "wait_for":
                 await asyncio.wait_for(ctx.step(nothing), 1)
+            case "timeout":
+                async with asyncio.timeout(1):
+                    await ctx.step(nothing)
+            case "event":
+                await asyncio.Event().wait()
+            case "queue":
+                await asyncio.Queue[int]().get()
             case "future":
                 await asyncio.Future()
             case "create_task":
@@ -414,10 +426,53 @@ async def test_a_trio_host_runs_a_marked_lifespan_on_the_loop_of_its_asyncio_ste
     async def using(ctx: Context) -> str:
         return await ctx.step(uses)
 
-    async with keyrun.open_runtime(MemoryStore(), workflows=[using], lifespan=pools) as rt:
+    async with keyrun.open_runtime(
+        MemoryStore(), workflows=[using, submits, *ALL], lifespan=pools
+    ) as rt:
         assert await (await rt.submit(using, key="k")).result() == "pool"
+        # The other kinds of steps see no loop, so they get the runtime that fits them.
+        assert await (await rt.submit(submits, key="k")).result() == [2, 3, 4]
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
+
+
+LOOPS = """
+import asyncio
+import threading
+
+import keyrun.sync
+from keyrun import Context, step, workflow
+from keyrun.storage import MemoryStore
+
+@step(asyncio=True)
+async def on_asyncio() -> str:
+    await asyncio.sleep(0)
+    return "ran on asyncio"
+
+@workflow
+async def job(ctx: Context) -> str:
+    return await ctx.step(on_asyncio)
+
+with keyrun.sync.open_runtime(MemoryStore(), workflows=[job]) as rt:
+    print(rt.submit(job, key="k").result())
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    print(asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "another loop works"), loop).result(20))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+with asyncio.Runner() as runner:
+    print(type(runner.get_loop()).__module__.partition(".")[0])
+"""
+
+
+def test_an_asyncio_step_leaves_the_other_loops_of_the_process_as_they_are() -> None:
+    # trio-asyncio leaves a process alone that has imported pytest, so this needs one of its own.
+    done = subprocess.run(
+        [sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == ["ran on asyncio", "another loop works", "asyncio"], done
 
 
 async def test_every_kind_of_step_can_submit_on_a_trio_host() -> None:
