@@ -209,7 +209,7 @@ def computing(seconds: float) -> float:
 
 
 async def _submits(runtime: Runtime, key: str, every: float) -> None:
-    """Submit a run every so many seconds, or as soon as the one before has ended."""
+    """Submit a run every `every` seconds, or when the run before it has ended."""
     while True:
         began = perf_counter()
         await (await runtime.submit(three_steps, key=key)).result()
