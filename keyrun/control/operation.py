@@ -1,0 +1,179 @@
+"""An operation: something that a caller in another process can ask of a runtime.
+
+Its route, its OpenAPI description, the method of the Python client and the command of the command
+line are derived from it. The arguments come from the signature of its function, and the help from
+the docstring.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import Any, get_type_hints
+
+import attrs
+
+from keyrun.control.roles import Role
+from keyrun.control.shapes import (
+    JSON,
+    WIRE,
+    Hook,
+    Misplaced,
+    Payload,
+    names,
+    one_paragraph,
+    read_json,
+    read_text,
+    takes_several,
+)
+
+_PLACES = re.compile(r"\{(\w+)\}")
+_ABOUT = re.compile(r"^- ((?:`\w+`(?:, )?)+): (.*?)(?=\n\S|\n\n|\Z)", re.M | re.S)
+
+
+@attrs.frozen(kw_only=True)
+class Parameter:
+    """One argument of an operation."""
+
+    name: str
+    declared: Any
+    required: bool
+    default: Any
+    in_path: bool
+    about: str
+    """What the argument means."""
+
+    @property
+    def is_payload(self) -> bool:
+        """Whether the argument is a value of the application."""
+        return self.declared is Payload
+
+
+@attrs.frozen(kw_only=True, eq=False, slots=False)
+class Operation:
+    """One entry of the table of operations."""
+
+    name: str
+    function: Callable[..., Awaitable[Any]]
+    """The function. Its first argument is the runtime."""
+    verb: str
+    """The method of HTTP."""
+    path: str
+    """The path below `/v1`, with the names of arguments in braces."""
+    role: Role
+    """The role that a caller requires."""
+    streams: bool = False
+    """Whether the function is an async iterator. Its items are the answer."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the operation changes the store."""
+        return self.verb not in ("GET", "HEAD")
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.function, localns=names())
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The arguments, by name."""
+        in_path = set(_PLACES.findall(self.path))
+        about = _abouts(inspect.getdoc(self.function) or "")
+        found = {}
+        for each in list(inspect.signature(self.function).parameters.values())[1:]:
+            required = each.default is inspect.Parameter.empty
+            found[each.name] = Parameter(
+                name=each.name,
+                declared=self._hints[each.name],
+                required=required,
+                default=None if required else each.default,
+                in_path=each.name in in_path,
+                about=about.get(each.name, ""),
+            )
+        return found
+
+    @property
+    def result(self) -> Any:
+        """The type of the answer, or of each item of a stream."""
+        declared = self._hints["return"]
+        return declared.__args__[0] if self.streams else declared
+
+    @property
+    def summary(self) -> str:
+        """One line of help."""
+        text = one_paragraph(inspect.getdoc(self.function))
+        return text.partition(". ")[0].rstrip(".") + "."
+
+    @property
+    def description(self) -> str:
+        """The whole help."""
+        return inspect.getdoc(self.function) or ""
+
+    @cached_property
+    def write_json(self) -> Hook:
+        """Writes an answer as JSON."""
+        return JSON.writer(self.result)
+
+    @cached_property
+    def write_wire(self) -> Hook:
+        """Writes an answer for a Python client."""
+        return WIRE.writer(self.result)
+
+    @cached_property
+    def _wire_readers(self) -> dict[str, Hook]:
+        return {name: WIRE.reader(each.declared) for name, each in self.parameters.items()}
+
+    def read_wire(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that a Python client sent."""
+        readers = self._wire_readers
+        try:
+            arguments = {name: readers[name](item) for name, item in data.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Misplaced(f"the arguments of {self.name} are not valid: {error!r}") from error
+        self.require(arguments)
+        return arguments
+
+    def read_json(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a JSON object."""
+        unknown = sorted(data.keys() - self.parameters.keys())
+        if unknown:
+            known = ", ".join(self.parameters) or "none"
+            raise Misplaced(f"{self.name} has no argument {unknown[0]!r}; it has: {known}")
+        return {
+            name: read_json(name, item, self.parameters[name].declared)
+            for name, item in data.items()
+        }
+
+    def read_texts(self, texts: Mapping[str, list[str]]) -> dict[str, Any]:
+        """Return the arguments in a query string or a path."""
+        unknown = sorted(texts.keys() - self.parameters.keys())
+        if unknown:
+            known = ", ".join(self.parameters) or "none"
+            raise Misplaced(f"{self.name} has no argument {unknown[0]!r}; it has: {known}")
+        found = {}
+        for name, given in texts.items():
+            declared = self.parameters[name].declared
+            if len(given) == 1:
+                data: Any = [given[0]] if takes_several(declared) else given[0]
+            elif takes_several(declared):
+                data = given
+            else:
+                raise Misplaced(f"{name} was given {len(given)} times, and it is one value")
+            read = read_json if isinstance(data, list) else read_text
+            found[name] = read(name, data, declared)
+        return found
+
+    def require(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `Misplaced` if an argument is missing."""
+        for name, each in self.parameters.items():
+            if each.required and name not in arguments:
+                raise Misplaced(f"{self.name} requires the argument {name!r}")
+
+
+def _abouts(text: str) -> dict[str, str]:
+    """Return what a docstring says about arguments, in lines such as "- `key`: the key"."""
+    found = {}
+    for match in _ABOUT.finditer(text):
+        about = " ".join(match[2].split())
+        found.update(dict.fromkeys(re.findall(r"`(\w+)`", match[1]), about))
+    return found

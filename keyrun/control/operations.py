@@ -1,0 +1,340 @@
+"""The operations that are not simply a method of `Runtime`: they name workflows and entities, take
+payloads, or wait.
+
+The first paragraph of a docstring is the help. Lines such as "- `key`: ..." describe arguments.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import trio
+
+from keyrun.control.owner import PlainRuntime
+from keyrun.control.requests import HistoryEntry, NewMember, Submitted, SubmittedGroup, When
+from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
+from keyrun.runtime.definitions.annotations import declared_types
+from keyrun.runtime.errors import UnknownGroup, UnknownRun
+from keyrun.runtime.events.types import Event, EventKind
+from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.inspect.progress import Progress
+from keyrun.runtime.inspect.statistics import RuntimeStatistics
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.schedules.records import ScheduleStatus
+from keyrun.runtime.texts import brief
+from keyrun.runtime.values import Priority, RunStatus
+from keyrun.runtime.waiting.signals import Delivery
+
+LONGEST_WAIT = 60.0
+"""The longest time in seconds that one call waits for the end of a run."""
+
+
+def _submitted(handle: RunHandle[Any]) -> Submitted:
+    about = handle._submission
+    assert about is not None
+    return Submitted(
+        run_id=about.run_id,
+        key=about.key,
+        newly_submitted=handle.newly_submitted,
+        number=about.number,
+    )
+
+
+async def submit(
+    rt: PlainRuntime,
+    workflow: str,
+    input: Payload = NOTHING,  # noqa: A002
+    *,
+    key: str,
+    run_id: str | None = None,
+    headers: dict[str, str] | None = None,
+    tags: list[str] = [],  # noqa: B006 (never changed)
+    priority: Priority = Priority.NORMAL,
+    limits: Limits | None = None,
+    delay: float = 0,
+    nowait: bool = False,
+) -> Submitted:
+    """Start a run, and return when it is durable.
+
+    - `workflow`: the name of the workflow. The run takes its highest registered version.
+    - `input`: the input of the workflow, of the type that the workflow declares.
+    - `key`: the ordering key. Runs of one key execute one after the other.
+    - `run_id`: 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'. With an id, the call is safe to
+      repeat.
+    - `headers`: strings by name.
+    - `tags`: words by which runs can be listed.
+    - `priority`: decides which keys get free slots first.
+    - `limits`: limits of this run.
+    - `delay`: seconds until the run enters the queue of its key.
+    - `nowait`: fail at once if too many runs wait to start, instead of waiting for room.
+    """
+    wanted = rt.workflow(workflow)
+    value = input.read(wanted.input_type)
+    call: Any = rt.submit_nowait if nowait else rt.submit
+    handle: RunHandle[Any] = await call(
+        wanted,
+        value,
+        key=key,
+        run_id=run_id,
+        headers=headers,
+        tags=tags,
+        priority=priority,
+        limits=limits,
+        delay=delay,
+    )
+    return _submitted(handle)
+
+
+async def submit_or_signal(
+    rt: PlainRuntime,
+    workflow: str,
+    input: Payload = NOTHING,  # noqa: A002
+    *,
+    key: str,
+    run_id: str,
+    name: str,
+    payload: Payload = NOTHING,
+    signal_id: str | None = None,
+    headers: dict[str, str] | None = None,
+    tags: list[str] = [],  # noqa: B006 (never changed)
+    priority: Priority = Priority.NORMAL,
+    limits: Limits | None = None,
+) -> Submitted:
+    """Send a signal to a run, and start the run if there is none with this id.
+
+    - `workflow`, `input`: the workflow to start if there is no run.
+    - `key`: the ordering key.
+    - `run_id`: the id of the run.
+    - `name`: the name of the signal.
+    - `payload`: the payload of the signal.
+    - `signal_id`: a repeat with the same id changes nothing.
+    """
+    wanted = rt.workflow(workflow)
+    handle: RunHandle[Any] = await rt.submit_or_signal(
+        wanted,
+        input.read(wanted.input_type),
+        key=key,
+        run_id=run_id,
+        name=name,
+        payload=payload.read(),
+        signal_id=signal_id,
+        headers=headers,
+        tags=tags,
+        priority=priority,
+        limits=limits,
+    )
+    return _submitted(handle)
+
+
+async def submit_group(rt: PlainRuntime, group_id: str, members: list[NewMember]) -> SubmittedGroup:
+    """Start many runs as one group.
+
+    - `group_id`: the id of the group. A repeat with the same members is the same group.
+    - `members`: the runs of the group.
+    """
+    read = [
+        Member(
+            (wanted := rt.workflow(each.workflow)),
+            each.input.read(wanted.input_type),
+            key=each.key,
+            member_id=each.member_id,
+            headers=each.headers,
+            tags=each.tags,
+            priority=each.priority,
+            limits=each.limits,
+            delay=each.delay,
+        )
+        for each in members
+    ]
+    group = await rt.submit_group(group_id, read)
+    return SubmittedGroup(group_id=group.group_id, newly_submitted=group.newly_submitted)
+
+
+async def signal(
+    rt: PlainRuntime,
+    run_id: str,
+    name: str,
+    payload: Payload = NOTHING,
+    *,
+    replace: bool = False,
+    signal_id: str | None = None,
+) -> Delivery:
+    """Send a signal to a run, and return when it is durable.
+
+    - `run_id`: the id of the run.
+    - `name`: the name of the signal.
+    - `payload`: the payload of the signal.
+    - `replace`: replace the signals of this name that the run has not received yet.
+    - `signal_id`: a repeat with the same id changes nothing.
+    """
+    return await rt.signal(run_id, name, payload.read(), replace=replace, signal_id=signal_id)
+
+
+async def call(
+    rt: PlainRuntime,
+    entity: str,
+    key: str,
+    method: str,
+    args: list[Payload] = [],  # noqa: B006 (never changed)
+    kwargs: dict[str, Payload] = {},  # noqa: B006 (never changed)
+    *,
+    request_id: str | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Call a method of an entity, and return its answer when its changes are durable.
+
+    - `entity`: the name of the entity.
+    - `key`: the ordering key.
+    - `method`: the name of the method.
+    - `args`, `kwargs`: the arguments of the method.
+    - `request_id`: a repeat with the same id returns the answer without running the method.
+    - `timeout`: seconds that the method may take.
+    """
+    definition = rt.entity_named(entity)
+    wanted = definition.method(method)
+    types = declared_types(wanted.function)
+    unknown = sorted(kwargs.keys() - types.keys() - set(wanted.parameters))
+    if unknown or len(args) > len(wanted.parameters):
+        what = f"no argument {unknown[0]!r}" if unknown else f"no {len(args)} arguments"
+        raise Misplaced(f"{entity}.{method} takes {what}")
+    values = [
+        each.read(types.get(name, Any)) for name, each in zip(wanted.parameters, args, strict=False)
+    ]
+    named = {name: each.read(types.get(name, Any)) for name, each in kwargs.items()}
+    answer = await rt.call(
+        definition.cls, key, method, *values, request_id=request_id, timeout=timeout, **named
+    )
+    return CODEC.decode(CODEC.encode(answer, wanted.declared))
+
+
+async def schedule(
+    rt: PlainRuntime,
+    schedule_id: str,
+    workflow: str,
+    input: Payload = NOTHING,  # noqa: A002
+    *,
+    key: str,
+    when: When,
+    misfire: Literal["fire_once", "skip"] = "fire_once",
+    overlap: bool = False,
+    paused: bool = False,
+    headers: dict[str, str] | None = None,
+    tags: list[str] = [],  # noqa: B006 (never changed)
+    priority: Priority = Priority.NORMAL,
+    limits: Limits | None = None,
+) -> ScheduleStatus:
+    """Start runs of a workflow at certain times.
+
+    - `schedule_id`: the id of the schedule. The same id with other arguments replaces it.
+    - `workflow`, `input`, `key`: what each firing submits.
+    - `when`: the times.
+    - `misfire`: whether times that passed while no runtime was open start one run.
+    - `overlap`: start a run although the run of the last firing has not ended.
+    - `paused`: create the schedule without firing it.
+    """
+    wanted = rt.workflow(workflow)
+    put: Any = rt.schedule
+    status: ScheduleStatus = await put(
+        schedule_id,
+        wanted,
+        input.read(wanted.input_type),
+        key=key,
+        when=when.timetable(),
+        misfire=misfire,
+        overlap=overlap,
+        paused=paused,
+        headers=headers,
+        tags=tags,
+        priority=priority,
+        limits=limits,
+    )
+    return status
+
+
+async def status(rt: PlainRuntime, run_id: str, *, wait: float = 0) -> RunStatus:
+    """Return the status of a run, or wait for its end.
+
+    - `run_id`: the id of the run.
+    - `wait`: seconds to wait for the end of the run, at most 60. The call returns earlier if the
+      run ends or is quarantined.
+    """
+    found = await rt.status(run_id)
+    if found is None:
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
+    if wait > 0 and not found.state.terminal:
+        with trio.move_on_after(min(wait, LONGEST_WAIT)):
+            await rt.wait_for_end(await rt.find_submission(run_id))
+        found = await rt.status(run_id) or found
+    return found
+
+
+async def history(rt: PlainRuntime, run_id: str) -> list[HistoryEntry]:
+    """Return everything that happened to a run, with times and values."""
+    found = await rt.history(run_id)
+    if not found:
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
+    return [HistoryEntry.of(each, rt.value) for each in found]
+
+
+async def export(rt: PlainRuntime, run_id: str) -> str:
+    """Return the history of a run as text, which can be replayed against changed code."""
+    return (await rt.history(run_id)).to_json()
+
+
+async def group(rt: PlainRuntime, group_id: str) -> GroupStatus:
+    """Return the status of a group."""
+    found = await rt.group_status(group_id)
+    if found is None:
+        raise UnknownGroup(f"no group has the id {group_id!r}, or all its runs were forgotten")
+    return found
+
+
+async def cancel_group(rt: PlainRuntime, group_id: str) -> int:
+    """Cancel all runs of a group that have not ended, and return their number."""
+    found = await rt.group(group_id)
+    if found is None:
+        raise UnknownGroup(f"no group has the id {group_id!r}, or all its runs were forgotten")
+    return await found.cancel()
+
+
+async def events(
+    rt: PlainRuntime,
+    *,
+    run_id: str | None = None,
+    kinds: list[EventKind] | None = None,
+    buffer: int = 1024,
+) -> AsyncIterator[Event]:
+    """Stream events, of all runs or of one run, of all kinds or of some kinds.
+
+    - `run_id`: the id of the run.
+    - `kinds`: the kinds of events.
+    - `buffer`: events that may wait to be sent. More events are dropped and counted.
+    """
+    async with rt.events(run_id=run_id, kinds=kinds, buffer=buffer) as found:
+        async for event in found:
+            yield event
+
+
+async def watch(rt: PlainRuntime, run_id: str, *, interval: float = 0.2) -> AsyncIterator[Progress]:
+    """Stream the progress of a run until the run ends.
+
+    - `run_id`: the id of the run.
+    - `interval`: the least number of seconds between two answers.
+    """
+    watch = rt.watch(run_id, interval=interval)
+    async for progress in watch:
+        yield progress
+
+
+async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutcome[Any]]:
+    """Stream the ends of the members of a group, first those that have ended."""
+    found = await rt.group(group_id)
+    if found is None:
+        raise UnknownGroup(f"no group has the id {group_id!r}, or all its runs were forgotten")
+    async for outcome in found:
+        yield outcome
+
+
+async def statistics(rt: PlainRuntime) -> RuntimeStatistics:
+    """Return a snapshot of queue depths, slots, commits and other counters."""
+    return rt.statistics()

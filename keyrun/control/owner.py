@@ -1,0 +1,87 @@
+"""The owner: performs operations on the runtime of this process."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from keyrun.control.operation import Operation
+from keyrun.control.roles import Caller, require
+from keyrun.runtime.definitions.workflow import Registry, Workflow
+from keyrun.runtime.entities.entity import EntityDefinition
+from keyrun.runtime.errors import UnknownEntity
+from keyrun.runtime.inspect.reader import Reader
+from keyrun.runtime.inspect.statuses import StatusReader
+from keyrun.runtime.partition import Partition
+from keyrun.runtime.runtime import Runtime
+from keyrun.storage.payload import PayloadCodec
+
+
+class PlainRuntime(Runtime):
+    """A runtime that returns results as plain data: a class is a dict of its fields. Callers in
+    other processes do not have the classes, or read the data with classes of their own."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(partition)
+        state = partition.state
+        statuses = StatusReader(
+            state.ledger,
+            state.codec,
+            Registry(()),
+            live=partition.runs.live,
+            quarantined=partition.supervisor.quarantined,
+        )
+        Reader.__init__(self, state.ledger, statuses, state.wall)
+        self.decode_result = statuses.decode_result
+
+    @property
+    def registry(self) -> Registry:
+        """The workflows of the runtime."""
+        return self._partition.state.registry
+
+    @property
+    def codec(self) -> PayloadCodec:
+        """The codec of the store."""
+        return self._partition.state.codec
+
+    def workflow(self, name: str) -> Workflow[Any, Any]:
+        """Return the highest version of a workflow, or raise `UnknownWorkflow`."""
+        return self.registry.latest(name)
+
+    def entity_named(self, name: str) -> EntityDefinition:
+        """Return an entity by its name, or raise `UnknownEntity`."""
+        known = {each.name: each for each, _ in self._partition.dispatcher._known.values()}
+        definition = known.get(name)
+        if definition is None:
+            raise UnknownEntity(
+                f"{name!r} is not an entity of this runtime, which has: "
+                f"{', '.join(sorted(known)) or 'none'}; pass it to open_runtime(entities=[...])"
+            )
+        return definition
+
+
+class Owner:
+    """Performs operations on one runtime, for callers in this and in other processes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = PlainRuntime(runtime._partition)
+
+    async def perform(
+        self,
+        operation: Operation,
+        arguments: Mapping[str, Any],
+        caller: Caller,
+        operation_id: str | None = None,
+    ) -> Any:
+        """Perform an operation, and return its answer. A write with the id of an earlier write
+        returns the answer of that write."""
+        require(caller, operation.role, operation.name)
+        operation.require(arguments)
+        return await operation.function(self.runtime, **arguments)
+
+    def stream(
+        self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
+    ) -> AsyncIterator[Any]:
+        """Return the answers of an operation that streams."""
+        require(caller, operation.role, operation.name)
+        operation.require(arguments)
+        stream: Any = operation.function(self.runtime, **arguments)
+        return stream  # type: ignore[no-any-return]

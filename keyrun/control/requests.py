@@ -1,0 +1,168 @@
+"""What callers send, and what the operations that Keyrun adds to those of `Runtime` answer."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyrun.control.shapes import NOTHING, Misplaced, Payload
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.values import Failure, Priority
+
+if TYPE_CHECKING:
+    from keyrun.runtime.inspect.history import Happening
+    from keyrun.runtime.schedules.timetable import Timetable
+
+
+@attrs.frozen(kw_only=True)
+class NewRun:
+    """A run to submit, among others."""
+
+    workflow: str
+    """The name of the workflow."""
+    input: Payload = NOTHING
+    """The input."""
+    key: str
+    """The ordering key."""
+    run_id: str | None = None
+    """The id of the run. Keyrun generates one if there is none."""
+    headers: dict[str, str] | None = None
+    """The headers of the run."""
+    tags: list[str] = attrs.field(factory=list)
+    """Words by which runs can be listed."""
+    priority: Priority = Priority.NORMAL
+    """Decides which keys get free slots first."""
+    limits: Limits | None = None
+    """The limits of the run."""
+    delay: float = 0
+    """Seconds until the run enters the queue of its key."""
+
+
+@attrs.frozen(kw_only=True)
+class NewMember:
+    """A run of a group to submit."""
+
+    workflow: str
+    """The name of the workflow."""
+    input: Payload = NOTHING
+    """The input."""
+    key: str
+    """The ordering key."""
+    member_id: str | None = None
+    """The id within the group. Default: the position in the list, from 0."""
+    headers: dict[str, str] | None = None
+    """The headers of the run."""
+    tags: list[str] = attrs.field(factory=list)
+    """Words by which runs can be listed."""
+    priority: Priority = Priority.NORMAL
+    """Decides which keys get free slots first."""
+    limits: Limits | None = None
+    """The limits of the run."""
+    delay: float = 0
+    """Seconds until the run enters the queue of its key."""
+
+
+@attrs.frozen(kw_only=True)
+class Submitted:
+    """The answer to a submit."""
+
+    run_id: str
+    """The id of the run, given or generated."""
+    key: str
+    """The ordering key."""
+    newly_submitted: bool
+    """False if the run existed before the submit."""
+    number: int
+    """The admission number, which is the position in the order of all runs."""
+
+
+@attrs.frozen(kw_only=True)
+class SubmittedGroup:
+    """The answer to the submit of a group."""
+
+    group_id: str
+    """The id of the group."""
+    newly_submitted: bool
+    """False if the group existed before the submit."""
+
+
+@attrs.frozen(kw_only=True)
+class When:
+    """The times of a schedule. Give one of `cron`, `every` and `once`."""
+
+    cron: str | None = None
+    """A cron expression, such as `30 3 * * MON-FRI`."""
+    timezone: str = "UTC"
+    """The time zone of the cron expression."""
+    every: float | None = None
+    """Seconds between two firings."""
+    start_at: float | None = None
+    """The first firing, with `every`."""
+    once_at: float | None = None
+    """The only firing."""
+
+    def timetable(self) -> "Timetable":
+        """Return the timetable."""
+        from keyrun.schedules import Cron, Every, Once
+
+        given = [each for each in (self.cron, self.every, self.once_at) if each is not None]
+        if len(given) != 1:
+            raise Misplaced("when requires exactly one of cron, every and once_at")
+        if self.cron is not None:
+            return Cron(self.cron, self.timezone)
+        if self.every is not None:
+            return Every(self.every, start=self.start_at)
+        assert self.once_at is not None
+        return Once(self.once_at)
+
+    @classmethod
+    def of(cls, timetable: "Timetable") -> "When":
+        """Return the fields of a timetable."""
+        from keyrun.schedules import Cron, Every
+
+        if isinstance(timetable, Cron):
+            return cls(cron=timetable.expression, timezone=timetable.timezone)
+        if isinstance(timetable, Every):
+            return cls(every=timetable.seconds, start_at=timetable.start)
+        return cls(once_at=timetable.at)
+
+
+@attrs.frozen(kw_only=True)
+class HistoryEntry:
+    """Describe one event in the history of a run. Fields that do not apply are None."""
+
+    at: float
+    """The time of the event."""
+    event: str
+    """The name of the event, for example `step_completed`."""
+    step: str | None = None
+    """The step or call that the event is about."""
+    attempt: int | None = None
+    """The number of the attempt, from 1."""
+    began_at: float | None = None
+    """When the attempt or the wait began."""
+    delay: float | None = None
+    """Seconds until the next attempt, or the length of a wait."""
+    failure: Failure | None = None
+    """The failure of the attempt or of the run."""
+    detail: str | None = None
+    """More about the event, as text."""
+    value: Any = None
+    """What the event carries: the input or the result of the run, the result of a step or of a
+    child, or the payload of a signal."""
+
+    @classmethod
+    def of(cls, happening: "Happening", value: Callable[[bytes], Any]) -> "HistoryEntry":
+        """Return the entry of an event."""
+        stored = happening.stored
+        return cls(
+            at=happening.at,
+            event=happening.event,
+            step=happening.step,
+            attempt=happening.attempt,
+            began_at=happening.began_at,
+            delay=happening.delay,
+            failure=happening.failure,
+            detail=happening.detail,
+            value=None if stored is None else value(stored),
+        )

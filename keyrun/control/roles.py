@@ -1,0 +1,58 @@
+"""Roles: who calls an operation, and what a caller may do."""
+
+from enum import StrEnum
+
+import attrs
+
+
+class Role(StrEnum):
+    """Name what a caller may do. Each role may do what the roles before it may do, except for
+    `metrics`, which may only read metrics."""
+
+    METRICS = "metrics"
+    """Read `/metrics`."""
+    READ = "read"
+    """Read runs, keys, events and statistics."""
+    SUBMIT = "submit"
+    """Submit runs, send signals and call entities."""
+    OPERATE = "operate"
+    """Cancel, pause, resume, redrive, approve, release, and change schedules."""
+    ADMIN = "admin"
+    """Remove data: forget runs, delete schedules, discard outcomes."""
+
+    def may(self, needed: "Role") -> bool:
+        """Return whether a caller with this role may do what requires another role."""
+        if Role.METRICS in (self, needed):
+            return self is needed or self is Role.ADMIN
+        return _RANKS[self] >= _RANKS[needed]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+
+
+@attrs.frozen(kw_only=True)
+class Caller:
+    """Who calls an operation."""
+
+    name: str
+    """Who it is, for the audit log: `uid 1000`, the name of a token, or the user that the
+    application has logged in."""
+    role: Role
+    """What the caller may do."""
+
+
+ITSELF = Caller(name="runtime", role=Role.ADMIN)
+"""The process that has the store open."""
+
+
+class NotAllowed(PermissionError):
+    """Raised if the role of a caller does not allow an operation."""
+
+
+def require(caller: Caller, needed: Role, operation: str) -> None:
+    """Raise `NotAllowed` unless a caller may perform an operation."""
+    if not caller.role.may(needed):
+        raise NotAllowed(
+            f"{operation} requires the role {needed}, and {caller.name} has the role "
+            f"{caller.role}; use a token with that role"
+        )

@@ -1,0 +1,503 @@
+"""Shapes: how arguments and results look as JSON and on the wire of the Python client.
+
+A shape is derived from a type. An object has the fields of its attrs class or named tuple, and an
+enum is its value. The two forms differ in their leaves:
+
+| leaf | JSON, for people and other languages | wire, for Python clients |
+|---|---|---|
+| a time, such as `ended_at` or `since` | RFC 3339 | seconds since the epoch |
+| a payload, such as the result of a run | the form of `keyrun.storage.json_form` | encoded bytes |
+| an enum of numbers | its name | its number |
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from enum import Enum
+from math import isfinite
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import attrs
+
+from keyrun.storage.json_form import to_json
+from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError
+
+Hook = Callable[[Any], Any]
+Schema = dict[str, Any]
+
+TIMES = frozenset({"at", "deadline", "since", "until"})
+TIME_ENDS = ("_at", "_until", "_since")
+LISTS = (list, tuple, set, frozenset, Collection, Iterable, Sequence)
+CONTAINERS = {tuple: tuple, set: set, frozenset: frozenset}
+ANYTHING: Schema = {"description": "A payload. Values that JSON lacks are objects: see the guide."}
+TIME: Schema = {"type": "string", "format": "date-time"}
+PLAIN: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    NoneType: {"type": "null"},
+    bytes: {"type": "object", "properties": {"$bytes": {"type": "string"}}},
+}
+
+CODEC = PayloadCodec()
+"""Encodes payloads for the wire. It never encrypts: that is up to the owner of the store."""
+
+
+class Misplaced(ValueError):
+    """Raised if an argument of an operation does not have its type. The message names the place."""
+
+
+class Payload:
+    """A payload that a caller sent, to be read as the type that its place declares."""
+
+    __slots__ = ("_data", "_encoded", "_name")
+
+    def __init__(self, name: str, data: Any = None, encoded: bytes | None = None) -> None:
+        self._name = name
+        self._data = data
+        self._encoded = encoded
+
+    def read(self, declared: Any = Any) -> Any:
+        """Return the value. Raise `Misplaced` if it does not have the type."""
+        try:
+            if self._encoded is not None:
+                return CODEC.decode(self._encoded, declared)
+            return CODEC.read(self._data, declared)
+        except (PayloadError, PayloadTypeError) as error:
+            raise Misplaced(f"{self._name}: {str(error).removeprefix('value: ')}") from error
+
+
+NOTHING = Payload("input")
+"""The payload None."""
+
+
+def is_time(name: str, declared: Any) -> bool:
+    """Return whether a field or argument is a time."""
+    named = name in TIMES or name.endswith(TIME_ENDS)
+    return named and float in (declared, *get_args(declared))
+
+
+def time_text(seconds: float | None) -> str | None:
+    """Return a time in RFC 3339. None for a time that is not known, because its record is
+    damaged."""
+    if not seconds or not isfinite(seconds):
+        return None
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    return None
+
+
+def read_time(value: object, name: str) -> float | None:
+    """Return the seconds since the epoch of a time in RFC 3339, or of a number of seconds."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return None if value is None else float(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is not None:
+                return moment.timestamp()
+    raise Misplaced(
+        f"{name} must be a time with a time zone, such as 2026-01-31T14:00:00Z, got {value!r}"
+    )
+
+
+def names() -> dict[str, Any]:
+    """Return names that annotations use and that their modules import for the type checker only."""
+    from keyrun.control.names import NAMES
+
+    return NAMES
+
+
+class Fields(NamedTuple):
+    """The fields of a class, with their types."""
+
+    cls: type
+    types: dict[str, Any]
+    """The fields that the constructor takes."""
+    derived: dict[str, Any]
+    """The public properties."""
+    defaults: dict[str, Any]
+
+
+def fields_of(cls: Any) -> Fields | None:
+    """Return the public fields of an attrs class or a named tuple. None for other types."""
+    if not isinstance(cls, type):
+        return None
+    if attrs.has(cls):
+        fields = [each for each in attrs.fields(cls) if not each.name.startswith("_")]
+        found = {each.name: each.default for each in fields}
+    elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        given = getattr(cls, "_field_defaults", {})
+        found = {name: given.get(name, attrs.NOTHING) for name in cls._fields}
+    else:
+        return None
+    hints = get_type_hints(cls, localns=names())
+    derived = {
+        name: get_type_hints(each.fget, localns=names()).get("return", Any)
+        for name, each in vars(cls).items()
+        if isinstance(each, property) and not name.startswith("_") and each.fget is not None
+    }
+    defaults = {name: value for name, value in found.items() if value is not attrs.NOTHING}
+    return Fields(cls, {name: hints[name] for name in found}, derived, defaults)
+
+
+class Shapes:
+    """Writes values of declared types in one form. Writers and schemas are made once."""
+
+    def __init__(self) -> None:
+        self._writers: dict[Any, Hook] = {}
+
+    def writer(self, declared: Any, name: str = "") -> Hook:
+        """Return the function that writes values of a type, which is that of the field `name`."""
+        if is_time(name, declared):
+            return self.time
+        try:
+            known = self._writers.get(declared)
+        except TypeError:
+            return self._make(declared)
+        if known is None:
+            # A class may contain itself.
+            self._writers[declared] = lambda value: self._writers[declared](value)
+            known = self._writers[declared] = self._make(declared)
+        return known
+
+    @staticmethod
+    def time(value: Any) -> Any:
+        """Write a time."""
+        raise NotImplementedError
+
+    @staticmethod
+    def payload(value: Any) -> Any:
+        """Write a payload."""
+        raise NotImplementedError
+
+    @staticmethod
+    def member(value: Enum) -> Any:
+        """Write a member of an enum."""
+        return value.value
+
+    def _make(self, declared: Any) -> Hook:
+        origin, inner = get_origin(declared) or declared, get_args(declared)
+        if origin in (Union, UnionType):
+            return self._union([each for each in inner if each is not NoneType])
+        if origin is float:
+            return self._number
+        if origin in (bool, int, str, bytes, NoneType, Literal):
+            return self.payload if origin is bytes else _keep
+        if origin in LISTS and inner:
+            each = self.writer(inner[0])
+            return lambda value: [each(item) for item in value]
+        if origin in (dict, Mapping) and inner:
+            each = self.writer(inner[1])
+            return lambda value: {str(key): each(item) for key, item in value.items()}
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return self.member
+        fields = fields_of(origin)
+        return self.payload if fields is None else self.object(fields)
+
+    @staticmethod
+    def _number(value: float) -> float | None:
+        return value
+
+    def _union(self, members: list[Any]) -> Hook:
+        if Any in members or any(isinstance(each, TypeVar) for each in members):
+            return self.payload
+        if len(members) == 1:
+            one = self.writer(members[0])
+            return lambda value: None if value is None else one(value)
+        known = {get_origin(each) or each: self.writer(each) for each in members}
+
+        def write(value: Any) -> Any:
+            if value is None:
+                return None
+            found = next((known[each] for each in type(value).__mro__ if each in known), None)
+            return self.payload(value) if found is None else self.one_of(value, found(value))
+
+        return write
+
+    @staticmethod
+    def one_of(value: Any, written: Any) -> Any:
+        """Write a value at a place for one of several types."""
+        return written
+
+    def object(self, fields: Fields) -> Hook:
+        """Return the writer of a class."""
+        raise NotImplementedError
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+class JsonShapes(Shapes):
+    """The form for people and other languages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schemas: dict[str, Schema] = {}
+        """The schemas of classes, by name."""
+
+    @staticmethod
+    def time(value: Any) -> Any:
+        return time_text(value)
+
+    @staticmethod
+    def payload(value: Any) -> Any:
+        return to_json(value)
+
+    @staticmethod
+    def member(value: Enum) -> Any:
+        return value.name.lower() if isinstance(value, int) else value.value
+
+    @staticmethod
+    def _number(value: float) -> float | None:
+        return value if isfinite(value) else None
+
+    def object(self, fields: Fields) -> Hook:
+        every = fields.types | fields.derived
+        writers = [(name, self.writer(declared, name)) for name, declared in every.items()]
+        return lambda value: {name: write(getattr(value, name)) for name, write in writers}
+
+    def schema(self, declared: Any, name: str = "") -> Schema:
+        """Return the JSON Schema of a type. Classes are named in `schemas`."""
+        origin, inner = get_origin(declared) or declared, get_args(declared)
+        if is_time(name, declared):
+            return {"type": ["string", "null"], "format": "date-time"} if inner else TIME
+        if origin in (Union, UnionType):
+            return self._union_schema(inner)
+        if origin in PLAIN:
+            return PLAIN[origin]
+        if origin is Literal:
+            return {"enum": list(inner)}
+        if origin in LISTS and inner:
+            return {"type": "array", "items": self.schema(inner[0])}
+        if origin in (dict, Mapping) and inner:
+            return {"type": "object", "additionalProperties": self.schema(inner[1])}
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return {"type": "string", "enum": [self.member(member) for member in origin]}
+        fields = fields_of(origin)
+        return ANYTHING if fields is None else self._object_schema(fields)
+
+    def _union_schema(self, members: tuple[Any, ...]) -> Schema:
+        if Any in members or any(isinstance(each, TypeVar) for each in members):
+            return ANYTHING
+        known = [each for each in members if not _is_unset(each)]
+        if len(known) == 1:
+            return self.schema(known[0])
+        return {"anyOf": [self.schema(member) for member in known]}
+
+    def _object_schema(self, fields: Fields) -> Schema:
+        name = fields.cls.__name__
+        if name not in self.schemas:
+            self.schemas[name] = {}  # a class may contain itself
+            every = fields.types | fields.derived
+            self.schemas[name] = {
+                "type": "object",
+                "description": one_paragraph(fields.cls.__doc__),
+                "properties": {
+                    field: self.schema(declared, field) for field, declared in every.items()
+                },
+                "required": list(every),
+            }
+        return {"$ref": f"#/components/schemas/{name}"}
+
+
+class WireShapes(Shapes):
+    """The form for Python clients, which also read it. Objects leave out the fields that have their
+    default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._readers: dict[Any, Hook] = {}
+
+    @staticmethod
+    def time(value: Any) -> Any:
+        return value
+
+    @staticmethod
+    def payload(value: Any) -> Any:
+        if isinstance(value, Payload):
+            return CODEC.encode(value.read())
+        return CODEC.encode(value)
+
+    @staticmethod
+    def one_of(value: Any, written: Any) -> Any:
+        return [type(value).__name__, written] if fields_of(type(value)) else written
+
+    def object(self, fields: Fields) -> Hook:
+        writers = [
+            (name, self.writer(declared, name), fields.defaults.get(name, attrs.NOTHING))
+            for name, declared in fields.types.items()
+        ]
+
+        def write(value: Any) -> Any:
+            found = {}
+            for name, each, default in writers:
+                item = getattr(value, name)
+                if item is not default:
+                    found[name] = each(item)
+            return found
+
+        return write
+
+    def reader(self, declared: Any) -> Hook:
+        """Return the function that reads what `writer` has written."""
+        try:
+            known = self._readers.get(declared)
+        except TypeError:
+            return self._make_reader(declared)
+        if known is None:
+            self._readers[declared] = lambda data: self._readers[declared](data)
+            known = self._readers[declared] = self._make_reader(declared)
+        return known
+
+    def _make_reader(self, declared: Any) -> Hook:
+        origin, inner = get_origin(declared) or declared, get_args(declared)
+        if origin is Payload:
+            return lambda data: Payload("payload", encoded=data)
+        if origin in (Union, UnionType):
+            return self._union_reader([each for each in inner if each is not NoneType])
+        if origin in (bool, int, float, str, NoneType, Literal):
+            return _keep
+        if origin in LISTS and inner:
+            each, container = self.reader(inner[0]), CONTAINERS.get(origin, list)
+            return lambda data: container([each(item) for item in data])
+        if origin in (dict, Mapping) and inner:
+            each = self.reader(inner[1])
+            return lambda data: {key: each(item) for key, item in data.items()}
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return origin
+        fields = fields_of(origin)
+        return CODEC.decode if fields is None else self._object_reader(fields)
+
+    def _union_reader(self, members: list[Any]) -> Hook:
+        if Any in members or any(isinstance(each, TypeVar) for each in members):
+            return CODEC.decode
+        if len(members) == 1:
+            one = self.reader(members[0])
+            return lambda data: None if data is None else one(data)
+        named = {each.__name__: each for each in members if fields_of(each)}
+        readers = {name: self.reader(each) for name, each in named.items()}
+        lists = [each for each in members if (get_origin(each) or each) in LISTS]
+        enums = [each for each in members if isinstance(each, type) and issubclass(each, Enum)]
+
+        def read(data: Any) -> Any:
+            if type(data) is list and not (lists and (not data or data[0] not in readers)):
+                return readers[data[0]](data[1])
+            if type(data) is list:
+                return self.reader(lists[0])(data)
+            if enums and isinstance(data, str):
+                return enums[0](data)
+            return data
+
+        return read
+
+    def _object_reader(self, fields: Fields) -> Hook:
+        readers = {name: self.reader(declared) for name, declared in fields.types.items()}
+        cls = fields.cls
+        return lambda data: cls(**{name: readers[name](item) for name, item in data.items()})
+
+
+def _is_unset(declared: Any) -> bool:
+    return getattr(declared, "__name__", "") == "Unset"
+
+
+def one_paragraph(text: str | None) -> str:
+    """Return the first paragraph of a docstring, in one line."""
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+JSON = JsonShapes()
+WIRE = WireShapes()
+
+
+def read_json(name: str, data: Any, declared: Any) -> Any:
+    """Return the value of an argument in JSON. Raise `Misplaced` if it does not have the type."""
+    origin, inner = get_origin(declared) or declared, get_args(declared)
+    if Payload in (declared, *inner):
+        return Payload(name, data)
+    if is_time(name.rpartition(".")[2], declared):
+        return read_time(data, name)
+    if origin in LISTS and inner and fields_of(inner[0]):
+        if type(data) is not list:
+            raise Misplaced(f"{name} must be a list of objects, got {data!r}")
+        return [read_json(f"{name}[{at}]", item, inner[0]) for at, item in enumerate(data)]
+    fields = fields_of(origin)
+    if fields is not None and Payload in fields.types.values():
+        return _read_object(name, data, fields)
+    if isinstance(origin, type) and issubclass(origin, int) and issubclass(origin, Enum):
+        return _read_member(name, data, origin)
+    try:
+        return CODEC.read(data, _narrow(declared))
+    except (PayloadError, PayloadTypeError) as error:
+        raise Misplaced(f"{name}: {str(error).removeprefix('value: ')}") from error
+
+
+def _read_object(name: str, data: Any, fields: Fields) -> Any:
+    if type(data) is not dict:
+        raise Misplaced(f"{name} must be an object, got {data!r}")
+    unknown = sorted(data.keys() - fields.types.keys())
+    if unknown:
+        known = ", ".join(fields.types)
+        raise Misplaced(f"{name} has no field {unknown[0]!r}; its fields are {known}")
+    missing = [each for each in fields.types if each not in data and each not in fields.defaults]
+    if missing:
+        raise Misplaced(f"{name}.{missing[0]} is missing")
+    return fields.cls(
+        **{each: read_json(f"{name}.{each}", data[each], fields.types[each]) for each in data}
+    )
+
+
+def _read_member(name: str, data: Any, declared: type[Enum]) -> Enum:
+    known = {member.name.lower(): member for member in declared}
+    if not isinstance(data, str) or data.lower() not in known:
+        raise Misplaced(f"{name} must be one of {', '.join(known)}, got {data!r}")
+    return known[data.lower()]
+
+
+def _narrow(declared: Any) -> Any:
+    """Return the type that is read at a place for a wider one, such as a list for an iterable."""
+    origin, inner = get_origin(declared) or declared, get_args(declared)
+    if isinstance(declared, TypeVar):
+        return Any
+    if origin in (Union, UnionType):
+        return Union[tuple(_narrow(each) for each in inner)]  # noqa: UP007
+    if origin is Mapping:
+        return GenericAlias(dict, (str, _narrow(inner[1]))) if inner else dict
+    if origin in (Collection, Iterable, Sequence):
+        return GenericAlias(list, (_narrow(inner[0]),)) if inner else list
+    return declared
+
+
+def read_text(name: str, text: str, declared: Any) -> Any:
+    """Return the value of an argument in a query string or in a path."""
+    if is_time(name, declared):
+        return read_time(text, name)
+    kinds = {get_origin(each) or each for each in (declared, *get_args(declared))}
+    data: Any = text
+    try:
+        if bool in kinds:
+            data = {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        elif int in kinds:
+            data = int(text)
+        elif float in kinds:
+            data = float(text)
+    except (KeyError, ValueError):
+        raise Misplaced(f"{name} must be {_said(declared)}, got {text!r}") from None
+    return read_json(name, data, declared)
+
+
+def _said(declared: Any) -> str:
+    kinds = [each for each in (declared, *get_args(declared)) if each in PLAIN]
+    said = {bool: "true or false", int: "a whole number", float: "a number"}
+    return said.get(next(iter(kinds), str), "a text")
+
+
+def takes_several(declared: Any) -> bool:
+    """Return whether an argument of a query string may be repeated."""
+    kinds = {get_origin(each) or each for each in (declared, *get_args(declared))}
+    return bool(kinds.intersection(LISTS))
