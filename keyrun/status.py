@@ -10,6 +10,7 @@ from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, Unpatche
 from keyrun.runtime.inspect.explain import Cause, Explanation
 from keyrun.runtime.inspect.history import Happening, History
 from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+from keyrun.runtime.inspect.pages import RunPage
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch
@@ -39,6 +40,7 @@ __all__ = [
     "OutboxStatus",
     "Progress",
     "QuarantineCause",
+    "RunPage",
     "RuntimeStatistics",
     "StepCounts",
     "StepGateStatus",

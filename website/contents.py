@@ -136,6 +136,7 @@ PAGES = (
                 "RunStatus State Failure FailureKind QuarantineCause CompensationProgress"
                 " ItemCounts KeyStatus EntityStatus OutboxStatus",
             ),
+            Section("Pages of listings", "RunPage"),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),
             Section("History of a run", "History Happening"),

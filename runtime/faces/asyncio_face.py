@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.explain import Explanation
     from keyrun.runtime.inspect.history import History
     from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+    from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.queue.outbox import OutboxStatus
@@ -677,6 +678,48 @@ class Runtime:
             newest_first=newest_first,
         )
 
+    async def find_runs(
+        self,
+        *,
+        state: State | Collection[State] | None = None,
+        key: str | None = None,
+        workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        tag: str | None = None,
+        origin: str | None = None,
+        group: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> RunPage:
+        """Return one page of the runs that match, and read a bounded number of records for it.
+
+        `runs` looks until it has found `limit` runs, however many records that takes. A page of
+        `find_runs` reads less than 10,000 records. If it has found fewer runs than `limit` by then,
+        its cursor leads on, and it says how far it has looked. A cursor stays valid if runs are
+        forgotten. The other parameters are those of `rt.runs`."""
+        return await self._bridge.call(
+            self._inner.find_runs,
+            state=state,
+            key=key,
+            workflow=workflow,
+            version=version,
+            step=step,
+            error=error,
+            tag=tag,
+            origin=origin,
+            group=group,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
+            newest_first=newest_first,
+        )
+
     async def keys(
         self,
         *,
@@ -729,6 +772,38 @@ class Runtime:
             until=until,
             limit=limit,
             after=after,
+            newest_first=newest_first,
+        )
+
+    async def find_dead_letters(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        tag: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> RunPage:
+        """Return one page of the dead letters that match, and read a bounded number of records for
+        it, as `find_runs` does for runs."""
+        return await self._bridge.call(
+            self._inner.find_dead_letters,
+            key=key,
+            workflow=workflow,
+            version=version,
+            step=step,
+            error=error,
+            tag=tag,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
             newest_first=newest_first,
         )
 

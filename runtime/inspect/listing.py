@@ -1,26 +1,32 @@
 """Listing: find the runs that match a filter, page by page, from either end of the admission order.
 
-A filtered listing may read every run, so a record is unsealed only if its bytes could match, and no
-read transaction is longer than a page. A damaged run is listed with what other records say about
-it.
+A filtered listing may read every run, so a record is unsealed only if its bytes could match. A page
+of `find` reads a bounded number of records: one that found too little says how far it has looked.
+Both `find` and `runs` read in slices. A damaged run is listed with what other records say about
+it, which means reading whole tables.
 """
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 
 import attrs
 
 from keyrun.actors import checks
+from keyrun.runtime.inspect.pages import RunPage, read_cursor, write_cursor
+from keyrun.runtime.inspect.slices import ENDED_RUN, RUN, Slices
 from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
-from keyrun.runtime.records.submission import SUBMITTED_AT, Submission
+from keyrun.runtime.records.submission import OF_GROUP, SUBMITTED_AT, Submission
+from keyrun.runtime.records.tables import NUMBER
 from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Failure, RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
 
-PAGE = 1000
+PAGE = 200
+"""Records in the largest slice."""
 
 _ONGOING = frozenset(state for state in State if not state.terminal)
 _STATE = re.compile(b"|".join(state.encode() for state in State))
@@ -57,8 +63,12 @@ class ListingFilter:
         version: int | None = None,
         error: str | None = None,
         step: str | None = None,
+        group: str | None = None,
     ) -> "ListingFilter":
         """Return a filter for the arguments of `runs`."""
+        if group is not None:
+            # A run has one origin, so another one leaves no run.
+            origin = OF_GROUP + group if origin in (None, OF_GROUP + group) else ""
         texts = {"key": key, "workflow": workflow, "tag": tag, "error": error, "step": step}
         for name, text in texts.items():
             if text is not None:
@@ -147,7 +157,29 @@ class Listing:
         self._statuses = statuses
         self._ledger = statuses.ledger
 
-    async def page(
+    async def find(
+        self,
+        wanted: ListingFilter,
+        *,
+        table: str = "runs",
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> RunPage:
+        """Return one page of the runs that match. It reads a bounded number of records. `table` is
+        an index by number."""
+        checks.count("limit", limit, 1)
+        place = read_cursor(table, cursor)
+        after = 0 if place is None else _number(place)
+        looked = await self._look(wanted, table, limit, after, newest_first)
+        return RunPage(
+            runs=tuple(looked.found),
+            cursor=write_cursor(table, NUMBER.pack(looked.last)) if looked.more else None,
+            examined=looked.examined,
+            examined_until=await self._submitted_at(looked.last) if looked.examined else None,
+        )
+
+    async def runs(
         self,
         wanted: ListingFilter,
         *,
@@ -156,64 +188,111 @@ class Listing:
         after: int = 0,
         newest_first: bool = False,
     ) -> list[RunStatus]:
-        """Return at most `limit` runs that match. `after` is the number of the last run of the page
-        before, or 0. `table` is an index by number."""
-        ledger, found = self._ledger, list[RunStatus]()
-        seen = SeenKeys()
+        """Return at most `limit` runs that match, from as many pages as this takes. `after` is the
+        number of the last run of the call before, or 0."""
+        found: list[RunStatus] = []
         more = True
         while more and len(found) < limit:
-            room = limit - len(found)
-            size = min(PAGE, room) if wanted == _ANY else PAGE
+            looked = await self._look(wanted, table, limit - len(found), after, newest_first)
+            found += looked.found
+            after, more = looked.last, looked.more
+        return found
+
+    async def _look(
+        self, wanted: ListingFilter, table: str, limit: int, after: int, newest_first: bool
+    ) -> "_Looked":
+        """Look at runs, in slices, until `limit` match or the page has read enough."""
+        ledger, seen = self._ledger, SeenKeys()
+        slices = Slices(first=PAGE, most=PAGE)
+        looked = _Looked(last=after, more=wanted.origin != "")
+        while looked.more and len(looked.found) < limit and slices.left > 0:
+            room = limit - len(looked.found)
+            size = min(slices.size, room) if wanted == _ANY else slices.size
+            slices.begin()
             with ledger.store.view():
                 rows = await ledger.store.scan(
                     table,
                     prefix=ledger.prefix,
-                    start=b"" if newest_first else ledger.number(after + 1),
-                    stop=ledger.number(after) if newest_first and after else None,
+                    start=b"" if newest_first else ledger.number(looked.last + 1),
+                    stop=ledger.number(looked.last) if newest_first and looked.last else None,
                     limit=size,
                     reverse=newest_first,
                 )
-                taken = await self._take(rows, table, wanted, seen, room)
-            if len(taken) == room:
-                after = next(reversed(taken))
-            else:
-                more = len(rows) == size
-                if more:
-                    after = ledger.split_number(rows[-1][0])[0]
-            found += await self._shown(taken, wanted)
-        return found
+                slices.left -= len(rows)
+                taken, count = await self._take(rows, table, wanted, seen, room, slices)
+            shown, last = await self._shown(taken, wanted, slices)
+            if last is not None:
+                # The page has read enough, so it ends before the other runs of this slice.
+                count = next(
+                    at for at, row in enumerate(rows, 1) if ledger.split_number(row[0])[0] == last
+                )
+            looked.found += shown
+            looked.examined += count
+            looked.more = count < len(rows) or len(rows) == size
+            if count:
+                looked.last = ledger.split_number(rows[count - 1][0])[0]
+            if looked.more and len(looked.found) < limit:
+                await slices.end()
+        return looked
+
+    async def _submitted_at(self, number: int) -> float | None:
+        """Return when a run was submitted, or None if it is not known."""
+        with suppress(*DAMAGE):
+            submission = await self._ledger.submission(number)
+            return None if submission is None else submission.submitted_at
+        return None
 
     async def _take(
-        self, rows: Rows, table: str, wanted: ListingFilter, seen: SeenKeys, room: int
-    ) -> dict[int, RunStatus | StoreError]:
-        """Return the first `room` runs that match, or may match. Of a run that cannot be read,
-        return the error."""
+        self,
+        rows: Rows,
+        table: str,
+        wanted: ListingFilter,
+        seen: SeenKeys,
+        room: int,
+        slices: Slices,
+    ) -> tuple[dict[int, RunStatus | StoreError], int]:
+        """Return the first `room` runs that match, or may match, and the number of rows that were
+        looked at before the slice was over. Of a run that cannot be read, return the error."""
+        fitting = None
         if wanted.states is not None:
             damaged = State.QUARANTINED in wanted.states
-            rows = await self._in_state(rows, wanted.stored_states(), damaged=damaged)
+            fitting = await self._in_state(rows, wanted.stored_states(), damaged=damaged)
+            slices.left -= len(rows)
         marks = wanted.marks()
         taken: dict[int, RunStatus | StoreError] = {}
-        for record, value in rows:
-            raw = value if table == "runs" else await self._ledger.store.get("runs", record)
-            if raw is None or not all(mark in raw for mark in marks):
+        for count, (record, value) in enumerate(rows, 1):
+            if fitting is not None and record not in fitting:
                 continue
-            number = self._ledger.split_number(record)[0]
-            live = self._statuses.live(number)
-            try:
-                submission = self._read(record, raw, wanted) if live is None else live.submission
-            except DAMAGE as error:
-                taken[number] = error
-            else:
-                if submission is None or not wanted.fits(submission):
-                    continue
-                status = await self._statuses.status_in_view(
-                    submission, self._statuses.lenient_status, seen
-                )
-                if wanted.may_be(status.state):
-                    taken[number] = await self._statuses.with_quarantined(status, number, seen)
-            if len(taken) == room:
-                break
-        return taken
+            raw = value if table == "runs" else await self._ledger.store.get("runs", record)
+            if raw is not None and all(mark in raw for mark in marks):
+                number = self._ledger.split_number(record)[0]
+                read = await self._status(record, raw, number, wanted, seen)
+                if read is not None:
+                    ended = isinstance(read, RunStatus) and read.state.terminal
+                    slices.left -= ENDED_RUN if ended else RUN
+                    taken[number] = read
+            if len(taken) == room or slices.over or slices.left <= 0:
+                return taken, count
+        return taken, len(rows)
+
+    async def _status(
+        self, record: bytes, raw: bytes, number: int, wanted: ListingFilter, seen: SeenKeys
+    ) -> RunStatus | StoreError | None:
+        """Return the status of a run that may match, or the error that reading the run raises. None
+        if it does not match."""
+        live = self._statuses.live(number)
+        try:
+            submission = self._read(record, raw, wanted) if live is None else live.submission
+        except DAMAGE as error:
+            return error
+        if submission is None or not wanted.fits(submission):
+            return None
+        status = await self._statuses.status_in_view(
+            submission, self._statuses.lenient_status, seen
+        )
+        if not wanted.may_be(status.state):
+            return None
+        return await self._statuses.with_quarantined(status, number, seen)
 
     def _read(self, record: bytes, raw: bytes, wanted: ListingFilter) -> Submission | None:
         """Return a submission. None if its time does not match, which is checked before the rest is
@@ -225,48 +304,73 @@ class Listing:
         return self._ledger.submission_of(record, fields)
 
     async def _shown(
-        self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter
-    ) -> list[RunStatus]:
+        self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter, slices: Slices
+    ) -> tuple[list[RunStatus], int | None]:
         """Return the statuses of matching runs in the same order, also of those that cannot be
-        read."""
+        read. If the page has read enough before the last of them, return the number of the last
+        run that was looked at."""
         damaged = await self._statuses.damaged(
             {number: read for number, read in taken.items() if isinstance(read, StoreError)}
         )
         shown: list[RunStatus] = []
+        before, least = None, min(slices.left, 0)
         for number, read in taken.items():
+            if before is not None and slices.left < least:
+                return shown, before
+            before = number
             if not isinstance(read, StoreError):
-                status = await self._statuses.with_journal(number, read)
+                status = await self._statuses.with_journal(number, read, slices)
                 if wanted.fits_status(status):
                     shown.append(status)
+                await slices.pause()
                 continue
             fits = wanted.fits_damaged(damaged[number])
             if fits:
                 shown.append(damaged[number])
             elif fits is None:
                 self._statuses.unreadable += 1
-        return shown
+        return shown, None
 
     async def _in_state(
         self, rows: Rows, states: frozenset[State], *, damaged: bool = False
-    ) -> Rows:
-        """Return the rows whose run may have one of the states in its status record. With
-        `damaged`, also those whose status record is damaged."""
+    ) -> frozenset[bytes]:
+        """Return the keys of the rows whose run may have one of the states in its status record.
+        With `damaged`, also those whose status record is damaged."""
         stored = {}
         if rows:
             first, last = sorted((rows[0][0], rows[-1][0]))
             stored = dict(await self._ledger.store.scan("status", start=first, stop=last + b"\0"))
         fitting = []
-        for row in rows:
-            raw = stored.get(row[0])
+        for record, _ in rows:
+            raw = stored.get(record)
             if raw is None:
                 fits = State.PENDING in states
             else:
                 state = _STATE.search(raw[_STATE_AT])
                 fits = state is None or state[0].decode() in states
-                fits = fits or (damaged and _is_damaged(row[0], raw))
+                fits = fits or (damaged and _is_damaged(record, raw))
             if fits:
-                fitting.append(row)
-        return fitting
+                fitting.append(record)
+        return frozenset(fitting)
+
+
+@attrs.define
+class _Looked:
+    """What a page has looked at so far."""
+
+    last: int
+    """The number of the last run that was looked at."""
+    found: list[RunStatus] = attrs.Factory(list)
+    examined: int = 0
+    more: bool = True
+
+
+def _number(place: bytes) -> int:
+    """Return the number of a run in a cursor."""
+    if len(place) != NUMBER.size:
+        raise ValueError("cursor must be the cursor of a page of this listing")
+    number: int = NUMBER.unpack(place)[0]
+    return number
 
 
 def _has_error(failure: Failure | None, error: str) -> bool:

@@ -12,7 +12,6 @@ from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.inspect.listing import Listing, ListingFilter
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
-from keyrun.runtime.records.submission import OF_GROUP
 from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import RunStatus, State
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.explain import Explainer, Explanation
     from keyrun.runtime.inspect.history import History
     from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+    from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.run_inspector import RunInspector
     from keyrun.runtime.inspect.watch import Watch
@@ -164,15 +164,42 @@ class Reader:
         - `after`: the id of the last run of the page before.
         - `newest_first`: list in the opposite order.
         """
-        if group is not None:
-            if origin not in (None, OF_GROUP + group):
-                return []
-            origin = OF_GROUP + group
         wanted = ListingFilter.of(
-            state, key, workflow, tag, since, until, origin, version, error, step
+            state, key, workflow, tag, since, until, origin, version, error, step, group
         )
-        return await self._listing.page(
+        return await self._listing.runs(
             wanted, limit=limit, after=await self._number(after), newest_first=newest_first
+        )
+
+    async def find_runs(
+        self,
+        *,
+        state: State | Collection[State] | None = None,
+        key: str | None = None,
+        workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        tag: str | None = None,
+        origin: str | None = None,
+        group: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> "RunPage":
+        """Return one page of the runs that match, and read a bounded number of records for it.
+
+        `runs` looks until it has found `limit` runs, however many records that takes. A page of
+        `find_runs` reads less than 10,000 records. If it has found fewer runs than `limit` by then,
+        its cursor leads on, and it says how far it has looked. A cursor stays valid if runs are
+        forgotten. The other parameters are those of `rt.runs`."""
+        wanted = ListingFilter.of(
+            state, key, workflow, tag, since, until, origin, version, error, step, group
+        )
+        return await self._listing.find(
+            wanted, limit=limit, cursor=cursor, newest_first=newest_first
         )
 
     async def keys(
@@ -223,12 +250,36 @@ class Reader:
         wanted = ListingFilter.of(
             None, key, workflow, tag, since, until, None, version, error, step
         )
-        return await self._listing.page(
+        return await self._listing.runs(
             wanted,
             table="dead",
             limit=limit,
             after=await self._number(after),
             newest_first=newest_first,
+        )
+
+    async def find_dead_letters(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        version: int | None = None,
+        step: str | None = None,
+        error: str | None = None,
+        tag: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> "RunPage":
+        """Return one page of the dead letters that match, and read a bounded number of records for
+        it, as `find_runs` does for runs."""
+        wanted = ListingFilter.of(
+            None, key, workflow, tag, since, until, None, version, error, step
+        )
+        return await self._listing.find(
+            wanted, table="dead", limit=limit, cursor=cursor, newest_first=newest_first
         )
 
     async def outbox(self) -> "OutboxStatus":

@@ -22,6 +22,7 @@ from keyrun.storage.payload import PayloadCodec, PayloadError
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.inspect.slices import Slices
     from keyrun.runtime.recovery.supervision import QuarantinedKey
     from keyrun.runtime.run.run import Run
 
@@ -45,6 +46,8 @@ class SeenKeys:
     """By key: the number of the head run, if the key is paused."""
     holders: dict[str, tuple[int, str] | None] = attrs.Factory(dict)
     """By key: the number and the id of the head run, if it is quarantined."""
+    children: int = 500
+    """The number of children that may still be looked at, to find quarantined ones."""
 
 
 def _nothing(number: int) -> None:
@@ -130,17 +133,22 @@ class StatusReader:
             stored = attrs.evolve(stored, result=None)
         return self.status_of(submission, stored)
 
-    async def status(self, number: int, *, result: bool = True) -> RunStatus | None:
-        """Return the status of a run, without the result if `result` is False."""
+    async def status(
+        self, number: int, *, result: bool = True, slices: "Slices | None" = None
+    ) -> RunStatus | None:
+        """Return the status of a run, without the result if `result` is False. `slices` are those
+        of a page that reads a bounded number of records."""
         show = self.status_of if result else self.without_result
-        return await self._status(number, show, named=True)
+        return await self._status(number, show, named=True, slices=slices)
 
     async def state(self, number: int) -> State | None:
         """Return the state of a run, or None if there is no such run."""
         status = await self._status(number, self.without_result, named=False)
         return None if status is None else status.state
 
-    async def _status(self, number: int, show: Show, *, named: bool) -> RunStatus | None:
+    async def _status(
+        self, number: int, show: Show, *, named: bool, slices: "Slices | None" = None
+    ) -> RunStatus | None:
         """Return the status of a run. With `named`, it names the quarantined run or key that the
         run waits for."""
         ledger, key, seen = self.ledger, self.ledger.number(number), SeenKeys()
@@ -158,7 +166,7 @@ class StatusReader:
                     status = await self.with_quarantined(status, number, seen)
         if isinstance(read, StoreError):
             return (await self.damaged({number: read}))[number]
-        return await self.with_journal(number, status) if named else status
+        return await self.with_journal(number, status, slices) if named else status
 
     def _live_status(self, number: int) -> RunStatus | None:
         """Return the status of a run in memory. None if its end is staged: the end has not happened
@@ -220,7 +228,7 @@ class StatusReader:
         if status.state.terminal or status.state is State.QUARANTINED:
             return status
         if status.waiting_on is not None:
-            return await self._with_children(status, number)
+            return await self._with_children(status, number, seen)
         if self.live(number) is not None:
             return status
         behind = await self._holder(status.key, number, seen)
@@ -269,14 +277,17 @@ class StatusReader:
             return True
         return stored is not None and stored.state is State.QUARANTINED
 
-    async def _with_children(self, status: RunStatus, number: int) -> RunStatus:
+    async def _with_children(self, status: RunStatus, number: int, seen: "SeenKeys") -> RunStatus:
         """Return a status that names the quarantined children which the run waits for."""
         waits = status.waiting_on
         if waits is None or "child " not in waits:
             return status
         quarantined: list[str] = []
         prefix = self.ledger.number(number)
-        for record, raw in await self.ledger.store.scan("children", prefix=prefix):
+        store = self.ledger.store
+        rows = await store.scan("children", prefix=prefix, limit=seen.children)
+        seen.children -= len(rows)
+        for record, raw in rows:
             with suppress(*DAMAGE):
                 run_id, key, ended, orphaned = unseal("children", record, raw)
                 child = int.from_bytes(record[-8:], "big")
@@ -301,32 +312,41 @@ class StatusReader:
         last = next((entry for entry in entries if not is_note(entry)), None)
         return last is not None and is_driven(last)
 
-    async def with_journal(self, number: int, status: RunStatus) -> RunStatus:
+    async def with_journal(
+        self, number: int, status: RunStatus, slices: "Slices | None" = None
+    ) -> RunStatus:
         """Return a status that is up to date with the journal. The status record is written when a
         run waits, not with every step, so it may be older. Reading the journal may take long, so do
-        not call this in a view."""
+        not call this in a view.
+
+        With the `slices` of a page, a journal of more than `JOURNAL` entries is not read. It is
+        newer than the status record, so the run is running."""
         if status.state.terminal or status.state is State.QUARANTINED:
             return status
         if self.live(number) is not None:
             return status
         from keyrun.runtime.inspect.progress import snapshot_of_records
-        from keyrun.runtime.inspect.stored_run import StoredRun, knows_journal
+        from keyrun.runtime.inspect.slices import JOURNAL
+        from keyrun.runtime.inspect.stored_run import StoredRun, journal_length, knows_journal
 
         try:
             with self.ledger.store.view():
                 if await knows_journal(self.ledger, number):
                     return status
+                length = 0 if slices is None else await journal_length(self.ledger, number)
+            if length > JOURNAL:
+                return _as_running(status)
             run = StoredRun(self, None, number)
             records = await run.refresh()
         except DAMAGE:
             return status
+        if slices is not None:
+            slices.left -= run.follower.read
         if records is None or records.status.state.terminal:
             return status
         found = snapshot_of_records(records, run.tally)
         status = attrs.evolve(status, steps_done=found.steps.done, started_at=found.started_at)
-        if status.state in _DERIVED and found.state is State.RUNNING:
-            return attrs.evolve(status, state=State.RUNNING, waiting_on=None, waiting_until=None)
-        return status
+        return _as_running(status) if found.state is State.RUNNING else status
 
     async def paused_head(self, key: str, seen: "SeenKeys") -> int | None:
         """Return the number of the head run of a key, if the key or the runtime is paused. The runs
@@ -356,3 +376,10 @@ class StatusReader:
                 stored.state, stored.quarantine = State.QUARANTINED, DAMAGED
             found[number] = self.lenient_status(stand_in(number, known[number], b""), stored)
         return found
+
+
+def _as_running(status: RunStatus) -> RunStatus:
+    """Return a status whose journal is newer than its record and says that the run is running."""
+    if status.state not in _DERIVED:
+        return status
+    return attrs.evolve(status, state=State.RUNNING, waiting_on=None, waiting_until=None)

@@ -15,6 +15,7 @@ import trio
 
 from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.inspect.progress import JournalTally, StoredRecords
+from keyrun.runtime.inspect.slices import SLICE, Slices
 from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.journal_entry import NextTurn, decode
 from keyrun.runtime.records.pages import Rows
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-SLICE = 0.002
-"""Seconds after which other tasks run."""
-_FIRST = 32
-_MOST = 512
-"""Entries in the first slice, and in the largest."""
 
 
 class JournalFollower:
@@ -52,7 +47,9 @@ class JournalFollower:
         self._first = ledger.entry(number, 0)
         self._take = take
         self._restart = restart
-        self._size = _FIRST
+        self._slices = Slices()
+        self.read = 0
+        """The number of entries that were read."""
         self._after = b""
         self._before: bytes | None = None
         """The entry with sequence number 0, which replaces earlier entries."""
@@ -60,9 +57,9 @@ class JournalFollower:
     async def catch_up(self, finish: Callable[[], Awaitable[T]]) -> T:
         """Read all entries since the last call. Return the result of `finish`, which is called in
         the view of the last slice, so that it reads records of the same commit."""
-        store = self._ledger.store
+        store, slices = self._ledger.store, self._slices
         while True:
-            started = perf_counter()
+            slices.begin()
             with store.view():
                 before = await store.get("journal", self._first)
                 if before != self._before:
@@ -71,29 +68,30 @@ class JournalFollower:
                         self._restart()
                     self._before = before
                 start = self._after + b"\0" if self._after else b""
-                size = self._size
+                size = slices.size
                 rows = await store.scan("journal", prefix=self._prefix, start=start, limit=size)
                 if rows:
+                    self.read += len(rows)
                     self._take(rows)
                     self._after = rows[-1][0]
                 if len(rows) < size:
                     return await finish()
-            taken = perf_counter() - started
-            if taken > SLICE:
-                self._size = max(1, size // 2)
-            elif taken < SLICE / 2:
-                self._size = min(_MOST, size * 2)
-            await trio.lowlevel.checkpoint()
+            await slices.end()
+
+
+async def journal_length(ledger: Ledger, number: int) -> int:
+    """Return the sequence number of the next journal entry of a run."""
+    rows = await ledger.store.scan("journal", prefix=ledger.number(number), limit=1, reverse=True)
+    return int.from_bytes(rows[0][0][-4:], "big") + 1 if rows else 0
 
 
 async def knows_journal(ledger: Ledger, number: int) -> bool:
     """Return whether the status record of a run is up to date with its journal. For an unfinished
     machine this is unknown, because it replaces its entries, and the result is False."""
-    rows = await ledger.store.scan("journal", prefix=ledger.number(number), limit=1, reverse=True)
-    status = await ledger.status(number)
-    if not rows or status is None:
-        return not rows
-    if status.journal_next != int.from_bytes(rows[0][0][-4:], "big") + 1:
+    length, status = await journal_length(ledger, number), await ledger.status(number)
+    if not length or status is None:
+        return not length
+    if status.journal_next != length:
         return False
     first = await ledger.get("journal", ledger.entry(number, 0))
     is_machine = first is not None and isinstance(decode(first), NextTurn)
@@ -123,7 +121,7 @@ class StoredRun:
         self.tally = JournalTally()
         self.tracing: Tracing | None = None
         """The tracing of a run of a graph, if the shape of the graph is known."""
-        self._follower = JournalFollower(self._ledger, number, self._take, self._restart)
+        self.follower = JournalFollower(self._ledger, number, self._take, self._restart)
 
     async def refresh(self) -> StoredRecords | None:
         """Read what is new. Return the records besides the journal, or None if there is no such
@@ -138,7 +136,7 @@ class StoredRun:
             except MissingExtra:
                 # The graph has templates, and their library is not installed here.
                 self.tracing = None
-        records = await self._follower.catch_up(self._rest)
+        records = await self.follower.catch_up(self._rest)
         if self.tracing is not None:
             started = perf_counter()
             while self.tracing.walk(self.tally.journal):

@@ -273,8 +273,10 @@ class Ledger:
     async def head(self, key: str) -> int | None:
         """Return the number of the head run of a key: the first run that does not yield its key
         while it is evicted."""
-        places = self.pages("queue", prefix=self.key_prefix(key), size=100)
+        places = self.pages("queue", prefix=self.key_prefix(key), size=1)
         while rows := await places.next():
+            # Most keys have no run that yields, so the first place is enough.
+            places.size = 100
             for record, raw in rows:
                 there = at_place(record, raw, self.split_place(record)[1])
                 if there.evicted is not Evicted.YIELDS:
