@@ -154,6 +154,11 @@ class Plans:
                 declared, self.plan, lambda build: self._unbuilt.append((declared, build))
             )
         if origin in _SETS:
+            if any(map(_is_unhashable, get_args(declared))):
+                raise Unsupported(
+                    f"no value can be stored as {name_of(declared)}, because members must be "
+                    "hashable; declare tuples or instances of frozen classes as members, or a list"
+                )
             return set_plan(declared, _SETS[origin], self.plan)
         if origin.__module__.startswith("pydantic.") and origin.__name__ in _CHECKED:
             return self.plan(_CHECKED[origin.__name__])
@@ -217,6 +222,25 @@ def _plain_kinds(declared: Any) -> frozenset[type]:
         if origin in _NATIVE or origin in _SETS or _has_fields(origin):
             return frozenset()
     return frozenset({NoneType, str})
+
+
+def _is_unhashable(declared: Any) -> bool:
+    """Return whether no value of a type can be a member of a set."""
+    origin, arguments = get_origin(declared) or declared, get_args(declared)
+    if origin is Annotated:
+        return _is_unhashable(declared.__origin__)
+    if isinstance(declared, NewType):
+        return _is_unhashable(declared.__supertype__)
+    if hasattr(origin, "__value__"):  # a `type` statement
+        return _is_unhashable(origin.__value__)
+    if origin in (Union, UnionType):
+        return all(map(_is_unhashable, arguments))
+    if origin is tuple and Ellipsis not in arguments:
+        return any(map(_is_unhashable, arguments))
+    if not isinstance(origin, type) or issubclass(origin, Enum):
+        return False
+    kinds = _NATIVE.get(origin) or _SETS.get(origin) or (origin,)
+    return all(kind.__hash__ is None for kind in kinds)
 
 
 def _unsupported(declared: Any) -> Unsupported:

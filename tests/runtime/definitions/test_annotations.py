@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NewType,
+    NoReturn,
+    TypedDict,
+)
 
 import attrs
 import pytest
@@ -47,6 +57,24 @@ class Row(TypedDict):
     shops: dict[str, Shop]
 
 
+NAMED_IN_TEXTS = (Annotated, Literal, Sequence)
+Ids = NewType("Ids", list[int])
+
+
+@attrs.frozen
+class Basket:
+    items: set[Mutable]
+
+
+@dataclass
+class Mutable:
+    x: int
+
+
+class Fixed(BaseModel, frozen=True):
+    x: int
+
+
 class Corner(NamedTuple):
     row: Row
 
@@ -70,6 +98,17 @@ class Chain:
         ("Shop", r"Opening\.at: no value can be stored as time"),
         ("Row", r"Opening\.at: no value can be stored as time"),
         ("set[Corner]", r"Opening\.at: no value can be stored as time"),
+        ("set[list[int]]", r"set\[list\[int\]\], because members must be hashable; declare tup"),
+        ("frozenset[dict[str, int]]", "because members must be hashable"),
+        ("set[set[int]]", "because members must be hashable"),
+        ("list[set[tuple[str, list[int]]]]", "because members must be hashable"),
+        ("set[Annotated[list[int], 'x'] | dict[str, int]]", "because members must be hashable"),
+        ("set[Ids]", "because members must be hashable"),
+        ("set[Shop]", "because members must be hashable"),
+        ("set[Row]", "because members must be hashable"),
+        ("Basket", r"Basket\.items: .* because members must be hashable"),
+        ("dict[list[int], str]", "because keys must be str; declare str keys"),
+        ("dict[frozenset[str], str]", "because keys must be str; declare str keys"),
     ],
 )
 def test_a_type_that_can_never_be_stored_is_rejected_where_it_is_declared(
@@ -99,7 +138,11 @@ def test_a_type_that_can_never_be_stored_is_rejected_where_it_is_declared(
 
 @pytest.mark.parametrize(
     "declared",
-    ["NoReturn", "None", "Any", "Chain", "Chain | None", "int | str", "NotDefined", "Fraction"],
+    [
+        *("NoReturn", "None", "Any", "Chain", "Chain | None", "int | str", "NotDefined"),
+        *("Fraction", "set", "set[Any]", "set[Sequence[int]]", "set[list[int] | None]"),
+        *("set[frozenset[Fixed]]", "set[tuple[()]]", "set[Literal[1]]", "frozenset[Chain]"),
+    ],
 )
 def test_other_types_are_accepted(declared: str) -> None:
     """Also types that cannot be resolved, or not yet."""
@@ -215,6 +258,7 @@ async def test_a_model_that_no_longer_reads_what_is_stored_quarantines_the_run(
 
 SUBMIT = """
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 import trio
 from pydantic import BaseModel
