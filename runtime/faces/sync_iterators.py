@@ -54,6 +54,7 @@ class Events:
         self._batches = _Batches(bridge, inner)
         self._batch: list[Event] = []
         """Events that have arrived, the next one last."""
+        self._was_entered = False
 
     @property
     def dropped(self) -> int:
@@ -62,6 +63,7 @@ class Events:
 
     def __enter__(self) -> Self:
         self._bridge.call(self._inner.__aenter__)
+        self._was_entered = True
         return self
 
     def __exit__(
@@ -77,6 +79,10 @@ class Events:
         return self
 
     def __next__(self) -> Event:
+        if not self._was_entered:
+            raise RuntimeError(
+                "the subscription is not open; use `with runtime.events() as events:`"
+            )
         if not self._batch:
             self._batch = next(self._batches)
             self._batch.reverse()

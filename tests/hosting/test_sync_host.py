@@ -69,6 +69,14 @@ def test_events_are_an_iterator() -> None:
         assert kinds[0] == "run_submitted"
 
 
+def test_events_outside_of_a_block_name_the_block() -> None:
+    with (
+        open_runtime(MemoryStore(), workflows=ALL) as rt,
+        pytest.raises(RuntimeError, match=r"use `with runtime\.events\(\) as events:`"),
+    ):
+        next(rt.events())
+
+
 def test_many_threads_submit_at_once_in_order_per_key() -> None:
     with open_runtime(MemoryStore(), workflows=ALL) as rt:
 
