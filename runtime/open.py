@@ -5,13 +5,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     suppress,
 )
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -22,9 +21,17 @@ from keyrun.runtime.events.logs import title
 from keyrun.runtime.faces.current import Faces
 from keyrun.runtime.host.asyncio_loop import AsyncioLoop
 from keyrun.runtime.host.host import Host
-from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio
+from keyrun.runtime.host.lifespan import (
+    ON_TRIO,
+    ON_TRIO_ASYNCIO,
+    Lifespan,
+    async_manager_of,
+    enter,
+    is_for_asyncio,
+)
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.logger import logger
+from keyrun.runtime.options import OnUnregistered, WhenLocked, check_options
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.pass_end import Unwind
 from keyrun.runtime.queue.hook import Hook
@@ -43,8 +50,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.policies.resources import Resources
 
 
-OnUnregistered = Literal["hold", "refuse"]
-WhenLocked = Literal["fail", "wait"]
 Background = Iterable[Callable[[], Awaitable[None]]]
 """Tasks that run as long as a partition is open."""
 
@@ -70,44 +75,23 @@ def _check_on_trio() -> None:
     raise RuntimeError(f"keyrun.open_runtime runs on Trio, and this program does not: use {right}")
 
 
-def check_lifespan(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
-    """Return the context manager of a lifespan."""
-    manager = lifespan
-    is_manager = isinstance(lifespan, AbstractAsyncContextManager | AbstractContextManager)
-    if callable(lifespan) and not is_manager:
-        manager = lifespan()
-    if not isinstance(manager, AbstractAsyncContextManager):
-        raise TypeError(
-            "lifespan must be an async context manager, or a function that returns one, got "
-            f"{lifespan!r}; use @asynccontextmanager"
-        )
-    return manager
-
-
 @asynccontextmanager
 async def _entered(host: Host, lifespan: Lifespan) -> AsyncIterator[Any]:
     """Enter a lifespan, on Trio or on asyncio."""
-    manager = check_lifespan(lifespan)
-    if is_for_asyncio(lifespan) and isinstance(host.asyncio, AsyncioLoop):
-        async with host.asyncio.opened(), host.asyncio.entered(manager) as value:
-            yield value
-    else:
-        async with manager as value:
-            yield value
+    manager = async_manager_of(lifespan)
+    async with AsyncExitStack() as stack:
+        if is_for_asyncio(lifespan) and isinstance(host.asyncio, AsyncioLoop):
+            await stack.enter_async_context(host.asyncio.opened())
+            yield await enter(stack, host.asyncio.entered(manager), ON_TRIO_ASYNCIO)
+        else:
+            yield await enter(stack, manager, ON_TRIO)
 
 
 def as_store(store: "str | os.PathLike[str] | Store", committer: CommitterName = "inline") -> Store:
     """Return a store, or the LMDB store at a path."""
     if isinstance(store, Store):
         return store
-    if not isinstance(store, str | os.PathLike):
-        raise TypeError(f"store must be a path or a Store, got {store!r}")
     return LmdbStore(store, committer=committer)
-
-
-def _check(name: str, value: float, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
 
 
 @asynccontextmanager
@@ -180,35 +164,10 @@ async def open_runtime(
     - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
     """
-    checks.several("workflows", workflows)
-    checks.several("entities", entities)
-    checks.instance("limits", limits, Limits)
-    checks.instance("retention", retention, Retention)
-    checks.instance("tuning", tuning, Tuning)
-    if resources is not None:
-        from keyrun.runtime.policies.resources import Resources
-
-        checks.instance("resources", resources, Resources)
-    if transform is not None:
-        for name in ("wrap", "unwrap"):
-            checks.function(f"transform.{name}", getattr(transform, name, None))
-    checks.function("wall", wall)
-    _check("max_concurrent_steps", max_concurrent_steps, 1)
-    _check("max_pending", max_pending, 1)
-    _check("max_pending_per_key", max_pending_per_key, 1)
-    _check("backpressure_timeout", backpressure_timeout, 0)
-    _check("drain_timeout", drain_timeout, 0)
-    _check("evict_after", evict_after, 0)
-    _check("lock_timeout", lock_timeout, 0)
-    checks.count("max_restarts", max_restarts, 0)
-    checks.positive("restart_window", restart_window)
-    checks.positive("hook_timeout", hook_timeout)
-    if on_unregistered not in get_args(OnUnregistered):
-        raise ValueError(f"on_unregistered must be 'hold' or 'refuse', got {on_unregistered!r}")
-    if when_locked not in get_args(WhenLocked):
-        raise ValueError(f"when_locked must be 'fail' or 'wait', got {when_locked!r}")
+    check_options(locals())
     store = as_store(store)
     _check_on_trio()
+    checks.at_least("wall()", wall(), -inf)
     registry = Registry(workflows, resources)
     patience = lock_timeout if when_locked == "wait" else None
     async with claimed(store, namespace, timeout=patience), AsyncExitStack() as stack:

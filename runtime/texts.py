@@ -88,15 +88,32 @@ _OF_ASYNCIO = (
 )
 
 
+_OF_TRIO = (
+    "must be called from async context",
+    "Task got bad yield: <class 'trio.",
+    "Task got bad yield: WaitTaskRescheduled",
+    "'RunContext' object has no attribute",  # a nursery, while Trio does not run at all
+)
+
+
 def needs_asyncio(error: BaseException) -> bool:
     """Return whether code failed because it uses asyncio, and no loop of asyncio runs it."""
+    return _says(error, _OF_ASYNCIO)
+
+
+def needs_trio(error: BaseException) -> bool:
+    """Return whether code failed because it uses Trio, and Trio does not run it."""
+    return _says(error, _OF_TRIO)
+
+
+def _says(error: BaseException, texts: tuple[str, ...]) -> bool:
     if issubclass(type(error), BaseExceptionGroup):
-        return any(map(needs_asyncio, leaves(error)))
+        return any(_says(leaf, texts) for leaf in leaves(error))
     # A warning is an error only if a filter makes it one, as in tests.
     if not issubclass(type(error), RuntimeError | TypeError | AttributeError | DeprecationWarning):
         return False
     said = shown(error, str)
-    return any(text in said for text in _OF_ASYNCIO)
+    return any(text in said for text in texts)
 
 
 def unreadable_outcome(ident: str, error: BaseException) -> str:

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
+def check_name(name: object) -> None:
+    """Raise if `name` cannot be the name of a namespace."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"namespace must be 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-', got {name!r}"
+        )
+
+
 class Namespace:
     """Read and write one namespace of a store. `store.namespace(name)` returns this."""
 
     __slots__ = ("name", "prefix", "store")
 
     def __init__(self, store: "Store", name: str) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(
-                f"namespace must be 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-', got {name!r}"
-            )
+        check_name(name)
         self.store = store
         """The store."""
         self.name = name

@@ -15,8 +15,10 @@ from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, settle
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.faces.calls import Post
 from keyrun.runtime.host.host_loop import HostLoop
+from keyrun.runtime.host.lifespan import ON_HOST_LOOP, async_manager_of, enter
 from keyrun.runtime.host.outside import OUTSIDE, at_work
-from keyrun.runtime.open import as_store, check_lifespan, open_runtime
+from keyrun.runtime.open import as_store, open_runtime
+from keyrun.runtime.options import check_options
 from keyrun.runtime.queue.hook import Hook, is_async
 from keyrun.runtime.values import RunOutcome
 
@@ -33,12 +35,13 @@ async def opened(
     """Open a runtime whose Trio side is a guest of the running loop, or runs in a thread."""
     checks.flag("thread", thread)
     loop = _running_loop()
+    check_options({"store": store, "lifespan": lifespan, "on_terminal": on_terminal, **options})
     # A commit in the thread of the loop would stop the application while the disk syncs.
     store = as_store(store, committer="process")
     async with AsyncExitStack() as stack:
         if lifespan is not None:
             # In the task of the caller, which also leaves it.
-            value = await stack.enter_async_context(check_lifespan(lifespan))
+            value = await enter(stack, async_manager_of(lifespan), ON_HOST_LOOP)
             options["lifespan"] = nullcontext(value)
         side: TrioSide
         post: Post

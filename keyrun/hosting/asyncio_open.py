@@ -11,7 +11,7 @@ from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.host.lifespan import Lifespan
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.open import OnUnregistered, WhenLocked
+from keyrun.runtime.options import OnUnregistered, WhenLocked
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention

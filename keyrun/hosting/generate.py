@@ -447,14 +447,6 @@ def write_open(face: Face) -> str:
         if alias.name in used
     ]
     imports += [f"import {n}" for n in ("os", "time") if f"{n}." in signature]
-    assigned = {
-        target.id
-        for top in tree.body
-        if isinstance(top, ast.Assign)
-        for target in top.targets
-        if isinstance(target, ast.Name)
-    }
-    imports += [f"from keyrun.runtime.open import {name}" for name in assigned & used]
     if not face.is_async:
         imports.append("from keyrun.hosting.sync_host import AnyLifespan, StartedRuntime, started")
     parts = [

@@ -4,7 +4,6 @@ import atexit
 import os
 from collections.abc import Callable, Iterator
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     ExitStack,
     contextmanager,
@@ -18,9 +17,10 @@ from keyrun.hosting.trio_side import Block, TrioThread
 from keyrun.runtime.faces.calls import Waiter
 from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
-from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio
+from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.open import open_runtime
+from keyrun.runtime.options import check_options
 
 AnyLifespan: TypeAlias = (
     Lifespan | Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any]
@@ -36,10 +36,10 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
             "keyrun.sync.open_runtime blocks, and this program runs on Trio: use "
             "keyrun.open_runtime"
         )
+    check_options({"store": store, "lifespan": lifespan, **options})
     with ExitStack() as stack:
-        is_manager = isinstance(lifespan, AbstractContextManager | AbstractAsyncContextManager)
-        if callable(lifespan) and not is_manager and not is_for_asyncio(lifespan):
-            lifespan = lifespan()
+        if lifespan is not None and not is_for_asyncio(lifespan):
+            lifespan = manager_of(lifespan)
         if isinstance(lifespan, AbstractContextManager):
             # In the thread of the caller, which also leaves it.
             lifespan = nullcontext(stack.enter_context(lifespan))

@@ -10,7 +10,7 @@ from keyrun.hosting.sync_host import AnyLifespan, StartedRuntime, opened, starte
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.open import OnUnregistered, WhenLocked
+from keyrun.runtime.options import OnUnregistered, WhenLocked
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention

@@ -25,7 +25,7 @@ from keyrun.runtime.entities.state_cache import CachedState, StateCache
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
 from keyrun.runtime.internal_errors import GUARD, InternalError
 from keyrun.runtime.run.draft import Draft
-from keyrun.runtime.texts import named, traceback_of, type_of
+from keyrun.runtime.texts import named, needs_asyncio, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage import StoreClosed, StoreCorrupt, StoreError
@@ -44,6 +44,11 @@ current_call: "ContextVar[EntityCall | None]" = ContextVar("keyrun.call", defaul
 
 _NOT_STORED = (TransientError, CallTimeout, StoreClosed)
 """Errors that are not kept as an answer: the same request may be made again."""
+
+_USE_TRIO = (
+    "entity methods run on Trio: use Trio instead of asyncio, as with trio.sleep, or call asyncio "
+    "code in a step with @step(asyncio=True) and pass its result to the method"
+)
 
 
 class CallServices:
@@ -265,6 +270,8 @@ class EntityCall:
             value = await self.method.function(instance, *self.args, **self.kwargs)
         except BaseException as error:
             raised = error
+            if needs_asyncio(error):
+                BaseException.add_note(error, _USE_TRIO)
         suspension.callback = None
         current_call.reset(token)
         if instance.state is not draft and raised is None:
@@ -417,9 +424,12 @@ class EntityCall:
 
     def _failure(self, error: BaseException) -> Failure:
         name = self.name
+        reason = f"{name} of the key {self.key!r} raised {named(error)}"
+        if needs_asyncio(error):
+            reason += f"; {_USE_TRIO}"
         return Failure(
             kind=FailureKind.STEP_FAILED,
-            reason=f"{name} of the key {self.key!r} raised {named(error)}",
+            reason=reason,
             step=name,
             error_type=type_of(error),
             traceback=traceback_of(error),

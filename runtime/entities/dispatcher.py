@@ -14,12 +14,13 @@ from sniffio import thread_local
 from keyrun._waking import WaiterPool
 from keyrun.runtime.entities.call_waits import CallWaits, call_of_own_key, is_workflow_code
 from keyrun.runtime.entities.calls import CallServices, EntityCall, current_call, runtime_closed
-from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod, definition_of
+from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod, definition_of, is_entity
 from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.entities.state_cache import StateCache
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
 from keyrun.runtime.run.running_step import running
+from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Dispatcher:
         """The entities of this runtime, with the timeout of their methods."""
         names: dict[str, EntityDefinition] = {}
         for each in entities:
+            if not is_entity(each):
+                raise TypeError(
+                    f"entities must be classes decorated with @entity, got {brief(each)}"
+                )
             definition = definition_of(each)
             if names.setdefault(definition.name, definition) is not definition:
                 raise ValueError(f"two entities are called {definition.name!r}")

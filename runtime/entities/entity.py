@@ -91,13 +91,17 @@ class EntityDefinition:
         return method
 
 
+def is_entity(cls: object) -> bool:
+    """Return whether this very class is decorated with `@entity`."""
+    return isinstance(cls, type) and _DEFINITION in vars(cls)
+
+
 def definition_of(cls: type) -> EntityDefinition:
     """Return the definition of exactly this class, or raise `TypeError`. A subclass of an entity
     is not an entity."""
-    definition = vars(cls).get(_DEFINITION) if isinstance(cls, type) else None
-    if definition is None:
+    if not is_entity(cls):
         raise TypeError(f"an entity requires a class decorated with @entity, got {brief(cls)}")
-    return cast(EntityDefinition, definition)
+    return cast(EntityDefinition, vars(cls)[_DEFINITION])
 
 
 @overload

@@ -43,12 +43,21 @@ class AsyncioLoop:
     async def opened(self) -> AsyncIterator[None]:
         """Keep the loop open in a block."""
         trio_asyncio = _trio_asyncio()
+        left: BaseException | None = None
         async with trio_asyncio.open_loop() as self._loop:
             self._loop.set_exception_handler(_log)
             self._guard(self._loop)
             self._opened.set()
             self._wanted.set()
-            yield
+            try:
+                yield
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                # Raised outside of the nurseries of the loop, so that it is not in a group.
+                left = error
+        if left is not None:
+            raise left
 
     @asynccontextmanager
     async def entered(self, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:

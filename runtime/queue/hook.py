@@ -36,8 +36,6 @@ class TerminalHook:
     def __init__(
         self, function: Hook, timeout: float, at_once: int, outside: Outside | None = None
     ) -> None:
-        if not callable(function):
-            raise TypeError(f"on_terminal must be a function of one RunOutcome, got {function!r}")
         self._function = function
         self.timeout = timeout
         """Seconds for one call. The thread of a sync hook cannot be stopped."""

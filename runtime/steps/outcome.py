@@ -19,7 +19,7 @@ from keyrun.runtime.records.journal_entry import (
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.runtime.steps.invocation import Overrun
-from keyrun.runtime.texts import named, needs_asyncio, traceback_of, type_of
+from keyrun.runtime.texts import named, needs_asyncio, needs_trio, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import UNFIT
 
@@ -199,6 +199,8 @@ def _judge(
     what = named(error)
     if needs_asyncio(error):
         what += "; the step uses asyncio: declare it with @step(asyncio=True)"
+    elif step.set.asyncio and needs_trio(error):
+        what += "; the step uses Trio: remove asyncio=True"
     if issubclass(type(error), Overrun):
         kind = FailureKind.STEP_TIMEOUT
         what = f"took longer than its timeout of {current.timeout:g} s"

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -434,6 +435,24 @@ async def test_a_trio_host_runs_a_marked_lifespan_on_the_loop_of_its_asyncio_ste
         assert await (await rt.submit(submits, key="k")).result() == [2, 3, 4]
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
+
+
+async def test_errors_leave_a_marked_lifespan_as_they_are() -> None:
+    @keyrun.asyncio.lifespan
+    @asynccontextmanager
+    async def pools(where: str = "the block") -> AsyncIterator[None]:
+        if where == "the start":
+            raise LookupError(where)
+        yield
+        if where == "the end":
+            raise LookupError(where)
+
+    for where in ("the start", "the block", "the end"):
+        marked = keyrun.asyncio.lifespan(partial(pools, where))
+        with pytest.raises(LookupError, match=where):
+            async with keyrun.open_runtime(MemoryStore(), lifespan=marked):
+                if where == "the block":
+                    raise LookupError(where)
 
 
 LOOPS = """

@@ -217,18 +217,3 @@ async def test_an_open_fails_at_once_unless_it_is_told_to_wait(
         assert raised.value.waited == 0
         assert trio.current_time() == 0
     assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"when_locked": "join"}, "when_locked must be 'fail' or 'wait', got 'join'"),
-        ({"lock_timeout": -1}, "lock_timeout must be at least 0, got -1"),
-        ({"lock_timeout": "5"}, "lock_timeout must be at least 0, got '5'"),
-        ({"lock_timeout": float("nan")}, "lock_timeout must be at least 0, got nan"),
-    ],
-)
-async def test_options_that_mean_nothing_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        async with open_runtime(MemoryStore(), **options):  # type: ignore[arg-type]
-            pytest.fail("opened")
