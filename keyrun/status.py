@@ -14,6 +14,7 @@ from keyrun.runtime.inspect.pages import RunPage
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch
+from keyrun.runtime.inspect.workflows import WorkflowInfo, WorkflowKind
 from keyrun.runtime.queue.backpressure import BacklogStatistics
 from keyrun.runtime.queue.outbox import OutboxStatus
 from keyrun.runtime.values import (
@@ -49,4 +50,6 @@ __all__ = [
     "UnfinishedCount",
     "UnpatchedCount",
     "Watch",
+    "WorkflowInfo",
+    "WorkflowKind",
 ]

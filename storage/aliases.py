@@ -20,11 +20,17 @@ class Aliases:
     def __init__(self, lookup: Lookup, refuse: Callable[[Any], Never]) -> None:
         self._lifting = _Converter(lookup, refuse, attrgetter("lift"))
         self._reading = _Converter(lookup, refuse, attrgetter("read"))
+        self._describing = _Converter(lookup, refuse, attrgetter("schema"))
 
     def plan(self, declared: Any) -> TypePlan:
         """Return the plan of the type that `declared` is an alias of."""
         lower = self._lifting.lowering(declared)
-        return TypePlan(lower, self._lifting.making(declared), self._reading.making(declared))
+        return TypePlan(
+            lower,
+            self._lifting.making(declared),
+            self._reading.making(declared),
+            self._describing.making(declared),
+        )
 
 
 class _Converter(cattrs.Converter):

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin, get_ty
 
 import attrs
 
+from keyrun.storage.json_schema import Schema, Schemas, fields_schema
 from keyrun.storage.misfit import Misfit, Unresolved, Unsupported, name_of
 from keyrun.storage.plan import Hook, Lookup
 
@@ -33,17 +34,19 @@ class Fields:
     """Lowers the fields of a value to a mapping by name, and lifts them. It knows nothing of how
     the class is rebuilt of them."""
 
-    __slots__ = ("_cls", "_fields", "names")
+    __slots__ = ("_cls", "_fields", "_schemas", "names")
 
     def __init__(self, cls: type, fields: Iterable[Field], lookup: Lookup) -> None:
         self._cls = cls
         self._fields: list[tuple[str, Hook, Hook, Hook, Default | None]] = []
+        self._schemas: dict[str, Callable[[Schemas], Schema]] = {}
         for field in fields:
             try:
                 plan = lookup(field.type)
             except Unsupported as misfit:
                 raise misfit.inside(f".{field.name}") from None
-            self._fields.append((field.name, *plan, field.default))
+            self._fields.append((field.name, plan.lower, plan.lift, plan.read, field.default))
+            self._schemas[field.name] = plan.schema
         self.names = frozenset(name for name, *_ in self._fields)
 
     def lower(self, value: Any) -> dict[str, Any]:
@@ -101,6 +104,15 @@ class Fields:
             )
         return given
 
+    def schema(self, schemas: Schemas) -> Schema:
+        """Return the schema of the JSON object that `read` takes."""
+        taken = parameters_of(self._cls)
+        fields = {
+            name: schema(schemas) for name, schema in self._schemas.items() if taken.get(name, name)
+        }
+        required = [name for name, *_, default in self._fields if default is None]
+        return fields_schema(self._cls, fields, required, others=False)
+
     def _missing(self, name: str) -> Misfit:
         return Misfit(
             f"{self._cls.__name__} needs the field {name!r}, which is not in what is stored; "
@@ -135,10 +147,15 @@ def fields_of(declared: Any) -> tuple[Field, ...]:
 
 
 def parameters_of(cls: Any) -> dict[str, str]:
-    """The fields of an attrs class that its constructor takes under another name."""
-    if not attrs.has(cls):
+    """Return the fields that the constructor of a class takes under another name. The name is an
+    empty text for a field that the constructor does not take."""
+    if attrs.has(cls):
+        names = {field.name: field.alias if field.init else "" for field in attrs.fields(cls)}
+    elif dataclasses.is_dataclass(cls):
+        names = {field.name: field.name if field.init else "" for field in dataclasses.fields(cls)}
+    else:
         return {}
-    return {field.name: field.alias for field in attrs.fields(cls) if field.alias != field.name}
+    return {name: taken for name, taken in names.items() if taken != name}
 
 
 def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:

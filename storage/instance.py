@@ -23,6 +23,7 @@ from keyrun.storage.fields import (
     private_types_of,
     rebuild,
 )
+from keyrun.storage.json_schema import Schema, Schemas, fields_schema
 from keyrun.storage.misfit import (
     Misfit,
     Unsupported,
@@ -50,6 +51,9 @@ class Shape(Protocol):
 
     def read(self, data: dict[str, Any]) -> Any:
         """Return a new instance for a JSON object. Its constructor checks the fields."""
+
+    def schema(self, schemas: Schemas) -> Schema:
+        """Return the schema of the JSON object."""
 
 
 def instance_plan(
@@ -85,8 +89,11 @@ def instance_plan(
             raise Misfit(f"expected an object for {name_of(declared)}, got {data!r}")
         return shape().read(data)
 
+    def schema(schemas: Schemas) -> Schema:
+        return schemas.define(declared, lambda: shape().schema(schemas))
+
     build_later(shape)
-    return TypePlan(lower, lift, read)
+    return TypePlan(lower, lift, read, schema)
 
 
 def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
@@ -98,7 +105,7 @@ def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
 
 
 def _typed_dict(declared: Any, lookup: Lookup) -> Shape:
-    return _Items(name_of(declared), *items_of(declared), lookup)
+    return _Items(get_origin(declared) or declared, *items_of(declared), lookup)
 
 
 class _Instance:
@@ -123,6 +130,9 @@ class _Instance:
     def read(self, data: dict[str, Any]) -> Any:
         return _made(self._cls, self._fields.read(data), parameters_of(self._cls))
 
+    def schema(self, schemas: Schemas) -> Schema:
+        return self._fields.schema(schemas)
+
 
 class _Tuple:
     """A NamedTuple."""
@@ -142,17 +152,20 @@ class _Tuple:
     def read(self, data: dict[str, Any]) -> Any:
         return _made(self._cls, self._fields.read(data), {})
 
+    def schema(self, schemas: Schemas) -> Schema:
+        return self._fields.schema(schemas)
+
 
 class _Items:
     """The items of a mapping by name. As with a TypedDict, there may be items of other names. They
     are untyped."""
 
-    __slots__ = ("_name", "_other", "_plans", "_required")
+    __slots__ = ("_cls", "_other", "_plans", "_required")
 
     def __init__(
-        self, name: str, types: dict[str, Any], required: frozenset[str], lookup: Lookup
+        self, cls: type, types: dict[str, Any], required: frozenset[str], lookup: Lookup
     ) -> None:
-        self._name = name
+        self._cls = cls
         self._required = required
         self._other = lookup(Any)
         self._plans = {}
@@ -193,10 +206,15 @@ class _Items:
             raise misfit.inside(at_key(name)) from None
         return done
 
+    def schema(self, schemas: Schemas) -> Schema:
+        """Return the schema of the JSON object."""
+        items = {name: plan.schema(schemas) for name, plan in self._plans.items()}
+        return fields_schema(self._cls, items, sorted(self._required), others=True)
+
     def _require_all(self, items: dict[str, Any]) -> None:
         if not self._required <= items.keys():
             missing = min(self._required - items.keys())
-            raise Misfit(f"{self._name} requires the item {missing!r}, which is missing")
+            raise Misfit(f"{name_of(self._cls)} requires the item {missing!r}, which is missing")
 
 
 class _Model:
@@ -209,7 +227,7 @@ class _Model:
         self._fields = Fields(declared, model_fields_of(declared), lookup)
         self._extra = lookup(extra_type_of(declared))
         private = private_types_of(declared)
-        self._private = _Items(name_of(declared), private, frozenset(), lookup)
+        self._private = _Items(declared, private, frozenset(), lookup)
 
     def lower(self, value: Any) -> dict[str, Any]:
         lowered = self._fields.lower(value)
@@ -252,10 +270,20 @@ class _Model:
                 misfit.inside(at_index(step) if isinstance(step, int) else f".{step}")
             raise misfit from None
 
+    def schema(self, schemas: Schemas) -> Schema:
+        """Return the schema that Pydantic has for the model."""
+        try:
+            return schemas.adopt(self._cls.model_json_schema())
+        except Exception:  # a type of the user, or one that Pydantic has no schema for
+            return {"type": "object", "title": self._cls.__name__}
+
 
 def _made(cls: Any, fields: dict[str, Any], parameters: dict[str, str]) -> Any:
     """Return a new instance. `parameters` has the names of those fields that the constructor
     takes under other names."""
+    for name in fields:
+        if not parameters.get(name, name):
+            raise Misfit(f"{cls.__name__} sets the field {name!r} itself; leave it out")
     try:
         return cls(**{parameters.get(name, name): value for name, value in fields.items()})
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ anything else is refused at once with the place named. Instances may be shared b
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from keyrun.storage.census import holds_more_than
+from keyrun.storage.json_schema import Schemas
 from keyrun.storage.misfit import (
     Misfit,
     PayloadError,
@@ -165,6 +166,15 @@ class PayloadCodec:
             raise PayloadError(str(misfit)) from misfit.__cause__
         except RecursionError:
             raise PayloadError("value: nests too deep; flatten it") from None
+
+    def schema(self, declared: Any = Any) -> dict[str, Any]:
+        """Return the JSON Schema (draft 2020-12) of the data that `read` takes as `declared`.
+        Raises `PayloadTypeError` if no value of this type can be stored."""
+        schemas = Schemas()
+        try:
+            return schemas.document(self._plans.plan(declared).schema(schemas))
+        except Unsupported as misfit:
+            raise PayloadTypeError(str(misfit)) from misfit.__cause__
 
     def canonical(self, value: Any, declared: Any = Any) -> bytes:
         """Return bytes for hashing. They do not depend on the order of mappings, and are never

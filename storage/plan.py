@@ -1,5 +1,5 @@
 """Plans: turn values of a declared type into native values (`lower`) and back (`lift`), and read
-them from JSON that people or other programs write (`read`).
+them from JSON that people or other programs write (`read`), whose form is in `schema`.
 
 One builder per kind of type. `lower` and `lift` check instead of converting: they raise `Misfit`
 unless lifting what was lowered gives the same value of the same type. `read` converts: it makes a
@@ -12,9 +12,11 @@ from datetime import date
 from enum import Enum
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from keyrun.storage.json_form import PARSERS, from_json, parse, to_json
+from keyrun.storage.json_schema import Schema, Schemas, any_of, constants
 from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, at_member, name_of
 from keyrun.storage.native import canonical
 
@@ -27,6 +29,7 @@ class TypePlan(NamedTuple):
     lower: Hook
     lift: Hook
     read: Hook
+    schema: Callable[[Schemas], Schema]
 
 
 Lookup = Callable[[Any], TypePlan]
@@ -35,6 +38,11 @@ Lookup = Callable[[Any], TypePlan]
 def keep(value: Any) -> Any:
     """The hook for a value without a declared type."""
     return value
+
+
+def untyped_plan(inspect: Hook) -> TypePlan:
+    """Values without a declared type. `inspect` is as in `native_plan`."""
+    return TypePlan(inspect, keep, from_json, lambda _: {})
 
 
 def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> TypePlan:
@@ -57,7 +65,15 @@ def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> Type
             value = tuple(value)
         return check(value)
 
-    return TypePlan(check if inspect is keep else lambda value: inspect(check(value)), check, read)
+    members = get_args(declared) if get_origin(declared) in (Union, UnionType) else [declared]
+    if not allowed:
+        members = []
+    return TypePlan(
+        check if inspect is keep else lambda value: inspect(check(value)),
+        check,
+        read,
+        lambda schemas: schemas.native(members),
+    )
 
 
 _FLOAT = frozenset({float, int, bool})
@@ -114,19 +130,20 @@ def enum_plan(declared: type[Enum], inspect: Hook) -> TypePlan:
         names = ", ".join(repr(to_json(member._value_)) for member in declared)
         raise Misfit(f"expected one of {names}, got {data!r}")
 
-    return TypePlan(lower, lift, read)
+    return TypePlan(lower, lift, read, lambda _: constants(member._value_ for member in declared))
 
 
 def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
     """One of some constants: all native, or all members of one Enum."""
-    constants = get_args(declared)
-    allowed = {(type(constant), constant) for constant in constants}
-    enums = {type(constant) for constant in constants if isinstance(constant, Enum)}
+    choices = get_args(declared)
+    allowed = {(type(constant), constant) for constant in choices}
+    enums = {type(constant) for constant in choices if isinstance(constant, Enum)}
     if enums and (len(enums) > 1 or any(kind not in enums for kind, _ in allowed)):
         raise Unsupported(
             f"cannot store {name_of(declared)}: it mixes an Enum with other constants"
         )
-    members = lookup(enums.pop()) if enums else TypePlan(keep, keep, from_json)
+    members = lookup(enums.pop()) if enums else untyped_plan(keep)
+    plain = [each._value_ if isinstance(each, Enum) else each for each in choices]
 
     def check(value: Any) -> Any:
         try:
@@ -140,6 +157,7 @@ def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
         lambda value: members.lower(check(value)),
         lambda data: check(members.lift(data)),
         lambda data: check(members.read(data)),
+        lambda _: constants(plain),
     )
 
 
@@ -161,7 +179,7 @@ def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> T
         items = _read_items(declared, data, inner)
         return items if list in allowed else tuple(items)
 
-    return TypePlan(through(inner.lower), through(inner.lift), read)
+    return TypePlan(through(inner.lower), through(inner.lift), read, _array_of(inner))
 
 
 def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePlan:
@@ -195,7 +213,7 @@ def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePl
     def read(data: Any) -> Any:
         return (set if set in allowed else frozenset)(_read_items(declared, data, inner))
 
-    return TypePlan(lower, lift, read)
+    return TypePlan(lower, lift, read, _array_of(inner))
 
 
 def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
@@ -219,7 +237,14 @@ def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
         return tuple(_each(items, [plan.read for plan in inner]))
 
     lower, lift = ([getattr(plan, name) for plan in inner] for name in ("lower", "lift"))
-    return TypePlan(through(lower), through(lift), read)
+
+    def schema(schemas: Schemas) -> Schema:
+        places = [plan.schema(schemas) for plan in inner]
+        # `prefixItems` must not be empty.
+        first = {"prefixItems": places, "items": False} if places else {}
+        return {"type": "array", **first, "minItems": len(places), "maxItems": len(places)}
+
+    return TypePlan(through(lower), through(lift), read, schema)
 
 
 def mapping_plan(declared: Any, lookup: Lookup) -> TypePlan:
@@ -252,16 +277,22 @@ def mapping_plan(declared: Any, lookup: Lookup) -> TypePlan:
         through(keys.lower, items.lower, lowering=True),
         through(keys.lift, items.lift, lowering=False),
         read,
+        lambda schemas: {
+            "type": "object",
+            "propertyNames": keys.schema(schemas),
+            "additionalProperties": items.schema(schemas),
+        },
     )
 
 
 def optional_plan(inner: TypePlan) -> TypePlan:
     """T | None, for a T that is never lowered to None."""
-    lower, lift, read = inner
+    lower, lift, read, schema = inner
     return TypePlan(
         lambda value: None if value is None else lower(value),
         lambda data: None if data is None else lift(data),
         lambda data: None if data is None else read(data),
+        lambda schemas: any_of([schema(schemas), {"type": "null"}]),
     )
 
 
@@ -306,7 +337,16 @@ def union_plan(declared: Any, lookup: Lookup) -> TypePlan:
             raise furthest
         raise Misfit(f"expected {name_of(declared)}, got {data!r}")
 
-    return TypePlan(lower, lift, read)
+    return TypePlan(
+        lower,
+        lift,
+        read,
+        lambda schemas: any_of(member.schema(schemas) for member in members.values()),
+    )
+
+
+def _array_of(inner: TypePlan) -> Callable[[Schemas], Schema]:
+    return lambda schemas: {"type": "array", "items": inner.schema(schemas)}
 
 
 def _items_of(declared: Any, data: Any) -> list[Any]:

@@ -28,7 +28,6 @@ from typing import (
 from uuid import UUID
 
 from keyrun.storage.classes import has_attributes, is_model, is_named_tuple, is_typed_dict
-from keyrun.storage.json_form import from_json
 from keyrun.storage.misfit import Unresolved, Unsupported, name_of
 from keyrun.storage.plan import (
     Hook,
@@ -43,6 +42,7 @@ from keyrun.storage.plan import (
     set_plan,
     tuple_plan,
     union_plan,
+    untyped_plan,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Plans:
     def _find(self, declared: Any) -> TypePlan:
         origin = get_origin(declared) or declared
         if _is_untyped(declared):
-            return TypePlan(self._inspect, keep, from_json)
+            return untyped_plan(self._inspect)
         if declared is None:
             return self.plan(NoneType)
         if declared in (Never, NoReturn):

@@ -137,6 +137,7 @@ PAGES = (
                 " ItemCounts KeyStatus EntityStatus OutboxStatus",
             ),
             Section("Pages of listings", "RunPage"),
+            Section("Registered workflows", "WorkflowInfo WorkflowKind"),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),
             Section("History of a run", "History Happening"),

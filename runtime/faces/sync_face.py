@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
+    from keyrun.runtime.inspect.workflows import WorkflowInfo
     from keyrun.runtime.queue.outbox import OutboxStatus
     from keyrun.runtime.queue.run_options import SubmitOptions, SubmitOrSignalOptions
     from keyrun.runtime.schedules.options import ScheduleOptions
@@ -815,6 +816,12 @@ class Runtime:
     def schedules(self, *, limit: int = 100, after: str | None = None) -> list[ScheduleStatus]:
         """List schedules, sorted by id. `after` is the last id of the page before."""
         return self._bridge.call(self._inner.schedules, limit=limit, after=after)
+
+    def workflows(self) -> tuple[WorkflowInfo, ...]:
+        """Return the registered workflows in all versions, sorted by name and version, with the
+        JSON Schema of their inputs and results. A reader knows the workflows that `open_reader`
+        received."""
+        return self._bridge.call(self._inner.workflows)
 
     def counts(self) -> StoreCounts:
         """Return the number of unfinished runs by workflow, version and fingerprint of their code,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.run_inspector import RunInspector
     from keyrun.runtime.inspect.watch import Watch
+    from keyrun.runtime.inspect.workflows import WorkflowInfo
     from keyrun.runtime.queue.outbox import OutboxStatus
     from keyrun.runtime.schedules.records import ScheduleStatus
 
@@ -305,6 +306,14 @@ class Reader:
         found, damaged = await list_schedules(self._ledger, limit, after, statuses.state)
         statuses.unreadable += damaged
         return found
+
+    async def workflows(self) -> "tuple[WorkflowInfo, ...]":
+        """Return the registered workflows in all versions, sorted by name and version, with the
+        JSON Schema of their inputs and results. A reader knows the workflows that `open_reader`
+        received."""
+        from keyrun.runtime.inspect.workflows import workflows
+
+        return workflows(self._statuses.registry, self._statuses.codec)
 
     async def counts(self) -> "StoreCounts":
         """Return the number of unfinished runs by workflow, version and fingerprint of their code,
