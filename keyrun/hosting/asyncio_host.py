@@ -59,7 +59,9 @@ async def opened(
             on_terminal = partial(_call_on_loop, host_loop, on_terminal)
         manager = open_runtime(store, on_terminal=on_terminal, host_loop=host_loop, **options)
         block = OpenBlock(loop, post, in_thread=thread)
-        async with block.opened(side, Block(manager, block.deliver_opened, block.deliver_closed)):
+        on_trio = Block(manager, block.deliver_opened, block.deliver_closed)
+        host_loop.on_closed = on_trio.leave
+        async with block.opened(side, on_trio):
             yield block.runtime
 
 
@@ -100,10 +102,10 @@ class OpenBlock:
         self._deliver(self._closed, outcome)
 
     def _deliver(self, future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
-        if self._in_thread:
-            self._loop.call_soon_threadsafe(settle, future, outcome)
-        else:
+        if not self._in_thread:
             settle(future, outcome)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(settle, future, outcome)
 
     @asynccontextmanager
     async def opened(self, side: TrioSide, block: Block) -> AsyncIterator[None]:

@@ -130,6 +130,8 @@ class Guest(TrioSide):
         super().__init__()
         self._loop = loop
         self._context = Context()
+        self._function: Callable[[], object] | None = None
+        """What Trio has asked for last. It keeps Trio in memory if the loop is closed too early."""
         self._longest_pass = 0.0
         self._clock = _clock()
         self._users = 0
@@ -196,6 +198,7 @@ class Guest(TrioSide):
 
     def _done(self, outcome: Outcome[None]) -> None:
         self._of.pop(self._loop, None)
+        self._function = None
         if not self._ready.done():
             self._ready.set_exception(RuntimeError("Trio could not start"))
         if not self._ended.done():
@@ -208,12 +211,17 @@ class Guest(TrioSide):
         self._loop.call_soon(self._tick, function, context=self._context)
 
     def _soon_threadsafe(self, function: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(self._tick, function, context=self._context)
+        try:
+            self._loop.call_soon_threadsafe(self._tick, function, context=self._context)
+        except RuntimeError:
+            if not self._loop.is_closed():  # the watchdog reports a closed loop
+                raise
 
     def _tick(self, function: Callable[[], object]) -> None:
         """Let Trio run until it has nothing to do. Code on the Trio side sees no asyncio loop, as
         on any other host: what needs one fails at once instead of waiting forever."""
         began = self._loop.time()
+        self._function = function
         asyncio._set_running_loop(None)
         try:
             function()

@@ -61,7 +61,10 @@ class Host:
         self.face: Callable[[], Any]
         """Returns the runtime for the code that asks: on Trio, on asyncio or in a thread. The
         wiring sets it."""
-        self.watchdog = Watchdog(tuning)
+        if host_loop is None or host_loop.in_thread:
+            self.watchdog = Watchdog(tuning)
+        else:
+            self.watchdog = Watchdog(tuning, host_loop.is_closed)
         if host_loop is not None and host_loop.in_thread:
             self.watchdog.watch(host_loop.thread, host_loop.loop.call_soon_threadsafe)
         self._longest_pass = None if host_loop is None else host_loop.longest_pass

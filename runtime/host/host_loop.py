@@ -17,6 +17,9 @@ from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.internal_errors import from_user
 
 
+def _nothing() -> None: ...
+
+
 class HostLoop:
     """An asyncio loop that the application runs. Without `longest_pass`, Trio runs in another
     thread than the loop. Made in the thread of the loop."""
@@ -30,11 +33,17 @@ class HostLoop:
         """Receives the code that runs on the loop; None if there is no listener."""
         self.longest_pass = longest_pass
         """Returns how long Trio has held the loop at most, in seconds."""
+        self.on_closed: Callable[[], object] = _nothing
+        """Called in Trio's thread when a step finds that the loop was closed."""
 
     @property
     def in_thread(self) -> bool:
         """Return whether Trio runs in another thread than the loop."""
         return self.longest_pass is None
+
+    def is_closed(self) -> bool:
+        """Return whether the application has closed the loop."""
+        return self.loop.is_closed()
 
     async def run(self) -> None:
         """Do nothing: the application runs the loop."""
@@ -67,7 +76,14 @@ class _Call:
         self._raise_cancel: Callable[[], Any] | None = None
 
     async def wait(self) -> Any:
-        self._on_loop(self._start)
+        try:
+            self._on_loop(self._start)
+        except RuntimeError:
+            if not self._host.is_closed():
+                raise
+            # The runtime closes, which cuts off this attempt like all others: it does not count.
+            self._host.on_closed()
+            await trio.sleep_forever()
         try:
             return await trio.lowlevel.wait_task_rescheduled(self._cancel)
         except trio.Cancelled:
@@ -106,7 +122,10 @@ class _Call:
         """Cancel the coroutine, because the Trio task is cancelled, and wait for its end."""
         self._raise_cancel = raise_cancel
         if self._task is not None:
-            self._on_loop(self._task.cancel)
+            try:
+                self._on_loop(self._task.cancel)
+            except RuntimeError:  # the loop is closed, and the coroutine will never end
+                return trio.lowlevel.Abort.SUCCEEDED
         return trio.lowlevel.Abort.FAILED
 
     def _ended(self, task: "asyncio.Task[Outcome[Any]]") -> None:

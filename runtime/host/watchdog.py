@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -249,7 +249,9 @@ class Watchdog(trio.abc.Instrument):
     attempts: Callable[[], Iterable[WatchedStep]] = staticmethod(tuple)
     """Returns the attempts that have suspended. The wiring sets it."""
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(self, tuning: Tuning, is_closed: Callable[[], bool] = lambda: False) -> None:
+        self._is_closed = is_closed
+        """Returns whether the application has closed the loop, which never answers then."""
         self._tuning = tuning
         self._clock = trio.lowlevel.current_clock()
         self.loop = WatchedLoop(
@@ -299,11 +301,25 @@ class Watchdog(trio.abc.Instrument):
         if self.loop.is_late:
             self.loop.credit(self.attempts())
 
+    def _report_closed(self) -> NoReturn:
+        """Log that the application has closed the loop, and keep what Trio had in memory for the
+        rest of the process: Python would execute its `finally` blocks outside of Trio."""
+        logger.error(
+            "the event loop was closed inside of a block of keyrun.asyncio.open_runtime, so Keyrun "
+            "stopped as in a crash: nothing that was acknowledged is lost, and unfinished runs "
+            "resume at the next open; leave the block before the loop closes",
+            extra=fields("loop_closed", None, None, None),
+        )
+        while True:
+            threading.Event().wait()
+
     def _run(self) -> None:
         period = self._tuning.watchdog_period
         due = self._clock.current_time() + period
         while not self._stop.wait(max(0.0, due - self._clock.current_time())):
             now = self._clock.current_time()
+            if self._is_closed():
+                self._report_closed()
             for loop in self._loops:
                 try:
                     loop.look(due, now)
