@@ -195,10 +195,15 @@ class Dispatcher:
         else:
             queue.calls.append(call)
         self._backlog.enter(queue)
-        if head is not None and head.waiting_branches:
-            self._eviction.overtake(head)
-        if not queue.awake:
-            queue.wake()
+        try:
+            if head is not None and head.waiting_branches:
+                self._eviction.overtake(head)
+            if not queue.awake:
+                queue.wake()
+        except BaseException:
+            # The task does not wait for the answer, so the actor must not find the call.
+            call.withdraw()
+            raise
 
     async def serve(self, queue: "KeyQueue") -> bool | None:
         """Run the calls that are next in a queue. Return whether the actor may continue with the

@@ -36,6 +36,13 @@ def _location(run: Run) -> Location:
     return Location.DELAYED if delayed else Location.QUEUED
 
 
+def _request_cancel(run: Run, group: "Group") -> None:
+    """Record that the run is to be cancelled. This is taken back if the block of `group` raises."""
+    status = run.status
+    group.when_dropped(setattr, status, "cancel_requested", status.cancel_requested)
+    status.cancel_requested = True
+
+
 class Control:
     """Cancels, pauses and resumes runs and keys."""
 
@@ -73,7 +80,6 @@ class Control:
         if decided is not None and decided.state is not State.CANCELLED and not quarantined:
             # The run has failed, and only its compensations run.
             return self._unchanged(run)
-        run.status.cancel_requested = True
         # It is unknown what the code of a quarantined run would compensate.
         undoes = not quarantined and (run.undoing or bool(run.journal.undoable))
         live = self._runs.live(run.number) is not None
@@ -115,7 +121,9 @@ class Control:
 
     def _settle_at_rest(self, run: Run, state: State, failure: Failure | None = None) -> None:
         """Stage the end of a run that no actor drives."""
-        with self._partition.together():
+        with self._partition.together() as group:
+            if state is State.CANCELLED:
+                _request_cancel(run, group)
             settle(run, state, failure=failure)
             # From here on, another operation on the run finds that it has ended.
             self._runs.move(run, _location(run))
@@ -141,7 +149,7 @@ class Control:
     def _stage_request(self, run: Run) -> None:
         """Stage the request to cancel a run."""
         with self._partition.together() as group:
-            group.when_dropped(setattr, run.status, "cancel_requested", False)
+            _request_cancel(run, group)
             run.note("", "cancel_requested")
             run.store_status()
             self._emit(EventKind.RUN_CANCELLING, run, group)

@@ -105,9 +105,18 @@ class ConcurrencyGate:
             self._turn = (self._turn + 1) % len(TURNS)
             if not waiting:
                 continue
-            key = waiting.popleft()
+            self._admit(waiting[0])
+            # Afterwards, so that the key still waits here if that raises an internal error.
+            waiting.popleft()
             self.queued -= 1
-            queue = self._key_queues.of(key)
-            if queue.queued:
-                queue.queued = False
+
+    def _admit(self, key: str) -> None:
+        """Wake the queue of a key, if the key still waits here."""
+        queue = self._key_queues.of(key)
+        if queue.queued:
+            queue.queued = False
+            try:
                 queue.wake()
+            except BaseException:
+                queue.queued = True
+                raise

@@ -447,16 +447,18 @@ class KeyQueue:
         if self.evicted_head is not None:
             self.release_memory()
             return
-        if self.head is None and not (self.calls and len(self.calls) == self.pending):
-            # Calls alone pass the gate: their callers are in memory anyway.
-            gate = self._queues.gate
-            if gate.is_closed() and self.pending:
-                gate.enqueue(self, self.first_priority())
-                return
+        gate = self._queues.gate
+        # Calls alone pass the gate: their callers are in memory anyway.
+        enters = self.head is None and not (self.calls and len(self.calls) == self.pending)
+        if enters and gate.is_closed() and self.pending:
+            gate.enqueue(self, self.first_priority())
+            return
+        self._queues.wake_actor(self.key, self)
+        # Afterwards, so that an internal error in this call does not prevent the next wake-up.
+        self.awake = True
+        if enters:
             self.entering = True
             gate.under_way += 1
-        self.awake = True
-        self._queues.wake_actor(self.key, self)
 
     def entered(self) -> None:
         """Record that the first run has begun, or that there is none."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from logging import ERROR
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
+from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.run.run import Run
@@ -26,13 +28,76 @@ def settle(
     dead: bool = False,
 ) -> None:
     """Stage the end of a run: its terminal status, the removal of its place, and its outcome for
-    the hook."""
+    the hook. If an internal error prevents that, the status in memory is as before."""
     partition, status = run.partition, run.status
     services = partition.services
+    before = _ending(status)
+    group = run.staged = partition.commits.open_group()
+    group.when_dropped(_take_back, status, before)
+    notify_parent: Callable[[], object] | None = None
+    staged = False
+    try:
+        _conclude(run, state, result, reason, failure)
+        fields = status.fields()
+        if (
+            failure is not None
+            or run.inbox is not None
+            or status.place is None
+            or status.evicted_wait is not None
+            or status.patches is not None
+            or partition.feed is not None
+            or services.outbox.collecting
+            or services.children.used
+            or services.instances is not None
+        ):
+            with partition.together():
+                notify_parent = _stage_more(run, group, fields, failure, dead=dead)
+                _stage_end(run, group, fields)
+                staged = True
+        else:
+            _stage_end(run, group, fields)
+    except BaseException:
+        if not staged:
+            _take_back(status, before)
+        raise
+    if notify_parent is not None:
+        notify_parent()
+    group.hasten()
+    if run.pending:
+        run.begin()
+
+
+_ENDING = (
+    "state",
+    "result",
+    "reason",
+    "ended_at",
+    "waiting_on",
+    "quarantine",
+    "failure",
+    "step",
+    "journal_next",
+    "summary",
+)
+"""The fields of a status that an end changes."""
+_ending = attrgetter(*_ENDING)
+
+
+def _take_back(status: StatusRecord, before: tuple[Any, ...]) -> None:
+    """Give the fields that an end changes their old values, because the end was not staged."""
+    for name, value in zip(_ENDING, before, strict=True):
+        setattr(status, name, value)
+
+
+def _conclude(
+    run: Run, state: State, result: bytes | None, reason: str | None, failure: Failure | None
+) -> None:
+    """Change the status to that of a run that has ended."""
+    status = run.status
     status.state = state
     status.result = result
     status.reason = reason
-    status.ended_at = partition.wall()
+    status.ended_at = run.partition.wall()
     status.waiting_on = status.quarantine = None
     if failure is not None:
         status.failure = failure
@@ -48,33 +113,9 @@ def settle(
         or workflow.kind == "graph"
     ):
         # Other runs have nothing to summarize.
-        status.summary = services.summarize(run)
+        status.summary = run.partition.services.summarize(run)
         if status.summary is None:
             status.journal_next = None
-    group = run.staged = partition.commits.open_group()
-    fields = status.fields()
-    tell_parent: Callable[[], object] | None = None
-    if (
-        failure is not None
-        or run.inbox is not None
-        or status.place is None
-        or status.evicted_wait is not None
-        or status.patches is not None
-        or partition.feed is not None
-        or services.outbox.collecting
-        or services.children.used
-        or services.instances is not None
-    ):
-        with partition.together():
-            tell_parent = _stage_more(run, group, fields, failure, dead=dead)
-            _stage_end(run, group, fields)
-    else:
-        _stage_end(run, group, fields)
-    if tell_parent is not None:
-        tell_parent()
-    group.hasten()
-    if run.pending:
-        run.begin()
 
 
 def _stage_end(run: Run, group: "Group", fields: tuple[Any, ...]) -> None:
@@ -90,19 +131,19 @@ def _stage_end(run: Run, group: "Group", fields: tuple[Any, ...]) -> None:
     if status.place is not None:
         places, place = group.table("queue"), run.queue.place(status.place)
     counted = submission.workflow, submission.version, run.counted
-    leaving, told = partition.unfinished.leaving, partition.services.run_ended
+    leaving, report = partition.unfinished.leaving, partition.services.run_ended
     statuses[record] = stored
     ends[ended] = mark
     if places is not None:
         places[place] = None
     if run.counted is not UNCOUNTED:
         leaving.append(counted)
-    group.callbacks += (told, (run,))
+    group.callbacks += (report, (run,))
 
 
 def _stage_more(
     run: Run, group: "Group", fields: tuple[Any, ...], failure: Failure | None, *, dead: bool
-) -> "Callable[[], object] | None":
+) -> Callable[[], object] | None:
     """Stage the records that only some ends have. Return a function that notifies the parent of the
     run, if the parent is in memory."""
     partition, status = run.partition, run.status
@@ -120,11 +161,11 @@ def _stage_more(
             if signal.signal_id is not None:
                 # The signal was not taken, so a repeat of it raises `RunEnded`.
                 group.delete("sent", ledger.step(run.number, signal.signal_id))
-    tell_parent: Callable[[], object] | None = None
+    notify_parent: Callable[[], object] | None = None
     if services.children.used:
         if run.submission.parent is not None and status.generation == 1:
             # The parent waits only for the end of the first generation.
-            tell_parent = services.children.ended(run.submission, status, group)
+            notify_parent = services.children.ended(run.submission, status, group)
         services.children.cancel_children(run)
     if services.outbox.collecting:
         services.outbox.put(group, run.submission, fields)
@@ -136,7 +177,7 @@ def _stage_more(
         services.instances.left(group, run)
     if status.patches and run.counted is not UNCOUNTED:
         partition.unfinished.patched(run.submission, status.patches, -1)
-    return tell_parent
+    return notify_parent
 
 
 _NOT_LOGGED = {

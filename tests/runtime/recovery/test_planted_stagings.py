@@ -24,6 +24,7 @@ import keyrun
 from keyrun import (
     Compensation,
     Context,
+    Entity,
     FailureKind,
     GateNotWaiting,
     Retry,
@@ -36,13 +37,16 @@ from keyrun import (
     Workflow,
     _waking,
     current_step,
+    entity,
     step,
     workflow,
 )
 from keyrun.runtime import logger
+from keyrun.runtime.tuning import Tuning
 from keyrun.runtime.user_errors import has
 from keyrun.storage import MemoryStore, StoreError, group_commit, memory
 from keyrun.testing import RecordingHook, open_test_runtime
+from keyrun.types import StepFunction
 from tests.runtime.recovery import test_planted_bugs
 from tests.runtime.recovery.test_planted_bugs import CHECKS, GUARDS, Planted
 
@@ -269,6 +273,107 @@ async def test_a_resume_that_was_not_staged_as_a_whole_can_be_repeated(
         assert await rt.resume(run.run_id)
         await rt.signal(run.run_id, "go", 1)
         assert await run.result() == [1]
+
+
+def changed(*steps: StepFunction[..., Any]) -> Workflow[Any, None]:
+    """Return a version of one workflow that calls these steps."""
+
+    @workflow
+    async def changing(ctx: Context) -> None:
+        for each in steps:
+            await ctx.step(each)
+        await ctx.wait_signal("go")
+
+    return changing
+
+
+@pytest.mark.parametrize("function", ["StatusRecord.fields", "seal"])
+async def test_a_cancel_of_a_quarantined_run_that_was_not_staged_can_be_repeated(
+    autojump_clock: MockClock, function: str
+) -> None:
+    store = MemoryStore()
+    async with open_test_runtime(store, workflows=[changed(quick)]) as rt:
+        await rt.submit(changed(quick), key="k", run_id="r")
+        await trio.sleep(0.1)
+    async with open_test_runtime(store, workflows=[changed(work)]) as rt:
+        await trio.sleep(1)
+        before = await rt.status("r")
+        with planted(function, under="settle"), pytest.raises(Planted):
+            await rt.cancel("r")
+        after = await rt.status("r")
+        assert before is not None
+        assert after is not None
+        assert after.state is before.state is State.QUARANTINED
+        assert (after.reason, after.ended_at) == (before.reason, None)
+        assert await rt.cancel("r")
+        assert [status.state for status in await rt.runs()] == [State.CANCELLED]
+
+
+@pytest.mark.parametrize("function", ["settle", "seal_empty", "RunTable.move"])
+async def test_a_cancel_that_was_not_staged_leaves_no_trace_in_a_change_beside_it(
+    autojump_clock: MockClock, function: str
+) -> None:
+    async with open_test_runtime(workflows=[receiving]) as rt:
+        await rt.submit(receiving, key="k", run_id="ahead")
+        for number in range(10):  # Trio decides at random which task runs first
+            run = await rt.submit(receiving, key="k", run_id=f"r{number}")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rt.pause, run.run_id)
+                with planted(function, under="Control._settle_at_rest"), pytest.raises(Planted):
+                    await trio.lowlevel.checkpoint()
+                    await run.cancel()
+            status = await rt.status(run.run_id)
+            assert status is not None
+            assert status.state is State.PAUSED
+            assert await rt.resume(run.run_id)
+            await rt.signal(run.run_id, "go", number)
+        await rt.cancel("ahead")
+        for number in range(10):
+            assert await rt.run(f"r{number}").result() == [number]
+
+
+@entity
+class Tally(Entity):
+    async def add(self) -> int:
+        count: int = self.state.get("count", 0) + 1
+        self.state["count"] = count
+        return count
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_call_that_could_not_wake_its_key_does_not_happen(
+    autojump_clock: MockClock, known: bool
+) -> None:
+    async with open_test_runtime(workflows=[receiving], entities=[Tally]) as rt:
+        tally = rt.entity(Tally, "k")
+        if known:
+            await tally.add()
+        function = "ActorSystem.tell_nowait" if known else "Directory.create"
+        with planted(function, under="KeyQueue.wake"), pytest.raises(Planted):
+            await tally.add()
+        assert rt.statistics().backlog.pending == 0
+        with trio.fail_after(1000):
+            assert await tally.add() == 1 + known
+            run = await rt.submit(receiving, key="k")
+            await rt.signal(run.run_id, "go", 1)
+            assert await run.result() == [1]
+
+
+@pytest.mark.parametrize("function", ["KeyQueues.of", "KeyQueue.wake", "ActorSystem.tell_nowait"])
+async def test_a_key_that_the_concurrency_gate_could_not_admit_is_admitted_later(
+    autojump_clock: MockClock, function: str
+) -> None:
+    async with open_test_runtime(
+        workflows=[receiving], max_concurrent_steps=1, tuning=Tuning(gate_slack=0)
+    ) as rt:
+        for key in "abc":
+            await rt.submit(receiving, key=key)
+        await trio.sleep(1)
+        with planted(function, under="ConcurrencyGate.fill"):
+            await trio.sleep(50)
+        await rt.submit(receiving, key="d")
+        await trio.sleep(100)
+        assert {status.state for status in await rt.runs()} == {State.WAITING}
 
 
 @pytest.mark.parametrize("function", ["Inbox.put", "Inbox.match"])
