@@ -508,8 +508,6 @@ class KeyQueue:
             return False
         if not (self.group is None or self.group.durable):
             return False
-        if self._queues.runs.has_unsaved(self.key):
-            return False
         self.forget_runs()
         return True
 

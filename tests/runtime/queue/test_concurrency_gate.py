@@ -5,10 +5,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from keyrun import Context, Priority, Workflow, current_step, step, workflow
+from keyrun import Context, Priority, State, Workflow, current_step, step, workflow
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
+from tests.runtime.fragile import FragileStore
 
 
 class Gate:
@@ -130,6 +131,34 @@ async def test_runs_of_a_key_that_is_known_by_name_only_can_be_cancelled_and_pau
         await rt.resume("r36")
         await (await rt.submit(gate.job, 36, key="k16", run_id="r36")).result()
         assert rt.statistics().backlog.pending == 0
+
+
+async def test_a_key_whose_last_end_is_being_committed_stays_in_memory(
+    autojump_clock: MockClock, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FragileStore()
+    async with open_test_runtime(
+        store,
+        workflows=[gate.job],
+        max_concurrent_steps=1,
+        tuning=Tuning(gate_window=0, gate_slack=1),
+    ) as rt:
+        await rt.submit(gate.job, 0, key="a", run_id="first")
+        for key in "bc":
+            await rt.submit(gate.job, 0, key=key)
+        second = await rt.submit(gate.job, 1, key="a")
+        await trio.sleep(1)
+        assert gate.begun == [("a", 0)]
+        store.latency = 10
+        with trio.move_on_after(15):
+            # The request is committed first, and then the end.
+            await rt.cancel("first")
+        gate.open.set()
+        assert await second.result() == 1
+        await trio.sleep(100)
+        assert [number for key, number in gate.begun if key == "a"] == [0, 1]
+        assert {status.state for status in await rt.runs()} == {State.SUCCEEDED, State.CANCELLED}
+    assert "Keyrun failed" not in caplog.text
 
 
 async def test_a_high_priority_does_not_wait_behind_all_who_came_before(

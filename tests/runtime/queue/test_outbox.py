@@ -499,3 +499,24 @@ async def test_a_drain_cuts_off_the_conversion_and_the_next_open_finishes_it(
     assert slow.keys("outbox")
     assert slow.keys("outcomes")
     assert await received(slow) == names
+
+
+async def test_an_end_whose_removal_is_being_committed_is_not_discarded_again(
+    autojump_clock: MockClock,
+) -> None:
+    store = FragileStore()
+    returned = trio.Event()
+
+    async def hook(outcome: RunOutcome) -> None:
+        await trio.sleep(1)
+        store.latency = 1
+        returned.set()
+
+    async with open_test_runtime(store, workflows=WORKFLOWS, on_terminal=hook) as rt:
+        await rt.submit(echo, 1, key="k")
+        await returned.wait()
+        await trio.sleep(0.5)
+        assert rt.statistics().waiting_outcomes == 0
+        assert len(store.keys("outcomes")) == 1
+        assert await rt.discard_outcomes() == 0
+        assert rt.statistics().waiting_outcomes == 0

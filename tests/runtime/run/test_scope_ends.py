@@ -539,3 +539,16 @@ async def test_code_that_contradicts_how_a_block_ended_is_found_out(
         assert status.state is State.QUARANTINED
         assert status.reason is not None
         assert any(each in status.reason for each in said.split("|"))
+
+
+async def test_a_block_that_expires_in_a_shield_is_left_before_one_that_expired_around_it(
+    autojump_clock: MockClock,
+) -> None:
+    async def body(ctx: Context) -> Any:
+        with ctx.move_on_after(1) as outer:
+            with trio.CancelScope(shield=True), ctx.move_on_after(2) as inner:
+                await ctx.sleep(100)
+            await ctx.step(quick)
+        return outer.expired, inner.expired
+
+    assert await replayed(body) == (True, True)
