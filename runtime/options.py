@@ -23,9 +23,10 @@ WhenLocked: TypeAlias = Literal["fail", "wait"]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise an error that names the first wrong argument."""
+    """Raise an error that names the first wrong argument. Options may be missing."""
     for name, check in CHECKS.items():
-        check(name, options[name])
+        if name in options:
+            check(name, options[name])
 
 
 def _store(name: str, value: object) -> None:
