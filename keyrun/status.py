@@ -6,10 +6,13 @@ All are frozen values, except `Watch`, an async iterator of `Progress`.
 
 from keyrun.runtime.host.step_gates import StepGateStatus
 from keyrun.runtime.host.watchdog import LoopStatistics
+from keyrun.runtime.inspect.approvals import ApprovalPage, OpenGate
+from keyrun.runtime.inspect.catalogs import GroupPage, GroupSummary, SchedulePage
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
 from keyrun.runtime.inspect.explain import Cause, Explanation
+from keyrun.runtime.inspect.family import Family, RunLink
 from keyrun.runtime.inspect.history import Happening, History
-from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
 from keyrun.runtime.inspect.pages import RunPage
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
@@ -26,6 +29,7 @@ from keyrun.runtime.values import (
 )
 
 __all__ = [
+    "ApprovalPage",
     "BacklogStatistics",
     "Cause",
     "CircuitState",
@@ -33,16 +37,23 @@ __all__ = [
     "CompensationProgress",
     "EntityStatus",
     "Explanation",
+    "Family",
+    "GroupPage",
+    "GroupSummary",
     "Happening",
     "History",
     "ItemCounts",
+    "KeyPage",
     "KeyStatus",
     "LoopStatistics",
+    "OpenGate",
     "OutboxStatus",
     "Progress",
     "QuarantineCause",
+    "RunLink",
     "RunPage",
     "RuntimeStatistics",
+    "SchedulePage",
     "StepCounts",
     "StepGateStatus",
     "StepProgress",

@@ -136,7 +136,9 @@ PAGES = (
                 "RunStatus State Failure FailureKind QuarantineCause CompensationProgress"
                 " ItemCounts KeyStatus EntityStatus OutboxStatus",
             ),
-            Section("Pages of listings", "RunPage"),
+            Section("Pages of listings", "RunPage KeyPage SchedulePage GroupPage GroupSummary"),
+            Section("Approval gates", "ApprovalPage OpenGate"),
+            Section("Family of a run", "Family RunLink"),
             Section("Registered workflows", "WorkflowInfo WorkflowKind"),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),

@@ -29,10 +29,13 @@ from keyrun.runtime.waiting.signals import Delivery
 if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import Member
+    from keyrun.runtime.inspect.approvals import ApprovalPage
+    from keyrun.runtime.inspect.catalogs import GroupPage, SchedulePage
     from keyrun.runtime.inspect.counts import StoreCounts
     from keyrun.runtime.inspect.explain import Explanation
+    from keyrun.runtime.inspect.family import Family
     from keyrun.runtime.inspect.history import History
-    from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+    from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
     from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
@@ -744,6 +747,50 @@ class Runtime:
         """List the entities that have a state under a key, sorted by name."""
         return await self._bridge.call(self._inner.entities, key)
 
+    async def find_keys(
+        self,
+        *,
+        key: str | None = None,
+        quarantined: bool | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> KeyPage:
+        """Return one page of the keys that have unfinished runs, and read a bounded number of
+        records for it. It counts at most 1,000 runs of a key. The parameters are those of
+        `rt.keys`."""
+        return await self._bridge.call(
+            self._inner.find_keys, key=key, quarantined=quarantined, limit=limit, cursor=cursor
+        )
+
+    async def find_approvals(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> ApprovalPage:
+        """Return one page of the approval gates that wait for a decision, over all unfinished runs,
+        and read a bounded number of records for it.
+
+        - `key`, `workflow`: return only gates of these runs.
+        - `limit`: the number of gates after which the page ends. The gates of one run are always
+          in one page.
+        - `cursor`: the cursor of the page before. The gates are in the order of the keys.
+        """
+        return await self._bridge.call(
+            self._inner.find_approvals, key=key, workflow=workflow, limit=limit, cursor=cursor
+        )
+
+    async def family(
+        self, run_id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> Family | None:
+        """Return what started a run, and the children that it has started. None if the run is
+        unknown.
+
+        - `limit`, `cursor`: the number of children, and the cursor of the page before."""
+        return await self._bridge.call(self._inner.family, run_id, limit=limit, cursor=cursor)
+
     async def dead_letters(
         self,
         *,
@@ -817,11 +864,21 @@ class Runtime:
         """Return the status of a group, or None if the group is unknown."""
         return await self._bridge.call(self._inner.group_status, group_id)
 
+    async def find_groups(self, *, limit: int = 100, cursor: str | None = None) -> GroupPage:
+        """Return one page of the groups, sorted by id, and read a bounded number of records for it.
+        `group_status` returns how far a group is."""
+        return await self._bridge.call(self._inner.find_groups, limit=limit, cursor=cursor)
+
     async def schedules(
         self, *, limit: int = 100, after: str | None = None
     ) -> list[ScheduleStatus]:
         """List schedules, sorted by id. `after` is the last id of the page before."""
         return await self._bridge.call(self._inner.schedules, limit=limit, after=after)
+
+    async def find_schedules(self, *, limit: int = 100, cursor: str | None = None) -> SchedulePage:
+        """Return one page of the schedules, sorted by id, and read a bounded number of records for
+        it."""
+        return await self._bridge.call(self._inner.find_schedules, limit=limit, cursor=cursor)
 
     async def workflows(self) -> tuple[WorkflowInfo, ...]:
         """Return the registered workflows in all versions, sorted by name and version, with the

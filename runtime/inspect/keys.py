@@ -4,8 +4,10 @@ The status of a key comes from the records of `queue` and from the run at the he
 """
 
 import attrs
-import trio
 
+from keyrun.actors import checks
+from keyrun.runtime.inspect.pages import Looked, cursor_of, place_after
+from keyrun.runtime.inspect.slices import RUN, Slices
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
@@ -13,7 +15,10 @@ from keyrun.runtime.records.tables import Evicted, at_place
 from keyrun.runtime.values import QuarantineCause, State
 from keyrun.storage.record import unseal
 
-PAGE = 500
+PAGE = 200
+"""Records in the largest slice."""
+COUNTED = 1000
+"""Runs of one key that a page of `find_keys` counts, and up to a slice more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +47,22 @@ class KeyStatus:
     """When that wait ends at the latest, in seconds since the epoch. None if no time is set."""
     quarantine_cause: QuarantineCause | None = None
     """Why the key is quarantined, as a code."""
+    more_runs: bool = False
+    """Whether the key has more unfinished runs than `runs`. `find_keys` counts at most about 1,000
+    runs of a key."""
+
+
+@attrs.frozen(kw_only=True)
+class KeyPage:
+    """Hold one page of a listing of keys."""
+
+    keys: tuple[KeyStatus, ...]
+    """The keys that match. There may be fewer than `limit`, or none, although there are more
+    pages."""
+    cursor: str | None
+    """Pass it to get the next page. None if this is the last page."""
+    examined: int
+    """The number of keys that Keyrun looked at for this page."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +84,10 @@ class _KeyQueue:
     key: str
     first: int | None
     runs: int
+    rest: bytes | None = None
+    """The record at which the places begin that are not counted."""
+    more: bool = False
+    """Whether there are more runs than `runs`."""
 
 
 async def keys(
@@ -74,29 +99,75 @@ async def keys(
     after: str | None = None,
 ) -> list[KeyStatus]:
     """Return the keys that have unfinished runs or are quarantined, in the order of the index, or
-    only `key`."""
-    ledger = statuses.ledger
-    for given in (key, after):
-        if given is not None:
-            check_key(given)
+    only `key`, from as many pages as this takes."""
     found: list[KeyStatus] = []
-    start = b"" if after is None else _end(ledger.key_prefix(after))
-    while len(found) < limit:
-        with ledger.store.view():
-            queues, end = await _page(statuses, key, start)
-            if quarantined:
-                queues = [queue for queue in queues if await _may_be_quarantined(statuses, queue)]
-        for queue in queues:
-            status = await _status(statuses, queue)
-            if quarantined in (None, status.quarantined):
-                found.append(status)
-                if len(found) == limit:
-                    return found
-        if end is None:
-            break
-        start = end
-        await trio.lowlevel.checkpoint()
+    start = b"" if after is None else _end(statuses.ledger.key_prefix(check_key(after)))
+    more = True
+    while more and len(found) < limit:
+        looked = await _look(statuses, key, quarantined, limit - len(found), start, None)
+        found += looked.found
+        start, more = looked.last, looked.more
     return found
+
+
+async def find_keys(
+    statuses: StatusReader,
+    *,
+    key: str | None = None,
+    quarantined: bool | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> KeyPage:
+    """Return one page of these keys."""
+    checks.count("limit", limit, 1)
+    ledger = statuses.ledger
+    start = place_after(ledger, "keys", cursor)
+    looked = await _look(statuses, key, quarantined, limit, start, COUNTED)
+    return KeyPage(
+        keys=tuple(looked.found),
+        cursor=cursor_of(ledger, "keys", looked),
+        examined=looked.examined,
+    )
+
+
+async def _look(
+    statuses: StatusReader,
+    key: str | None,
+    quarantined: bool | None,
+    limit: int,
+    start: bytes,
+    counted: int | None,
+) -> Looked[KeyStatus]:
+    """Look at keys from a record of the index on, in slices, until `limit` match or the page has
+    read enough. Count at most `counted` runs of a key."""
+    if key is not None:
+        check_key(key)
+    ledger, slices = statuses.ledger, Slices(first=PAGE, most=PAGE)
+    looked: Looked[KeyStatus] = Looked(last=start)
+    while looked.more and len(looked.found) < limit and slices.left > 0:
+        slices.begin()
+        with ledger.store.view():
+            queues, end = await _page(statuses, key, looked.last)
+        slices.left -= min(PAGE, sum(queue.runs for queue in queues))
+        looked.more = end is not None
+        await slices.end()
+        for at, queue in enumerate(queues, 1):
+            if queue.rest is not None:
+                await _count(statuses, queue, counted, slices)
+            looked.examined += 1
+            looked.last = _end(ledger.key_prefix(queue.key))
+            if not quarantined or await _may_be_quarantined(statuses, queue):
+                slices.left -= RUN
+                status = await _status(statuses, queue, slices)
+                if quarantined in (None, status.quarantined):
+                    looked.found.append(status)
+            if len(looked.found) == limit or slices.left <= 0:
+                looked.more = looked.more or at < len(queues)
+                return looked
+            await slices.pause()
+        if end is not None:
+            looked.last = max(end, looked.last)
+    return looked
 
 
 async def _page(
@@ -125,11 +196,10 @@ async def _page(
     if len(rows) == PAGE:
         end = rows[-1][0] + b"\0"
         if last is not None:
-            rest = _end(ledger.key_prefix(last.key))
-            last.runs += await _count(statuses, end, rest)
+            last.rest = end
             if last.first is None:
                 last.first = await ledger.head(last.key)
-            end = max(end, rest)
+            end = max(end, _end(ledger.key_prefix(last.key)))
     for key in statuses.quarantined:
         at = ledger.key_prefix(key)
         if key not in queues and only in (None, key) and start <= at and (not end or at < end):
@@ -137,12 +207,19 @@ async def _page(
     return sorted(queues.values(), key=lambda queue: ledger.key_prefix(queue.key)), end
 
 
-async def _count(statuses: StatusReader, start: bytes, end: bytes) -> int:
-    total = 0
-    pages = statuses.ledger.pages("queue", start=start, stop=end, size=10 * PAGE)
-    while rows := await pages.next():
-        total += len(rows)
-    return total
+async def _count(
+    statuses: StatusReader, queue: _KeyQueue, most: int | None, slices: Slices
+) -> None:
+    """Count the places of a key queue that its page did not have, up to `most` in all."""
+    ledger = statuses.ledger
+    stop = _end(ledger.key_prefix(queue.key))
+    pages = ledger.pages("queue", start=queue.rest or b"", stop=stop, size=PAGE)
+    async for rows in pages:
+        queue.runs += len(rows)
+        slices.left -= len(rows)
+        if most is not None and queue.runs >= most and pages.more:
+            queue.more = True
+            return
 
 
 def _end(queue: bytes) -> bytes:
@@ -162,9 +239,10 @@ async def _may_be_quarantined(statuses: StatusReader, queue: _KeyQueue) -> bool:
     return status is not None and status.state is State.QUARANTINED
 
 
-async def _status(statuses: StatusReader, queue: _KeyQueue) -> KeyStatus:
-    ledger = statuses.ledger
-    head = None if queue.first is None else await statuses.status(queue.first, result=False)
+async def _status(statuses: StatusReader, queue: _KeyQueue, slices: Slices) -> KeyStatus:
+    ledger, head = statuses.ledger, None
+    if queue.first is not None:
+        head = await statuses.status(queue.first, result=False, slices=slices)
     held = statuses.quarantined.get(queue.key)
     reason: str | None = None
     cause: QuarantineCause | None = None
@@ -186,6 +264,7 @@ async def _status(statuses: StatusReader, queue: _KeyQueue) -> KeyStatus:
         waiting_on=None if head is None or held is not None else head.waiting_on,
         waiting_until=None if head is None else head.waiting_until,
         quarantine_cause=cause,
+        more_runs=queue.more,
     )
 
 

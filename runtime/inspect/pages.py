@@ -5,11 +5,19 @@ item is removed.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
+from keyrun.runtime.inspect.slices import Slices
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import RunStatus
+
+if TYPE_CHECKING:
+    from keyrun.runtime.records.tables import Ledger
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -49,3 +57,58 @@ def read_cursor(kind: str, cursor: str | None) -> bytes | None:
             f"cursor must be the cursor of a page of this listing, got {brief(cursor)}"
         )
     return place
+
+
+@attrs.define
+class Looked(Generic[T]):
+    """What a walk over a table has found so far."""
+
+    last: bytes
+    """The key of the last record that was looked at."""
+    found: list[T] = attrs.Factory(list)
+    examined: int = 0
+    more: bool = True
+
+
+async def look(
+    ledger: "Ledger",
+    table: str,
+    read: Callable[[bytes, bytes, Slices], Awaitable[Iterable[T]]],
+    *,
+    limit: int,
+    prefix: bytes | None = None,
+    after: bytes = b"",
+) -> Looked[T]:
+    """Walk over the records of a table, in slices, until `read` has returned `limit` items or
+    enough records were read. `read` receives the key and the content of a record. Without a
+    `prefix`, this reads all records of the namespace."""
+    slices = Slices()
+    prefix = ledger.prefix if prefix is None else prefix
+    looked: Looked[T] = Looked(last=after)
+    while looked.more and len(looked.found) < limit and slices.left > 0:
+        slices.begin()
+        start = looked.last + b"\0" if looked.last else b""
+        rows = await ledger.store.scan(table, prefix=prefix, start=start, limit=slices.size)
+        looked.more = len(rows) == slices.size
+        slices.left -= len(rows)
+        for at, (record, raw) in enumerate(rows, 1):
+            looked.found += await read(record, raw, slices)
+            looked.last = record
+            looked.examined += 1
+            if len(looked.found) >= limit or slices.left <= 0:
+                looked.more = looked.more or at < len(rows)
+                return looked
+            await slices.pause()
+        await slices.end()
+    return looked
+
+
+def place_after(ledger: "Ledger", kind: str, cursor: str | None) -> bytes:
+    """Return the key of the record after which a page begins. Empty for the first page."""
+    place = read_cursor(kind, cursor)
+    return b"" if place is None else ledger.prefix + place
+
+
+def cursor_of(ledger: "Ledger", kind: str, looked: Looked[Any]) -> str | None:
+    """Return the cursor of the next page, or None if there is none."""
+    return write_cursor(kind, looked.last[len(ledger.prefix) :]) if looked.more else None

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     # These modules are imported when they are first needed.
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import GroupStatus
+    from keyrun.runtime.inspect.approvals import ApprovalPage
+    from keyrun.runtime.inspect.catalogs import GroupPage, SchedulePage
     from keyrun.runtime.inspect.counts import StoreCounts
     from keyrun.runtime.inspect.explain import Explainer, Explanation
+    from keyrun.runtime.inspect.family import Family
     from keyrun.runtime.inspect.history import History
-    from keyrun.runtime.inspect.keys import EntityStatus, KeyStatus
+    from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
     from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.run_inspector import RunInspector
@@ -231,6 +234,60 @@ class Reader:
 
         return await entities(self._statuses, key)
 
+    async def find_keys(
+        self,
+        *,
+        key: str | None = None,
+        quarantined: bool | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> "KeyPage":
+        """Return one page of the keys that have unfinished runs, and read a bounded number of
+        records for it. It counts at most 1,000 runs of a key. The parameters are those of
+        `rt.keys`."""
+        from keyrun.runtime.inspect.keys import find_keys
+
+        return await find_keys(
+            self._statuses, key=key, quarantined=quarantined, limit=limit, cursor=cursor
+        )
+
+    async def find_approvals(
+        self,
+        *,
+        key: str | None = None,
+        workflow: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> "ApprovalPage":
+        """Return one page of the approval gates that wait for a decision, over all unfinished runs,
+        and read a bounded number of records for it.
+
+        - `key`, `workflow`: return only gates of these runs.
+        - `limit`: the number of gates after which the page ends. The gates of one run are always
+          in one page.
+        - `cursor`: the cursor of the page before. The gates are in the order of the keys.
+        """
+        from keyrun.runtime.inspect.approvals import find_approvals
+
+        return await find_approvals(
+            self._statuses, key=key, workflow=workflow, limit=limit, cursor=cursor
+        )
+
+    async def family(
+        self, run_id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> "Family | None":
+        """Return what started a run, and the children that it has started. None if the run is
+        unknown.
+
+        - `limit`, `cursor`: the number of children, and the cursor of the page before.
+        """
+        from keyrun.runtime.inspect.family import family_of
+
+        number = await self._ledger.find(run_id)
+        if number is None:
+            return None
+        return await family_of(self._statuses, number, limit=limit, cursor=cursor)
+
     async def dead_letters(
         self,
         *,
@@ -296,16 +353,29 @@ class Reader:
 
         return await read_status(self._ledger, group_id, self._statuses.state)
 
+    async def find_groups(self, *, limit: int = 100, cursor: str | None = None) -> "GroupPage":
+        """Return one page of the groups, sorted by id, and read a bounded number of records for it.
+        `group_status` returns how far a group is."""
+        from keyrun.runtime.inspect.catalogs import find_groups
+
+        return await find_groups(self._statuses, limit=limit, cursor=cursor)
+
     async def schedules(
         self, *, limit: int = 100, after: str | None = None
     ) -> "list[ScheduleStatus]":
         """List schedules, sorted by id. `after` is the last id of the page before."""
-        from keyrun.runtime.schedules.records import list_schedules
+        from keyrun.runtime.inspect.catalogs import schedules
 
-        statuses = self._statuses
-        found, damaged = await list_schedules(self._ledger, limit, after, statuses.state)
-        statuses.unreadable += damaged
-        return found
+        return await schedules(self._statuses, limit=limit, after=after)
+
+    async def find_schedules(
+        self, *, limit: int = 100, cursor: str | None = None
+    ) -> "SchedulePage":
+        """Return one page of the schedules, sorted by id, and read a bounded number of records for
+        it."""
+        from keyrun.runtime.inspect.catalogs import find_schedules
+
+        return await find_schedules(self._statuses, limit=limit, cursor=cursor)
 
     async def workflows(self) -> "tuple[WorkflowInfo, ...]":
         """Return the registered workflows in all versions, sorted by name and version, with the

@@ -16,10 +16,7 @@ import attrs
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.schedules.timetable import Every, Timetable, read_timetable, write_timetable
-from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import UNSET, Priority, State
-from keyrun.storage import StoreError
-from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.records.tables import Ledger
@@ -258,29 +255,6 @@ async def schedule_status(schedule: StoredSchedule, state_of: StateOf) -> Schedu
     """Return the status of a schedule, with the state of the run that it started last."""
     number = schedule.last_number
     return ScheduleStatus.of(schedule, None if number is None else await state_of(number))
-
-
-async def list_schedules(
-    ledger: "Ledger", limit: int, after: str | None, state_of: StateOf
-) -> tuple[list[ScheduleStatus], int]:
-    """Return schedules in the order of their ids, and the number of damaged ones among them, which
-    are left out."""
-    found, damaged = list[ScheduleStatus](), 0
-    if after is not None:
-        check_text(after, "after")
-    start = b"" if after is None else ledger.name(after) + b"\0"
-    pages = ledger.pages("schedules", start=start, size=limit)
-    while pages.more and len(found) < limit:
-        pages.size = limit - len(found)
-        with ledger.store.view():
-            for key, raw in await pages.next():
-                try:
-                    fields = unseal("schedules", key, raw)
-                    schedule = StoredSchedule.read(key[len(ledger.prefix) :].decode(), fields)
-                    found.append(await schedule_status(schedule, state_of))
-                except (StoreError, InvalidSchedule):
-                    damaged += 1
-    return found, damaged
 
 
 def due_key(ledger: "Ledger", due: float, schedule_id: str) -> bytes:
