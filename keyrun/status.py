@@ -7,6 +7,7 @@ All are frozen values, except `Watch`, an async iterator of `Progress`.
 from keyrun.runtime.host.step_gates import StepGateStatus
 from keyrun.runtime.host.watchdog import LoopStatistics
 from keyrun.runtime.inspect.approvals import ApprovalPage, OpenGate
+from keyrun.runtime.inspect.audit import AuditPage
 from keyrun.runtime.inspect.catalogs import GroupPage, GroupSummary, SchedulePage
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
 from keyrun.runtime.inspect.explain import Cause, Explanation
@@ -20,6 +21,7 @@ from keyrun.runtime.inspect.watch import Watch
 from keyrun.runtime.inspect.workflows import WorkflowInfo, WorkflowKind
 from keyrun.runtime.queue.backpressure import BacklogStatistics
 from keyrun.runtime.queue.outbox import OutboxStatus
+from keyrun.runtime.records.operation import AuditEntry
 from keyrun.runtime.values import (
     CircuitState,
     CircuitStatus,
@@ -30,6 +32,8 @@ from keyrun.runtime.values import (
 
 __all__ = [
     "ApprovalPage",
+    "AuditEntry",
+    "AuditPage",
     "BacklogStatistics",
     "Cause",
     "CircuitState",

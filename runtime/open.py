@@ -311,6 +311,7 @@ async def _work(
             start(partition.children.run)
             start(partition.sweeper.run)
             start(partition.dispatcher.answers.run)
+            start(partition.operations.run)
             start(partition.queues.gate.run)
             for task in background:
                 start(task)

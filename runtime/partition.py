@@ -20,6 +20,7 @@ from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.operations.control import Control
 from keyrun.runtime.operations.damaged_runs import DamagedRuns
+from keyrun.runtime.operations.performed import PerformedOperations
 from keyrun.runtime.operations.redrive import Redrive
 from keyrun.runtime.queue.admission import Admission
 from keyrun.runtime.queue.delays import Delays
@@ -105,6 +106,9 @@ class Partition:
         )
         self.outbox = Outbox(state.ledger, converted_at_once=tuning.outbox_conversion)
         self.sweeper = Sweeper(state, self.runs, self.outbox, self.damaged, retention)
+        self.operations = PerformedOperations(
+            state, keep_seconds=retention.age, keep_count=retention.count
+        )
         self.events = Feed(host.subscribers, state.commits, host.wall, self._listen)
         host.subscribers.attach(self.events)
         self.delivery: HookDelivery | None = None
@@ -249,6 +253,7 @@ class Partition:
         self.state.host.subscribers.detach(self.events)
         self.runs.close()
         self.dispatcher.close()
+        self.operations.close()
 
     def attempts(self) -> list["RunningStep"]:
         """Return the attempts of steps that have suspended."""

@@ -20,6 +20,7 @@ from keyrun.runtime.limits import Limits
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.checks import check_key, check_run_id
 from keyrun.runtime.records.damage import DAMAGE, stand_in, trace
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.run.quarantine import is_kept
 from keyrun.runtime.texts import check_text
@@ -70,6 +71,7 @@ class Runtime(Reader):
         self._partition = partition
         self._admission = partition.admission
         self._control = partition.control
+        self._operations = partition.operations
         self.decode_result = partition.statuses.decode_result
         self._run_table = partition.runs
         self._describe = partition.admission.describe
@@ -184,10 +186,11 @@ class Runtime(Reader):
         return RunHandle(self, described, True), self._admission.admit(described)
 
     def _must_wait(self, key: str) -> bool:
-        """Return whether a run without a given id may have to wait before it is admitted."""
+        """Return whether a run without a given id may have to wait before it is admitted, or may be
+        part of an operation."""
         partition = self._partition
         full = partition.backlog.full(key) or partition.instances is not None
-        return full or not partition.state.recovered
+        return full or not partition.state.recovered or bool(partition.state.performing)
 
     async def _admit(self, described: Submission, *, wait: bool) -> RunHandle[Any]:
         """Admit a run when the queue has room, or return the run that has its id."""
@@ -204,8 +207,15 @@ class Runtime(Reader):
         if known is None:
             if partition.instances is not None:
                 partition.instances.check(described)
-            await admission.admit(described).wait()
-            return RunHandle(self, described, True)
+            handle = RunHandle[Any](self, described, True)
+            if partition.state.performing:
+                with partition.state.together() as group:
+                    admission.admit(described)
+                    partition.state.applied(Write.SUBMIT, handle, described)
+            else:
+                group = admission.admit(described)
+            await group.wait()
+            return handle
         if known.group is not None:
             await known.group.wait()
         return RunHandle(self, known.submission, False)
@@ -424,20 +434,28 @@ class Runtime(Reader):
                 with partition.state.together() as group:
                     admission.admit(described)
                     partition.signals.begin_with(group, described, name, encoded, signal_id)
+                    handle = RunHandle[Any](self, described, True)
+                    partition.state.applied(Write.SUBMIT_OR_SIGNAL, handle, described)
                 await group.wait()
-                return RunHandle(self, described, True)
+                return handle
             else:
                 if known.group is not None:
                     await known.group.wait()
                 about = known.submission
+                handle = RunHandle(self, about, False)
                 try:
                     await partition.signals.send(
-                        run_id, name, encoded, signal_id=signal_id, only_to=about.number
+                        run_id,
+                        name,
+                        encoded,
+                        signal_id=signal_id,
+                        only_to=about.number,
+                        handle=handle,
                     )
                 except UnknownRun:
                     # The run was forgotten in between: start it, or signal its successor.
                     continue
-                return RunHandle(self, about, False)
+                return handle
 
     async def approve(self, run_id: str, gate: str, *, by: str, comment: str = "") -> None:
         """Approve a run that waits at `ctx.approval(gate)`.
@@ -609,11 +627,7 @@ class Runtime(Reader):
         the schedule: its counters, its last run and whether it is paused stay, and so does the
         next firing unless `when` differs.
         """
-        from keyrun.runtime.schedules.records import (
-            SchedulePlan,
-            check_schedule_id,
-            schedule_status,
-        )
+        from keyrun.runtime.schedules.records import SchedulePlan, check_schedule_id
 
         check_schedule_id(schedule_id)
         partition = self._partition
@@ -637,8 +651,7 @@ class Runtime(Reader):
             misfire=misfire,
             overlap=overlap,
         )
-        schedule = await partition.schedules.put(schedule_id, plan, paused=paused)
-        return await schedule_status(schedule, partition.statuses.state)
+        return await partition.schedules.put(schedule_id, plan, paused=paused)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed

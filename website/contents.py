@@ -143,6 +143,7 @@ PAGES = (
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),
             Section("History of a run", "History Happening"),
+            Section("Who did what", "AuditPage AuditEntry"),
             Section(
                 "Counts and statistics",
                 "StoreCounts UnfinishedCount UnpatchedCount RuntimeStatistics LoopStatistics"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from keyrun.actors import ActorSystem
     from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.run.performing import Performing
     from keyrun.runtime.run.running_step import RunningStep
     from keyrun.storage.group import Group
 
@@ -104,6 +105,7 @@ class EntityCall:
         "number",
         "over",
         "pending",
+        "performing",
         "queue",
         "repeats",
         "request",
@@ -133,6 +135,8 @@ class EntityCall:
         self.kwargs = kwargs
         self.timeout = timeout
         self.request: CallRequest | None = None
+        self.performing: Performing | None = None
+        """The operation from outside that made the call."""
         self.caller: EntityCall | RunningStep | None = None
         """The step or method that made the call, if there is one. It holds a key itself."""
         self.queue: KeyQueue | None = None
@@ -398,6 +402,8 @@ class EntityCall:
                     if state != stored:
                         group.table("entities")[record] = sealed
                     services.answers.stage(group, request, payload, failure)
+                    if self.performing is not None:
+                        self.performing.called(group, failure)
             else:
                 group.table("entities")[record] = sealed
             if state != stored:

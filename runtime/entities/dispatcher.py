@@ -19,6 +19,7 @@ from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.entities.state_cache import StateCache
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.limits import ResolvedLimits
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority
@@ -100,6 +101,11 @@ class Dispatcher:
         """Call a method under a key that was checked. Await the result to get the answer when it is
         durable."""
         call = EntityCall(self._services, definition, key, method, args, kwargs, timeout)
+        if self._partition.performing:
+            performing = self._partition.performing.get(trio.lowlevel.current_task())
+            if performing is not None and performing.operation.write is Write.CALL:
+                call.performing = performing
+                request_id = request_id or performing.operation.operation_id
         if request_id is not None:
             call.request = self.answers.describe(definition, key, method, request_id, args, kwargs)
         caller = current_call.get() or running.get()

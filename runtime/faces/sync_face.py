@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.graphs.view import ExecutionGraph
     from keyrun.runtime.groups.records import Member
     from keyrun.runtime.inspect.approvals import ApprovalPage
+    from keyrun.runtime.inspect.audit import AuditPage
     from keyrun.runtime.inspect.catalogs import GroupPage, SchedulePage
     from keyrun.runtime.inspect.counts import StoreCounts
     from keyrun.runtime.inspect.explain import Explanation
@@ -877,6 +878,44 @@ class Runtime:
         JSON Schema of their inputs and results. A reader knows the workflows that `open_reader`
         received."""
         return self._bridge.call(self._inner.workflows)
+
+    def audit(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        who: str | None = None,
+        operation: str | None = None,
+        run_id: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> AuditPage:
+        """List the writes that came in from outside, such as through the control plane: who did
+        what, when, and with which result.
+
+        - `since`, `until`: list only writes of this time, in seconds since the epoch.
+        - `who`, `operation`, `run_id`, `key`: list only writes that match all of them. `operation`
+          is the name of a method, for example `"cancel"`.
+        - `limit`: the number of entries in one page.
+        - `cursor`: the cursor of the page before.
+        - `newest_first`: list in the opposite order.
+
+        One call reads at most 10,000 entries. If few of them match, the page has fewer than `limit`
+        entries, and its cursor continues behind the last entry that was read."""
+        return self._bridge.call(
+            self._inner.audit,
+            since=since,
+            until=until,
+            who=who,
+            operation=operation,
+            run_id=run_id,
+            key=key,
+            limit=limit,
+            cursor=cursor,
+            newest_first=newest_first,
+        )
 
     def counts(self) -> StoreCounts:
         """Return the number of unfinished runs by workflow, version and fingerprint of their code,

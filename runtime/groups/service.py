@@ -32,6 +32,7 @@ from keyrun.runtime.groups.records import (
 )
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.runs import Change
@@ -113,11 +114,15 @@ class Groups:
             new = None
             if stored is None:
                 new = GroupRecord(partition.wall(), len(described), digest)
+            handle = self._handle(group_id, newly=stored is None)
             for at in range(0, len(missing), self._page):
-                await self._accept(group_id, missing[at : at + self._page], new)
+                page = missing[at : at + self._page]
+                # Members of an older group may have to be redriven after the last page.
+                is_last = stored is None and at + self._page >= len(missing)
+                await self._accept(group_id, page, new, handle if is_last else None)
                 new = None
-            await self._redrive(group_id, present)
-        return self._handle(group_id, newly=stored is None)
+            await self._redrive(group_id, present, handle)
+        return handle
 
     async def find(self, group_id: str) -> GroupHandle[Any] | None:
         """Return the handle of a group, or None if there is no such group."""
@@ -170,8 +175,10 @@ class Groups:
         group_id: str,
         page: list[tuple[Submission, MemberRecord]],
         new: GroupRecord | None,
+        last: GroupHandle[Any] | None,
     ) -> None:
-        """Accept one page of members in one commit, with the record of the group if it is new."""
+        """Accept one page of members in one commit, with the record of the group if it is new. With
+        the last commit, `last` is the answer."""
         partition, admission, backlog = self._partition, self._admission, self._backlog
         for first in {submission.key: submission for submission, _ in reversed(page)}.values():
             while backlog.full(first.key):
@@ -203,9 +210,13 @@ class Groups:
                 fields = attrs.evolve(member, number=number).fields()
                 group.put("members", key, sealed("members", key, *fields))
                 group.delete("former", key)
+            if last is not None:
+                partition.applied(Write.SUBMIT_GROUP, last)
         await group.wait()
 
-    async def _redrive(self, group_id: str, present: dict[str, MemberRecord]) -> None:
+    async def _redrive(
+        self, group_id: str, present: dict[str, MemberRecord], handle: GroupHandle[Any]
+    ) -> None:
         """Redrive the members that did not succeed, in the order of the group."""
         staged = False
         for member in sorted(present.values(), key=lambda member: member.position):
@@ -222,6 +233,7 @@ class Groups:
                 except DAMAGE as error:
                     logger.error("the group %s continues without a member: %s", group_id, error)
         if staged:
+            self._partition.applied(Write.SUBMIT_GROUP, handle)
             await self._partition.store.durable()
 
     async def _needs_redrive(self, number: int) -> bool:

@@ -38,6 +38,7 @@ from keyrun.runtime.records.journal_entry import (
     Undo,
     WaitBegan,
 )
+from keyrun.runtime.records.operation import AuditEntry
 from keyrun.runtime.records.submission import StatusRecord, Submission, read_failure
 from keyrun.runtime.values import Failure, State
 from keyrun.storage import StoreError
@@ -65,6 +66,8 @@ class Happening:
     """The failure of the attempt or of the run."""
     detail: str | None = None
     """More about the event, as text."""
+    who: str | None = None
+    """For `operation`, the name of the caller."""
     stored: bytes | None = attrs.field(default=None, repr=False)
     """What the event carries, as it is stored: the input or the result of the run, the result of a
     step or of a child, or the payload of a signal."""
@@ -185,6 +188,25 @@ class HistoryBuilder:
         else:
             _add_ends(story, self._start, status or StatusRecord())
         return tuple(story)
+
+
+def with_operations(
+    story: tuple[Happening, ...], operations: Sequence[AuditEntry]
+) -> tuple[Happening, ...]:
+    """Return a history with the writes from outside in it, each before what it has led to."""
+    told = list(story)
+    for entry in operations:
+        told.insert(_place(told, 0, entry.at), _operation(entry))
+    return tuple(told)
+
+
+def _operation(entry: AuditEntry) -> Happening:
+    """Return the event that an operation was performed."""
+    said = f"{entry.operation} by {entry.who}"
+    if entry.summary:
+        said += f" ({entry.summary})"
+    said += f": {entry.result}" if entry.error is None else f": {entry.error}: {entry.result}"
+    return Happening(at=entry.at, event="operation", detail=said, who=entry.who)
 
 
 def _add_ends(story: list[Happening], start: int, status: StatusRecord) -> None:

@@ -19,9 +19,10 @@ from keyrun.runtime.graphs.view import (
     percent_over,
     view,
 )
+from keyrun.runtime.inspect.audit import entries_of
 from keyrun.runtime.inspect.durations import RunDurations
 from keyrun.runtime.inspect.graph_shapes import StoredGraphs
-from keyrun.runtime.inspect.history import History, HistoryBuilder
+from keyrun.runtime.inspect.history import History, HistoryBuilder, with_operations
 from keyrun.runtime.inspect.progress import (
     Progress,
     Snapshot,
@@ -112,12 +113,13 @@ class RunInspector:
         if raw is None:
             return History()
         submission = self._statuses.read(key, raw)
+        operations = await entries_of(ledger, number)
         builder = HistoryBuilder(submission)
         for at in range(0, len(entries), AT_ONCE):
             if at:
                 await trio.lowlevel.checkpoint()
             builder.add(entry for _, entry in entries[at : at + AT_ONCE])
-        story = builder.end(status)
+        story = with_operations(builder.end(status), operations)
         whole = [(at, entry) for at, entry in entries if not isinstance(entry, StoreError)]
         if (
             isinstance(submission, StoreError)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.pass_end import Unwind
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 
 _PAUSES = {True: EventKind.RUN_PAUSED, False: EventKind.RUN_RESUMED}
+_RUN_WRITES = {True: Write.PAUSE, False: Write.RESUME}
+_KEY_WRITES = {True: Write.PAUSE_KEY, False: Write.RESUME_KEY}
+_ALL_WRITES = {True: Write.PAUSE_ALL, False: Write.RESUME_ALL}
 
 
 def _location(run: Run) -> Location:
@@ -124,6 +128,7 @@ class Control:
         with self._partition.together() as group:
             if state is State.CANCELLED:
                 _request_cancel(run, group)
+            self._partition.applied(Write.CANCEL, True, run.submission)
             settle(run, state, failure=failure)
             # From here on, another operation on the run finds that it has ended.
             self._runs.move(run, _location(run))
@@ -152,6 +157,7 @@ class Control:
             _request_cancel(run, group)
             run.note("", "cancel_requested")
             run.store_status()
+            self._partition.applied(Write.CANCEL, True, run.submission)
             self._emit(EventKind.RUN_CANCELLING, run, group)
 
     def _keep_at_rest(self, run: Run, group: "Group") -> None:
@@ -241,6 +247,7 @@ class Control:
             run.status.paused = paused
             run.note("", "paused" if paused else "resumed")
             run.store_status()
+            partition.applied(_RUN_WRITES[paused], True, run.submission)
             self._emit(_PAUSES[paused], run, group)
             if self._runs.live(run.number) is None:
                 self._keep_at_rest(run, group)
@@ -291,6 +298,7 @@ class Control:
                 group.put("held", record, sealed("held", record))
             else:
                 group.delete("held", record)
+            partition.applied((_KEY_WRITES if key else _ALL_WRITES)[paused], None)
             before = self._is_paused(key)
             group.when_dropped(self._set_paused, key, before)
             self._set_paused(key, paused)

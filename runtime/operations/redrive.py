@@ -12,6 +12,7 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.operations.control import Control
 from keyrun.runtime.operations.damaged_runs import DamagedRuns, check_submitted
 from keyrun.runtime.records.journal_entry import Redriven, Undo, decode
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import OF_GROUP, SALVAGED, StatusRecord, Submission
 from keyrun.runtime.records.tables import placed, sealed
 from keyrun.runtime.runs import Change
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from keyrun.runtime.waiting.eviction import Evictor
     from keyrun.runtime.waiting.signals import Signals
     from keyrun.storage.group import Group
+
+
+_OF_RUN = ("journal", "memo", "begun", "reports", "signals", "sent", "children", "audited")
+"""Tables whose record keys begin with the number of a run."""
 
 
 class QuarantinedKeys(Protocol):
@@ -183,6 +188,7 @@ class Redrive:
             submission = self._put_version(group, submission, version)
             self._partition.unfinished.enter(submission, fresh)
             self._enter(group, submission.key)
+            self._applied(generation, submission)
             self._runs.begin_change(number, Change.REDRIVE, group)
             self._emit(group, submission, fresh)
             group.when_durable(self._admit, submission.key, place, number)
@@ -216,11 +222,17 @@ class Redrive:
                 queued = self._partition.ledger.place(submission.key, place)
                 group.put("queue", queued, sealed("queue", queued, *placed(submission)))
                 self._enter(group, submission.key)
+                self._applied(fresh.generation, submission)
                 self._runs.begin_change(number, Change.REDRIVE, group)
                 group.when_durable(self._admit, submission.key, place, number)
                 self._emit(group, submission, fresh)
             await self._partition.store.durable(group)
             return fresh.generation
+
+    def _applied(self, generation: int, submission: Submission) -> None:
+        """Stage the answer of the operation that redrives a run, or releases its key."""
+        self._partition.applied(Write.REDRIVE, generation, submission)
+        self._partition.applied(Write.RELEASE_KEY, True, submission)
 
     def _emit(self, group: "Group", submission: Submission, status: StatusRecord) -> None:
         if self._partition.feed is not None:
@@ -238,6 +250,7 @@ class Redrive:
             self._partition.unfinished.leave(submission, status)
             submission = self._put_version(group, submission, version)
             self._partition.unfinished.enter(submission, again)
+            self._applied(status.generation, submission)
             self._runs.begin_change(number, Change.REDRIVE, group)
             group.when_durable(self._reload, submission.key, number)
             self._emit(group, submission, again)
@@ -426,7 +439,7 @@ class Redrive:
         ledger, store = self._partition.ledger, self._partition.store
         record = ledger.number(number)
         gone = [(table, record) for table in ("runs", "status", "dead")]
-        for table in ("journal", "memo", "begun", "reports", "signals", "sent", "children"):
+        for table in _OF_RUN:
             gone += [(table, key) for key, _ in await store.scan(table, prefix=record)]
         # The id may lead to a later run by now.
         if await ledger.find(submission.run_id) == number:
@@ -446,6 +459,7 @@ class Redrive:
                 group.delete(table, key)
             if leave is not None:
                 leave(group)
+            self._partition.applied(Write.FORGET, None, submission)
             if self._instances is not None:
                 self._instances.dropped(group, submission)
             if status.state is State.QUARANTINED and status.place is not None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from keyrun.runtime.events.feed import Feed
     from keyrun.runtime.host.host import Host
     from keyrun.runtime.limits import Limits
+    from keyrun.runtime.records.operation import Write
+    from keyrun.runtime.records.submission import Submission
+    from keyrun.runtime.run.performing import Performing
     from keyrun.runtime.run.services import RunServices
     from keyrun.storage.group import Group
     from keyrun.storage.payload import PayloadCodec
@@ -95,6 +98,8 @@ class PartitionState:
         self.opened_at = 1
         """The first admission number that was free when the store was opened."""
         self._reserved = 0
+        self.performing: dict[trio.lowlevel.Task, Performing] = {}
+        """The operations from outside that are under way, by the task that performs each."""
 
     def take_number(self) -> int:
         """Return the next admission number. The counter is staged with the records that use it."""
@@ -118,6 +123,15 @@ class PartitionState:
         together are staged so, because an internal error can end the pass between any two of
         them."""
         return StagedTogether(self.commits.open_group(), self.unfinished)
+
+    def applied(self, write: "Write", answer: object, about: "Submission | None" = None) -> None:
+        """Stage the records of the operation that this task performs, if it is this write. Call
+        this in the block that stages the write, with the answer of the operation and the run that
+        it is about."""
+        if self.performing:
+            performing = self.performing.get(trio.lowlevel.current_task())
+            if performing is not None and performing.operation.write is write:
+                performing.stage(self.commits.open_group(), answer, about)
 
     async def read_counter(self) -> None:
         """Read the admission number and the time at which the last owner of the store stopped."""

@@ -18,14 +18,17 @@ from keyrun.runtime.host.due_loop import NOW, DueLoop
 from keyrun.runtime.host.wall_clock import TOLERANCE, WallClock
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.runs import Change
 from keyrun.runtime.schedules.records import (
     NEVER,
     SchedulePlan,
+    ScheduleStatus,
     StoredSchedule,
     due_key,
+    schedule_status,
     split_due,
 )
 from keyrun.runtime.schedules.timetable import Every, Once
@@ -96,13 +99,13 @@ class Schedules:
             self._begun = True
             self._partition.start(self.run)
 
-    async def put(self, schedule_id: str, plan: SchedulePlan, *, paused: bool) -> StoredSchedule:
+    async def put(self, schedule_id: str, plan: SchedulePlan, *, paused: bool) -> ScheduleStatus:
         """Make a schedule, or give an existing schedule another plan."""
         old = await self._current(schedule_id)
         if old is not None and old.plan == plan:
             if schedule_id in self._staged:
                 await self._partition.store.durable()
-            return old
+            return await schedule_status(old, self._state_of)
         now = self._partition.wall()
         if old is not None and old.plan.when == plan.when:
             new = attrs.evolve(old, plan=plan, problem=None)
@@ -116,8 +119,9 @@ class Schedules:
                 old = StoredSchedule(schedule_id=schedule_id, plan=plan, paused=paused)
             new = attrs.evolve(old, plan=plan, created=now, since=now, next=first, problem=None)
             new = self._placed(new, now)
-        await self._stage(old, new).wait()
-        return new
+        status = await schedule_status(new, self._state_of)
+        await self._stage(old, new, Write.SCHEDULE, status).wait()
+        return status
 
     async def pause(self, schedule_id: str, paused: bool) -> bool:
         """Pause or resume a schedule. Return whether this changed anything."""
@@ -130,7 +134,8 @@ class Schedules:
             if not isinstance(old.plan.when, Once):
                 new = attrs.evolve(new, next=old.plan.when.following(now, old.created))
             new = attrs.evolve(new, since=now, problem=None)
-        await self._stage(old, self._placed(new, self._partition.wall())).wait()
+        write = Write.PAUSE_SCHEDULE if paused else Write.RESUME_SCHEDULE
+        await self._stage(old, self._placed(new, self._partition.wall()), write, True).wait()
         return True
 
     async def delete(self, schedule_id: str) -> bool:
@@ -138,7 +143,7 @@ class Schedules:
         old = await self._current(schedule_id)
         if old is None:
             return False
-        await self._stage(old, None).wait()
+        await self._stage(old, None, Write.DELETE_SCHEDULE, True).wait()
         return True
 
     async def _current(self, schedule_id: str) -> StoredSchedule | None:
@@ -168,8 +173,15 @@ class Schedules:
         due = schedule.due
         return None if due is None else due_key(self._partition.ledger, due, schedule.schedule_id)
 
-    def _stage(self, old: StoredSchedule, new: StoredSchedule | None) -> "Group":
-        """Stage that a schedule is replaced, or deleted if `new` is None."""
+    def _stage(
+        self,
+        old: StoredSchedule,
+        new: StoredSchedule | None,
+        write: Write | None = None,
+        answer: object = None,
+    ) -> "Group":
+        """Stage that a schedule is replaced, or deleted if `new` is None. `write` is the write that
+        does this, if it comes from outside, with its answer."""
         self._partition.check_caller()
         self.begin()
         ledger, schedule_id = self._partition.ledger, old.schedule_id
@@ -183,6 +195,8 @@ class Schedules:
                 group.put("schedules", record, sealed("schedules", record, *new.fields()))
                 if (key := self._key(new)) is not None:
                     group.put("firings", key, sealed("firings", key, new.counted))
+            if write is not None:
+                self._partition.applied(write, answer)
             # The next process has to know which clock the due times refer to.
             self._partition.keep_time()
             self._changes += 1

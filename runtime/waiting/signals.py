@@ -13,6 +13,7 @@ import trio
 
 from keyrun.runtime.errors import GateNotWaiting, RunEnded, UnknownRun
 from keyrun.runtime.records.journal_entry import GATE, decode
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.run.inbox import Signal, waits_on
@@ -97,9 +98,11 @@ class Signals:
         replace: bool = False,
         signal_id: str | None = None,
         only_to: int | None = None,
+        handle: object = None,
     ) -> Delivery:
         """Send a signal, and return when it is durable. With `only_to`, raise `UnknownRun` if
-        another run than this number has the id by now."""
+        another run than this number has the id by now. `handle` is the answer of the operation, if
+        that is `submit_or_signal`."""
         partition = self._partition
         try:
             number, submission = await self._find(run_id)
@@ -117,7 +120,13 @@ class Signals:
         if ended or self._runs.changing(number) is not None:
             # While the run was being woken, another operation began, or the run ended.
             return await self.send(
-                run_id, channel, payload, replace=replace, signal_id=signal_id, only_to=only_to
+                run_id,
+                channel,
+                payload,
+                replace=replace,
+                signal_id=signal_id,
+                only_to=only_to,
+                handle=handle,
             )
         # Read last, so that signals which arrived while the run was being woken are replaced, too.
         sent = await self.stored(number) if replace else []
@@ -128,16 +137,23 @@ class Signals:
             for one in old:
                 self._remove(group, number, one, run)
             signal = self.stage(group, number, channel, payload, signal_id)
+            if partition.performing:
+                partition.applied(Write.SUBMIT_OR_SIGNAL, handle, submission)
+                partition.applied(Write.SIGNAL, Delivery.BUFFERED, submission)
+        taken = run is not None and run.deliver(signal)
         if run is None:
             self._forget_submission(number, submission)
             delivered = delivered or await self._is_awaited(number, channel)
             delivered = delivered and not await self._is_quarantined(number, submission)
-        elif not run.deliver(signal):
+        elif taken:
+            delivered = True
+        else:
             # The run is replaying its journal, and has not reached its wait yet.
             delivered = run.open_inbox.is_awaited(signal, run.journal)
             delivered = delivered and not await self._is_quarantined(number, submission)
-        else:
-            delivered = True
+        if delivered and partition.performing:
+            partition.applied(Write.SIGNAL, Delivery.DELIVERED, submission)
+        if taken:
             # Usually the waiting branch resumes before the commit begins, so that the commit also
             # has the journal entry of the branch.
             await trio.lowlevel.checkpoint()
@@ -320,6 +336,7 @@ class Signals:
         run = self._runs.live(number)
         with partition.together() as group:
             signal = self.stage(group, number, channel, decision)
+            partition.applied(Write.APPROVE if decision[0] else Write.REJECT, None, submission)
         if run is None:
             self._forget_submission(number, submission)
         else:
