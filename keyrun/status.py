@@ -13,8 +13,17 @@ from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, Unpatche
 from keyrun.runtime.inspect.explain import Cause, Explanation
 from keyrun.runtime.inspect.family import Family, RunLink
 from keyrun.runtime.inspect.history import Happening, History
+from keyrun.runtime.inspect.key_view import EntityView, KeyView, StoredValue, Unshown
 from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
 from keyrun.runtime.inspect.pages import RunPage
+from keyrun.runtime.inspect.policies import (
+    BreakerStatus,
+    ConcurrencyStatus,
+    PolicyStatus,
+    RateStatus,
+    ResourceStatus,
+    StepPolicyStatus,
+)
 from keyrun.runtime.inspect.progress import Progress, StepCounts, StepProgress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.inspect.watch import Watch
@@ -35,11 +44,14 @@ __all__ = [
     "AuditEntry",
     "AuditPage",
     "BacklogStatistics",
+    "BreakerStatus",
     "Cause",
     "CircuitState",
     "CircuitStatus",
     "CompensationProgress",
+    "ConcurrencyStatus",
     "EntityStatus",
+    "EntityView",
     "Explanation",
     "Family",
     "GroupPage",
@@ -49,21 +61,28 @@ __all__ = [
     "ItemCounts",
     "KeyPage",
     "KeyStatus",
+    "KeyView",
     "LoopStatistics",
     "OpenGate",
     "OutboxStatus",
+    "PolicyStatus",
     "Progress",
     "QuarantineCause",
+    "RateStatus",
+    "ResourceStatus",
     "RunLink",
     "RunPage",
     "RuntimeStatistics",
     "SchedulePage",
     "StepCounts",
     "StepGateStatus",
+    "StepPolicyStatus",
     "StepProgress",
     "StoreCounts",
+    "StoredValue",
     "UnfinishedCount",
     "UnpatchedCount",
+    "Unshown",
     "Watch",
     "WorkflowInfo",
     "WorkflowKind",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.groups.handle import GroupHandle
     from keyrun.runtime.groups.records import Member
     from keyrun.runtime.inspect.explain import Explainer
+    from keyrun.runtime.inspect.policies import PolicyStatus
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.inspect.watch import Watch
     from keyrun.runtime.queue.run_options import SubmitOptions, SubmitOrSignalOptions
@@ -741,6 +742,15 @@ class Runtime(Reader):
             gates=host.gates.statuses(),
             waiting_outcomes=partition.outbox.waiting,
         )
+
+    async def policies(self) -> "PolicyStatus":
+        """Return the slots, and the policies of the steps that were called since the open: their
+        circuit breakers, limits and resources, with the calls that run and wait."""
+        from keyrun.runtime.inspect.policies import policies
+
+        state = self._partition.state
+        state.check_caller()
+        return policies(state.host, state.wall)
 
     def _queues(self) -> dict[str, int]:
         """Return the number of waiting calls by step."""

@@ -138,6 +138,12 @@ PAGES = (
             ),
             Section("Pages of listings", "RunPage KeyPage SchedulePage GroupPage GroupSummary"),
             Section("Approval gates", "ApprovalPage OpenGate"),
+            Section("One key", "KeyView EntityView StoredValue Unshown"),
+            Section(
+                "Policies of steps",
+                "PolicyStatus StepPolicyStatus BreakerStatus RateStatus ConcurrencyStatus"
+                " ResourceStatus",
+            ),
             Section("Family of a run", "Family RunLink"),
             Section("Registered workflows", "WorkflowInfo WorkflowKind"),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.explain import Explanation
     from keyrun.runtime.inspect.family import Family
     from keyrun.runtime.inspect.history import History
+    from keyrun.runtime.inspect.key_view import KeyView
     from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
     from keyrun.runtime.inspect.pages import RunPage
+    from keyrun.runtime.inspect.policies import PolicyStatus
     from keyrun.runtime.inspect.progress import Progress
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
     from keyrun.runtime.inspect.workflows import WorkflowInfo
@@ -594,6 +596,11 @@ class Runtime:
         """Return a frozen snapshot of queue depths, slots, commits and other counters."""
         return self._bridge.now(self._inner.statistics)
 
+    async def policies(self) -> PolicyStatus:
+        """Return the slots, and the policies of the steps that were called since the open: their
+        circuit breakers, limits and resources, with the calls that run and wait."""
+        return await self._bridge.call(self._inner.policies)
+
     async def history(self, run_id: str) -> History:
         """Return everything that happened to a run, with times. The history is empty if the run is
         unknown. You can save it to a file, and replay it against changed code with
@@ -742,6 +749,17 @@ class Runtime:
         - `limit`, `after`: the size of a page, and the last key of the page before."""
         return await self._bridge.call(
             self._inner.keys, key=key, quarantined=quarantined, limit=limit, after=after
+        )
+
+    async def key_view(
+        self, key: str, *, limit: int = 100, cursor: str | None = None, max_value: int = 65536
+    ) -> KeyView:
+        """Return what a key does and why, the runs in its queue, its state and its entities.
+
+        - `limit`, `cursor`: the number of runs, and the cursor of the page before.
+        - `max_value`: the size in bytes up to which stored values are shown."""
+        return await self._bridge.call(
+            self._inner.key_view, key, limit=limit, cursor=cursor, max_value=max_value
         )
 
     async def entities(self, key: str) -> list[EntityStatus]:

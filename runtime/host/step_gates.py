@@ -118,16 +118,19 @@ class StepGate:
         slots: Slots | None,
         bucket: Bucket | None,
         quota: Quota | None,
+        owner: str | None,
     ) -> None:
         options = step.set
         self.step = options.name
-        self._need: Resources | None = options.resources
+        self.need: Resources | None = options.resources
         self._fails = options.breaker is not None and options.breaker.when_open == "fail"
         self.circuit = circuit
-        self._slots = slots
-        self._bucket = bucket
-        self._quota = quota if self._need is not None else None
-        self.lacks = "; ".join(self._need.excess(quota.total)) if self._need and quota else ""
+        self.slots = slots
+        self.bucket = bucket
+        self.quota = quota if self.need is not None else None
+        self.owner = owner
+        """The graph whose nodes share the quota. None if all steps share it."""
+        self.lacks = "; ".join(self.need.excess(quota.total)) if self.need and quota else ""
         """A description of the resources that it needs and the quota does not have, or ""."""
         self._most = options.max_waiting
         self._places: set[Place] = set()
@@ -183,13 +186,13 @@ class StepGate:
 
     def enter_nowait(self, place: Place) -> GatePass | None:
         """Pass if no policy delays the call. Return None otherwise."""
-        circuit, slots, quota, bucket = self.circuit, self._slots, self._quota, self._bucket
+        circuit, slots, quota, bucket = self.circuit, self.slots, self.quota, self.bucket
         # `_wait` asks a circuit that is not closed, because the call may have to wait.
         if self.waiting or (circuit is not None and circuit.state is not CircuitState.CLOSED):
             return None
         if slots is not None and not slots.free:
             return None
-        if quota is not None and self._need is not None and not quota.ready(self._need):
+        if quota is not None and self.need is not None and not quota.ready(self.need):
             return None
         if bucket is not None:
             now = self.looked_at = trio.current_time()
@@ -198,8 +201,8 @@ class StepGate:
         if slots is not None:
             slots.free -= 1
         if quota is not None:
-            assert self._need is not None
-            quota.take_nowait(self._need)
+            assert self.need is not None
+            quota.take_nowait(self.need)
         if self._places:
             self.vacate(place)
         self.running += 1
@@ -230,7 +233,7 @@ class StepGate:
         return GatePass(self, era)
 
     async def _wait(self, run: GatedRun, priority: Priority, ident: str) -> int:
-        slots, quota, bucket = self._slots, self._quota, self._bucket
+        slots, quota, bucket = self.slots, self.quota, self.bucket
         while True:
             run.block(ident, Obstacle.CIRCUIT)
             await self._circuit_lets_through(run)
@@ -242,9 +245,9 @@ class StepGate:
                         await slots.take(priority)
                     has_slot = True
                 if quota is not None:
-                    assert self._need is not None
+                    assert self.need is not None
                     run.block(ident, Obstacle.RESOURCES)
-                    await quota.take(self._need, priority, lambda waited: self._warn(run, waited))
+                    await quota.take(self.need, priority, lambda waited: self._warn(run, waited))
                     has_need = True
                 if bucket is not None:
                     run.block(ident, Obstacle.RATE_LIMIT)
@@ -256,21 +259,21 @@ class StepGate:
             finally:
                 if has_slot and slots is not None:
                     slots.give()
-                if has_need and quota is not None and self._need is not None:
-                    quota.give(self._need)
+                if has_need and quota is not None and self.need is not None:
+                    quota.give(self.need)
 
     def set_back(self) -> None:
         """Return the token of a call that passed and has to wait again: for a slot of the runtime,
         or for another suspect."""
-        if self._bucket is not None:
-            self._bucket.give_back()
+        if self.bucket is not None:
+            self.bucket.give_back()
 
     def begins_late(self) -> bool:
         """Return whether a call that passed and then waited may begin now. Calls that passed one by
         one must not begin together, and none may begin after the circuit was opened."""
         if self.circuit is not None and self.circuit.state is CircuitState.OPEN:
             return False
-        return self._bucket is None or self._bucket.take_late(trio.current_time())
+        return self.bucket is None or self.bucket.take_late(trio.current_time())
 
     async def _circuit_lets_through(self, run: GatedRun) -> None:
         circuit = self.circuit
@@ -294,8 +297,8 @@ class StepGate:
 
     def _warn(self, run: GatedRun, waited: float) -> None:
         said = (
-            f"step {self.step!r} has waited for {waited:g} s for {self._need!r}; "
-            f"{self._quota.free if self._quota else {}} is free"
+            f"step {self.step!r} has waited for {waited:g} s for {self.need!r}; "
+            f"{self.quota.free if self.quota else {}} is free"
         )
         log(run, "starving", said)
         if run.feed is not None:
@@ -304,10 +307,10 @@ class StepGate:
     def leave(self, era: int, succeeded: bool | None, now: float | None = None) -> None:
         """Record that a call that passed has ended."""
         self.running -= 1
-        if self._slots is not None:
-            self._slots.give()
-        if self._quota is not None and self._need is not None:
-            self._quota.give(self._need)
+        if self.slots is not None:
+            self.slots.give()
+        if self.quota is not None and self.need is not None:
+            self.quota.give(self.need)
         if self.circuit is not None:
             self.circuit.ended(era, succeeded, now)
 
@@ -355,7 +358,7 @@ class StepGates:
     def _make(self, step: "StepFunction[..., Any]") -> StepGate:
         options, origin = step.set, step.origin
         breaker, rate, most = options.breaker, options.rate, options.max_concurrent
-        quota = self._quota
+        quota, owner = self._quota, None
         if step.quota is not None:
             owner, total = step.quota
             quota = self._part(total, owner, Quota)
@@ -367,6 +370,7 @@ class StepGates:
             slots=self._part(most, origin, Slots),
             bucket=self._part(rate, origin, Bucket),
             quota=quota,
+            owner=owner,
         )
 
     def _part(self, policy: A | None, origin: Any, make: Callable[[A], B]) -> B | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.explain import Explainer, Explanation
     from keyrun.runtime.inspect.family import Family
     from keyrun.runtime.inspect.history import History
+    from keyrun.runtime.inspect.key_view import KeyView
     from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
     from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.inspect.progress import Progress
@@ -227,6 +228,20 @@ class Reader:
 
         return await keys(
             self._statuses, key=key, quarantined=quarantined, limit=limit, after=after
+        )
+
+    async def key_view(
+        self, key: str, *, limit: int = 100, cursor: str | None = None, max_value: int = 65536
+    ) -> "KeyView":
+        """Return what a key does and why, the runs in its queue, its state and its entities.
+
+        - `limit`, `cursor`: the number of runs, and the cursor of the page before.
+        - `max_value`: the size in bytes up to which stored values are shown.
+        """
+        from keyrun.runtime.inspect.key_view import key_view
+
+        return await key_view(
+            self._statuses, self._explainer, key, limit=limit, cursor=cursor, max_value=max_value
         )
 
     async def entities(self, key: str) -> "list[EntityStatus]":

@@ -167,6 +167,11 @@ class Circuit:
         self._changed.set()
         self._changed = trio.Event()
 
+    @property
+    def opened_at(self) -> float | None:
+        """Return when the circuit opened, on Trio's clock. None unless it is open."""
+        return self._until - self.breaker.open_for if self.state is CircuitState.OPEN else None
+
     def status(self) -> CircuitStatus:
         """Return the state and the numbers of the circuit."""
         calls = len(self._calls)

@@ -36,6 +36,7 @@ class Bucket:
     """A token bucket. Its level is kept as the time at which the bucket will be full again."""
 
     def __init__(self, rate: RateLimit) -> None:
+        self.rate = rate
         self._pause = rate.per / rate.count
         self._depth = self._pause * (rate.room - 1)
         self._full_at = -1e300
