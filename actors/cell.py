@@ -23,7 +23,7 @@ from keyrun._errors import KeyrunError
 from keyrun.actors.actor import Actor
 
 
-class State(enum.Enum):
+class CellState(enum.Enum):
     """The state of a cell."""
 
     IDLE = "idle"
@@ -34,11 +34,11 @@ class State(enum.Enum):
 
 
 # Looking a member up in its enum takes as long as a tenth of a message.
-IDLE: Final = State.IDLE
-READY: Final = State.READY
-BOUND: Final = State.BOUND
-BACKOFF: Final = State.BACKOFF
-QUARANTINED: Final = State.QUARANTINED
+IDLE: Final = CellState.IDLE
+READY: Final = CellState.READY
+BOUND: Final = CellState.BOUND
+BACKOFF: Final = CellState.BACKOFF
+QUARANTINED: Final = CellState.QUARANTINED
 
 
 class Order(enum.Enum):
@@ -135,7 +135,7 @@ class Cell:
     key: Hashable
     actor: Actor[Any, Any] | None = None
     mailbox: deque[Any] | None = None
-    state: State = IDLE
+    state: CellState = IDLE
     waiting: OrderedDict[Teller, None] | None = None
     crashes: RestartHistory | None = None
     idle_since: float | None = None

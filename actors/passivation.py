@@ -1,20 +1,20 @@
 """Passivation: drop actors that have received no message for a while.
 
-A cell is on the agenda at most once, from the first time that it becomes idle. When it becomes idle
-again, only the time is recorded, and its entry is moved when it is due. So the cost is one heap
-operation per key and idle timeout, not per message, and the time is exact.
+A cell is in the heap of due cells at most once, from the first time that it becomes idle. When it
+becomes idle again, only the time is recorded, and its entry is moved when it is due. So the cost is
+one heap operation per key and idle timeout, not per message, and the time is exact.
 """
 
 from trio import current_time
 
-from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import IDLE, Cell, Envelope, Order
 from keyrun.actors.directory import Directory
+from keyrun.actors.due_cells import DueCells
 from keyrun.actors.lifecycle import Lifecycle, passivates_silently
 from keyrun.actors.pool import Pool
 
 SLACK = 1024
-"""Entries of dropped cells that may be on the agenda before it is cleared of them."""
+"""Entries of dropped cells that may be among the due cells before they are removed."""
 
 
 class Passivation:
@@ -32,15 +32,15 @@ class Passivation:
         self._window = window
         self._directory = directory
         self._lifecycle = lifecycle
-        self._agenda = Agenda(pool, self._due)
+        self._timers = DueCells(pool, self._due)
 
     def watch(self, cell: Cell) -> None:
         """Record that `cell` has become idle now."""
         now = current_time()
         if cell.idle_since is None:
-            if len(self._agenda) > 2 * len(self._directory.cells) + SLACK:
-                self._agenda.keep(self._is_current)
-            self._agenda.add(now + self._timeout, cell)
+            if len(self._timers) > 2 * len(self._directory.cells) + SLACK:
+                self._timers.keep(self._is_current)
+            self._timers.add(now + self._timeout, cell)
         cell.idle_since = now
 
     def _is_current(self, cell: Cell) -> bool:
@@ -55,7 +55,7 @@ class Passivation:
             return
         if due > now:
             cell.idle_since = due - self._timeout
-            self._agenda.add(due, cell)
+            self._timers.add(due, cell)
         elif passivates_silently(cell):
             self._lifecycle.passivations += cell.actor is not None
             cell.actor = None

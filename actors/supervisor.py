@@ -11,9 +11,9 @@ from typing import Any
 
 import trio
 
-from keyrun.actors.agenda import Agenda
 from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Envelope, RestartHistory
 from keyrun.actors.directory import Directory
+from keyrun.actors.due_cells import DueCells
 from keyrun.actors.errors import ActorFailed, ActorStopped, KeyQuarantined, logged, shown
 from keyrun.actors.letters import DeadLetters
 from keyrun.actors.pool import Pool
@@ -38,7 +38,7 @@ class Supervisor:
         self._pool = pool
         self._directory = directory
         self._letters = letters
-        self._agenda = Agenda(pool, self._resume)
+        self._due = DueCells(pool, self._resume)
         self.quarantined: dict[Cell, None] = {}
 
     def crashed(self, cell: Cell, item: Any, error: BaseException) -> None:
@@ -78,7 +78,7 @@ class Supervisor:
         if delay > 0:
             cell.state = BACKOFF
             self._pool.delayed.add(cell)
-            self._agenda.add(now + delay, cell)
+            self._due.add(now + delay, cell)
 
     def release(self, cell: Cell) -> None:
         """Let a quarantined cell continue as if it had never crashed."""
@@ -89,7 +89,7 @@ class Supervisor:
 
     def hasten(self) -> None:
         """End every backoff."""
-        self._agenda.hasten()
+        self._due.hasten()
 
     def stop(self, cell: Cell) -> None:
         """Give up a quarantined cell with its mailbox."""

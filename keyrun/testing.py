@@ -26,7 +26,7 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
-from keyrun.hosting.virtual_time import Threads, Watch
+from keyrun.hosting.virtual_time import Threads, TimeWatch
 from keyrun.policies import Resources
 from keyrun.runtime.host.lifespan import Lifespan
 from keyrun.runtime.inspect.replay import Replayed, replay
@@ -165,7 +165,7 @@ def _watching_trio(threads: Threads) -> AbstractContextManager[None]:
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, MockClock):
         return nullcontext()
-    return Watch(clock, threads).watching()
+    return TimeWatch(clock, threads).watching()
 
 
 class _HostOutsideOfTrio:
@@ -174,7 +174,7 @@ class _HostOutsideOfTrio:
 
     def __init__(self) -> None:
         self._clock = MockClock(autojump_threshold=0)
-        Watch(self._clock).begin(None)
+        TimeWatch(self._clock).begin(None)
 
     def wall(self) -> float:
         """Return the time of the wall clock: `EPOCH`, and the virtual time that has passed."""
@@ -223,7 +223,7 @@ class SyncHost(_HostOutsideOfTrio):
             raise RuntimeError("a runtime of this SyncHost is open: leave its block first")
         try:
             with ExitStack() as stack:
-                with Watch(self._clock, threads).watching():
+                with TimeWatch(self._clock, threads).watching():
                     self._runtime = stack.enter_context(
                         opened(store, lifespan=lifespan, **self._on_virtual_time(options))
                     )
@@ -285,7 +285,7 @@ class AsyncioHost(_HostOutsideOfTrio):
         is_open = False
         try:
             async with AsyncExitStack() as stack:
-                with Watch(self._clock, threads).watching():
+                with TimeWatch(self._clock, threads).watching():
                     runtime = await stack.enter_async_context(
                         opened(store, thread=False, lifespan=lifespan, **given)
                     )

@@ -22,7 +22,7 @@ Default = Callable[[dict[str, Any]], Any]
 
 
 @attrs.frozen(kw_only=True)
-class Field:
+class FieldPlan:
     """One field."""
 
     name: str
@@ -30,13 +30,13 @@ class Field:
     default: Default | None
 
 
-class Fields:
+class FieldConverter:
     """Lowers the fields of a value to a mapping by name, and lifts them. It knows nothing of how
     the class is rebuilt of them."""
 
     __slots__ = ("_cls", "_fields", "_schemas", "names")
 
-    def __init__(self, cls: type, fields: Iterable[Field], lookup: Lookup) -> None:
+    def __init__(self, cls: type, fields: Iterable[FieldPlan], lookup: Lookup) -> None:
         self._cls = cls
         self._fields: list[tuple[str, Hook, Hook, Hook, Default | None]] = []
         self._schemas: dict[str, Callable[[Schemas], Schema]] = {}
@@ -120,7 +120,7 @@ class Fields:
         )
 
 
-def fields_of(declared: Any) -> tuple[Field, ...]:
+def fields_of(declared: Any) -> tuple[FieldPlan, ...]:
     """The fields of a class; `Unresolved` if its annotations cannot be resolved."""
     cls = get_origin(declared) or declared
     if attrs.has(cls):
@@ -137,7 +137,7 @@ def fields_of(declared: Any) -> tuple[Field, ...]:
     hints = _hints(cls)
     arguments = _arguments(declared)
     return tuple(
-        Field(
+        FieldPlan(
             name=name,
             type=_fill(hints.get(name, fallback), arguments.get(_home(cls, name), {})),
             default=default,
@@ -176,7 +176,7 @@ def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:
     return types, frozenset(required)
 
 
-def model_fields_of(cls: Any) -> tuple[Field, ...]:
+def model_fields_of(cls: Any) -> tuple[FieldPlan, ...]:
     """The fields of a Pydantic model. Pydantic has resolved them and filled the type variables."""
     if not cls.__pydantic_complete__:
         try:
@@ -184,7 +184,7 @@ def model_fields_of(cls: Any) -> tuple[Field, ...]:
         except Exception as error:
             raise _unresolved(cls, error) from error
     return tuple(
-        Field(name=name, type=info.annotation, default=model_default(info))
+        FieldPlan(name=name, type=info.annotation, default=model_default(info))
         for name, info in cls.model_fields.items()
     )
 

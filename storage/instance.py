@@ -13,7 +13,7 @@ from typing import Any, Protocol, get_origin
 
 from keyrun.storage.classes import is_model, is_named_tuple, is_typed_dict
 from keyrun.storage.fields import (
-    Fields,
+    FieldConverter,
     extra_type_of,
     fields_of,
     items_of,
@@ -40,7 +40,7 @@ UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
 were not set but have their default, the extra items, and the private attributes."""
 
 
-class Shape(Protocol):
+class InstanceConverter(Protocol):
     """Both directions for the values of exactly one class."""
 
     def lower(self, value: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Shape(Protocol):
 
 
 def instance_plan(
-    declared: Any, lookup: Lookup, build_later: Callable[[Callable[[], Shape]], None]
+    declared: Any, lookup: Lookup, build_later: Callable[[Callable[[], InstanceConverter]], None]
 ) -> TypePlan:
     """One class with fields. A subclass of it would come back as this one: refused.
 
@@ -67,9 +67,9 @@ def instance_plan(
     cls = get_origin(declared) or declared
     kind = _kind_of(cls)
     exactly = dict if kind is _typed_dict else cls
-    built: list[Shape] = []
+    built: list[InstanceConverter] = []
 
-    def shape() -> Shape:
+    def shape() -> InstanceConverter:
         if not built:
             built.append(kind(declared, lookup))
         return built[0]
@@ -96,7 +96,7 @@ def instance_plan(
     return TypePlan(lower, lift, read, schema)
 
 
-def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
+def _kind_of(cls: type) -> Callable[[Any, Lookup], InstanceConverter]:
     if is_typed_dict(cls):
         return _typed_dict
     if is_named_tuple(cls):
@@ -104,7 +104,7 @@ def _kind_of(cls: type) -> Callable[[Any, Lookup], Shape]:
     return _Model if is_model(cls) else _Instance
 
 
-def _typed_dict(declared: Any, lookup: Lookup) -> Shape:
+def _typed_dict(declared: Any, lookup: Lookup) -> InstanceConverter:
     return _Items(get_origin(declared) or declared, *items_of(declared), lookup)
 
 
@@ -115,7 +115,7 @@ class _Instance:
 
     def __init__(self, declared: Any, lookup: Lookup) -> None:
         self._cls = get_origin(declared) or declared
-        self._fields = Fields(self._cls, fields_of(declared), lookup)
+        self._fields = FieldConverter(self._cls, fields_of(declared), lookup)
         _require_rebuildable(self._cls, self._fields.names)
 
     def lower(self, value: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class _Tuple:
 
     def __init__(self, declared: Any, lookup: Lookup) -> None:
         self._cls = get_origin(declared) or declared
-        self._fields = Fields(self._cls, fields_of(declared), lookup)
+        self._fields = FieldConverter(self._cls, fields_of(declared), lookup)
 
     def lower(self, value: Any) -> dict[str, Any]:
         return self._fields.lower(value)
@@ -224,7 +224,7 @@ class _Model:
 
     def __init__(self, declared: Any, lookup: Lookup) -> None:
         self._cls = declared
-        self._fields = Fields(declared, model_fields_of(declared), lookup)
+        self._fields = FieldConverter(declared, model_fields_of(declared), lookup)
         self._extra = lookup(extra_type_of(declared))
         private = private_types_of(declared)
         self._private = _Items(declared, private, frozenset(), lookup)

@@ -56,7 +56,7 @@ class Misfit(Exception):
         return f"{self.place}: {self.reason}"
 
 
-class TooDeep(Misfit):
+class NestedTooDeep(Misfit):
     """A container below more levels of containers than there may be."""
 
     def __init__(self) -> None:

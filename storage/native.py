@@ -19,7 +19,7 @@ from keyrun.storage.extension import (
     from_extension,
     to_extension,
 )
-from keyrun.storage.misfit import Misfit, PayloadError, TooDeep, TooLarge, a, at_index, at_key
+from keyrun.storage.misfit import Misfit, NestedTooDeep, PayloadError, TooLarge, a, at_index, at_key
 
 SCALARS: frozenset[type] = frozenset(
     {type(None), bool, int, float, str, bytes, datetime, date, Decimal, UUID}
@@ -42,7 +42,7 @@ def vet(value: Any, depth: int, room: int) -> int:
     if kind in SCALARS:
         return 1
     if depth == 0 and (kind is dict or kind is list or kind is tuple):
-        raise TooDeep
+        raise NestedTooDeep
     if kind is dict:
         count = len(value)
         for key, item in value.items():
@@ -70,7 +70,7 @@ def explain(value: Any, depth: int) -> None:
     if kind is not dict and kind is not list and kind is not tuple:
         _explain_scalar(value)
     elif depth == 0:
-        raise TooDeep
+        raise NestedTooDeep
     elif kind is dict:
         for key, item in value.items():
             if type(key) is not str:

@@ -10,10 +10,10 @@ from keyrun.storage.census import holds_more_than
 from keyrun.storage.json_schema import Schemas
 from keyrun.storage.misfit import (
     Misfit,
+    NestedTooDeep,
     PayloadError,
     PayloadMismatch,
     PayloadTypeError,
-    TooDeep,
     TooLarge,
     Unsupported,
     a,
@@ -235,8 +235,8 @@ class PayloadCodec:
             few = self._max_items < self._max_size
             why = self._too_many() if few else self._too_large(None)
             raise PayloadError(f"value: {why}") from None
-        if isinstance(error, TooDeep | RecursionError):
-            place = error.place if isinstance(error, TooDeep) else "value"
+        if isinstance(error, NestedTooDeep | RecursionError):
+            place = error.place if isinstance(error, NestedTooDeep) else "value"
             raise PayloadError(
                 f"{place}: nests deeper than {self._max_depth} levels, or contains itself; "
                 "flatten it"

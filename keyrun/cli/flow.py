@@ -11,7 +11,7 @@ from keyrun import Workflow
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors
 from keyrun.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from keyrun.cli.run_command import RunOptions, run_options, run_workflow
+from keyrun.cli.run_command import RunCommandOptions, run_options, run_workflow
 from keyrun.cli.screen import note, say, visible
 from keyrun.cli.target import load, workflows_in
 from keyrun.errors import MissingExtra
@@ -72,7 +72,7 @@ def run(ctx: click.Context, /, *, file: Path, **given: Any) -> None:
     The flow can call the steps (@step) of the modules that --with names. The modules are imported
     from the current directory. Everything else works as in `keyrun run`.
     """
-    options = RunOptions(**given)
+    options = RunCommandOptions(**given)
     options.check()
     library = collect(options.modules)
     flow = _load(file, library)

@@ -8,7 +8,7 @@ import click
 from keyrun import Reader, State
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors
-from keyrun.cli.listing import Listing
+from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import Column
 from keyrun.cli.times import waiting
@@ -72,7 +72,7 @@ def command(
         await list_pages(fetch, listing, limit=limit, after=after, matches=matches)
         return [] if key is None else await reader.entities(key)
 
-    listing = Listing(
+    listing = ListingPrinter(
         COLUMNS,
         _row,
         documents.key,
@@ -83,7 +83,7 @@ def command(
     entities = read_store(store, namespace, ask)
     listing.end(limit=limit)
     if entities:
-        kept = Listing(
+        kept = ListingPrinter(
             ENTITY_COLUMNS,
             lambda each: (each.name, "damaged" if each.size is None else each.size),
             documents.entity,

@@ -11,7 +11,7 @@ from keyrun.cli.table import Column, Table
 T = TypeVar("T")
 
 
-class Listing(Generic[T]):
+class ListingPrinter(Generic[T]):
     """The rows of a table, or one line of JSON for each item.
 
     `noun` is one item and several items, such as "run" and "runs". `name` returns the id of an

@@ -12,7 +12,7 @@ from keyrun.cli.times import parse
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Time(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.2
+class TimeParameter(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.2
     """A point in time, given as an age or in ISO 8601."""
 
     name = "time"
@@ -57,11 +57,14 @@ def run_filters(function: F) -> F:
     """Add the filters of listings of runs."""
     for option in (
         click.option(
-            "--until", type=Time(), metavar="TIME", help="Only runs submitted before this time."
+            "--until",
+            type=TimeParameter(),
+            metavar="TIME",
+            help="Only runs submitted before this time.",
         ),
         click.option(
             "--since",
-            type=Time(),
+            type=TimeParameter(),
             metavar="TIME",
             help=(
                 "Only runs submitted at or after this time: an age such as 90s, 15m, 2h or 7d, or "

@@ -14,7 +14,7 @@ import trio
 from keyrun import Reader, open_reader
 from keyrun.cli.errors import check_store
 from keyrun.cli.exit_codes import USAGE, CommandError
-from keyrun.cli.listing import Listing
+from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.screen import note
 from keyrun.storage import MemoryStore
 
@@ -53,7 +53,7 @@ def check_namespace(namespace: str) -> None:
 
 async def list_pages(
     fetch: Callable[[int, str | None], Awaitable[list[T]]],
-    listing: Listing[T],
+    listing: ListingPrinter[T],
     *,
     limit: int,
     after: str | None,

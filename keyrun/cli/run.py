@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from keyrun.cli.errors import report_errors
-from keyrun.cli.run_command import RunOptions, run_options, run_workflow
+from keyrun.cli.run_command import RunCommandOptions, run_options, run_workflow
 from keyrun.cli.target import find, load, workflows_in
 
 
@@ -50,7 +50,7 @@ def command(ctx: click.Context, /, *, target: str, **given: Any) -> None:
       5    the run is quarantined
       130  interrupted
     """
-    options = RunOptions(**given)
+    options = RunCommandOptions(**given)
     options.check()
     module, workflow = find(target)
     modules = [module, *map(load, options.modules)]

@@ -49,7 +49,7 @@ _EXIT_CODES = {
 
 
 @attrs.frozen(kw_only=True)
-class RunOptions:
+class RunCommandOptions:
     """The options of a command that runs a workflow."""
 
     key: str
@@ -135,7 +135,7 @@ def run_workflow(
     command: Iterable[str],
     workflow: Workflow[Any, Any],
     known: Iterable[Workflow[Any, Any]],
-    given: RunOptions,
+    given: RunCommandOptions,
 ) -> None:
     """Run `workflow`, print its result, and exit with the code for its outcome.
 

@@ -10,7 +10,7 @@ from keyrun import Reader, RunStatus, State
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors
 from keyrun.cli.failures import reason_of
-from keyrun.cli.listing import Listing
+from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import duration, local, waiting
@@ -94,7 +94,7 @@ def command(
 
         await list_pages(fetch, listing, limit=limit, after=after)
 
-    listing = Listing(
+    listing = ListingPrinter(
         COLUMNS,
         _row,
         documents.run,

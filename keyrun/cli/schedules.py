@@ -8,7 +8,7 @@ import click
 from keyrun import Reader
 from keyrun.cli import documents, options
 from keyrun.cli.errors import report_errors
-from keyrun.cli.listing import Listing
+from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import duration, local, local_exactly
@@ -52,7 +52,7 @@ def command(*, store: Path, limit: int, after: str | None, namespace: str, as_js
 
         await list_pages(fetch, listing, limit=limit, after=after)
 
-    listing = Listing(
+    listing = ListingPrinter(
         COLUMNS,
         _row,
         documents.schedule,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from keyrun.stress.campaign import Campaign
 from keyrun.stress.evidence import Mark
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 
 EVERY = 2.0
 """Seconds between plain lines."""
@@ -83,7 +83,7 @@ class DemoDisplay:
                 soft_wrap=True,
             )
 
-    def _follow(self, record: Record) -> None:
+    def _follow(self, record: CampaignRecord) -> None:
         for line in record.lines[self._read :]:
             if line.mark is Mark.TOLD:
                 self._latest.append((line.run, line.fields[1]))
@@ -125,7 +125,7 @@ class DemoDisplay:
             Text(STOPPING) if campaign.stopping else bar,
         )
 
-    def _end(self, record: Record, number: int, state: str) -> Text:
+    def _end(self, record: CampaignRecord, number: int, state: str) -> Text:
         key = record.planner.plan(number).key
         text = Text(f"  order {number} of {key} ", no_wrap=True, overflow="ellipsis")
         return text.append(state, STYLES.get(state, ""))

@@ -20,7 +20,7 @@ from keyrun.demo.display import WIDTH, DemoDisplay
 from keyrun.stress import acting
 from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, Terminated, stoppable
 from keyrun.stress.checking import Checking, SteadyConsole
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 from keyrun.stress.report import pronounce
 from keyrun.stress.verdict import Verdict, judge
 
@@ -70,7 +70,7 @@ def campaign_of(folder: Path, begun: Begun, kill_every: float) -> Campaign:
         slots=begun.keys,
         child=CHILD,
     )
-    return Campaign(assignment, Record(planner, begun.keys))
+    return Campaign(assignment, CampaignRecord(planner, begun.keys))
 
 
 @click.command(
@@ -176,7 +176,7 @@ def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True)
 
 
-def opening(folder: Path, begun: Begun, record: Record, before: bool) -> list[str]:
+def opening(folder: Path, begun: Begun, record: CampaignRecord, before: bool) -> list[str]:
     """Return the lines above the picture: the state of the demo, its code, and how to break it."""
     if record.done:
         return [f"The demo in {folder} has finished. This is its proof."]

@@ -28,7 +28,7 @@ _KINDS = Variants(
 )
 
 
-class Node:
+class NodeShape:
     """A node. Its fields depend on its kind."""
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
@@ -43,7 +43,7 @@ class Node:
         return {"$ref": "#/$defs/node"}
 
 
-class Nodes:
+class NodesShape:
     """Nodes by name."""
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
@@ -54,11 +54,11 @@ class Nodes:
         if not value:
             yield Fault(place, "must not be empty; add a node, as in 'fetch: {kind: http, ...}'")
         for name, node in value.items():
-            yield from Node().faults(node, (*place, name))
+            yield from NodeShape().faults(node, (*place, name))
 
     def schema(self) -> Schema:
         """Return the schema of an object."""
-        return {"type": "object", "additionalProperties": Node().schema(), "minProperties": 1}
+        return {"type": "object", "additionalProperties": NodeShape().schema(), "minProperties": 1}
 
 
 EDGE = Record(
@@ -95,7 +95,7 @@ LIMITS = Record(
     "limits",
 )
 _PARTS = {
-    "nodes": Field(Nodes(), "The nodes by name.", required=True),
+    "nodes": Field(NodesShape(), "The nodes by name.", required=True),
     "edges": Field(ListOf(EDGE, example="- {from: a, to: b}"), "The edges between the nodes."),
 }
 BODY = Record(_PARTS, "a body")

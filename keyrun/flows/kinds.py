@@ -27,10 +27,10 @@ from keyrun.flows.shapes import (
     MapOf,
     Number,
     Record,
-    Reference,
+    SchemaReference,
     Templated,
     Text,
-    Time,
+    TimeShape,
     WrongField,
 )
 from keyrun.flows.source import Place
@@ -392,7 +392,7 @@ KINDS: dict[str, Kind] = {
                 Templated(Number(least=0, most=LONGEST, unit="seconds")),
                 "The length of the wait, in seconds.",
             ),
-            "until": Field(Time(), "The time at which the wait ends, with its time zone."),
+            "until": Field(TimeShape(), "The time at which the wait ends, with its time zone."),
         },
         make=_wait,
         templates=("seconds", "until"),
@@ -418,7 +418,9 @@ KINDS: dict[str, Kind] = {
             "while": Field(_TEXT, "The condition, in CEL, before each turn.", required=True),
             "start": Field(_ANY, "The output before the first turn."),
             "max_iterations": Field(COUNT, f"The largest number of turns. Default {MOST}."),
-            "body": Field(Reference("body"), "The nodes and edges of one turn.", required=True),
+            "body": Field(
+                SchemaReference("body"), "The nodes and edges of one turn.", required=True
+            ),
         },
         make=None,
         body="loop",
@@ -439,7 +441,9 @@ KINDS: dict[str, Kind] = {
                 Flag(), "The first item that fails cancels the others and fails the node."
             ),
             "body": Field(
-                Reference("body"), "The nodes and edges that run for each item.", required=True
+                SchemaReference("body"),
+                "The nodes and edges that run for each item.",
+                required=True,
             ),
         },
         make=None,

@@ -26,7 +26,7 @@ _CHUNK = 65_536
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class ProcessOutput:
     """The standard output of a child, the end of its standard error, and its exit code."""
 
     output: bytes
@@ -41,7 +41,7 @@ async def ask(
     max_output: int,
     env: dict[str, str],
     cwd: Path | None = None,
-) -> Answer:
+) -> ProcessOutput:
     """Run `command`, write `question` to its standard input, and return its answer. Raise
     `OutputTooLarge` if it writes more than `max_output` bytes. The cancel scope around the call
     limits its time."""
@@ -80,7 +80,7 @@ async def ask(
     if len(output) > max_output:
         raise OutputTooLarge(f"the code wrote more than {max_output:,} bytes, its limit")
     errors = bytes(tail).decode(errors="replace").strip()
-    return Answer(output=bytes(output), errors=errors, exit_code=process.returncode or 0)
+    return ProcessOutput(output=bytes(output), errors=errors, exit_code=process.returncode or 0)
 
 
 async def _write(stream: trio.abc.SendStream, question: bytes) -> None:

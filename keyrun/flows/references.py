@@ -125,9 +125,11 @@ def in_condition(text: str) -> list[Reference]:
     return list(_walk_condition(syntax.parse(text), True, frozenset()))
 
 
-def _walk_condition(node: syntax.Node, certain: bool, local: frozenset[str]) -> Iterator[Reference]:
+def _walk_condition(
+    node: syntax.SyntaxNode, certain: bool, local: frozenset[str]
+) -> Iterator[Reference]:
     """Yield the references in a part of a condition. `local` are the variables of macros."""
-    parts: Iterable[syntax.Node] = ()
+    parts: Iterable[syntax.SyntaxNode] = ()
     match node:
         case syntax.Name(name) if name not in local:
             yield Reference((name,), certain=certain)
@@ -135,7 +137,7 @@ def _walk_condition(node: syntax.Node, certain: bool, local: frozenset[str]) -> 
             names: list[str] = []
             for step in steps:
                 match step:
-                    case syntax.Field(name) | syntax.Index(syntax.Literal(str() as name)):
+                    case syntax.FieldAccess(name) | syntax.Index(syntax.Constant(str() as name)):
                         names.append(name)
                     case _:
                         break
@@ -150,22 +152,22 @@ def _walk_condition(node: syntax.Node, certain: bool, local: frozenset[str]) -> 
             yield Reference((name, field), certain=False)
         case syntax.Has(operand):
             yield from _walk_condition(operand, certain, local)
-        case syntax.Chain(syntax.Literal(str() as key), (("in", syntax.Name(name)),)):
+        case syntax.Chain(syntax.Constant(str() as key), (("in", syntax.Name(name)),)):
             yield Reference((name, key), certain=False)
         case syntax.Chain(first, rest):
             parts = (first, *(operand for _, operand in rest))
         case syntax.And(operands) | syntax.Or(operands):
             # The other operands may decide, whatever this one is.
             parts, certain = operands, False
-        case syntax.Choice(branches, otherwise):
+        case syntax.Conditional(branches, otherwise):
             yield from _walk_condition(branches[0][0], certain, local)
             parts = [*[part for branch in branches for part in branch][1:], otherwise]
             certain = False
         case syntax.Not(operand) | syntax.Negative(operand):
             parts = (operand,)
-        case syntax.ListOf(items):
+        case syntax.ListLiteral(items):
             parts = items
-        case syntax.MapOf(entries):
+        case syntax.MapLiteral(entries):
             parts = [part for entry in entries for part in entry]
         case syntax.Call(_, arguments):
             parts = arguments
@@ -177,7 +179,7 @@ def _walk_step(step: syntax.Step, certain: bool, local: frozenset[str]) -> Itera
     match step:
         case syntax.Index(key):
             yield from _walk_condition(key, certain, local)
-        case syntax.Method(_, arguments):
+        case syntax.MethodCall(_, arguments):
             for argument in arguments:
                 yield from _walk_condition(argument, certain, local)
         case syntax.Loop(_, variable, test, result):

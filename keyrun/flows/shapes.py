@@ -203,7 +203,7 @@ class Templated:
 
 
 @attrs.frozen
-class Time:
+class TimeShape:
     """A time with a time zone, or text with a template that gives one when the node runs."""
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
@@ -369,7 +369,7 @@ class Variants:
 
 
 @attrs.frozen
-class Reference:
+class SchemaReference:
     """A shape that is described elsewhere under `name`, because it contains this one."""
 
     name: str

@@ -51,7 +51,7 @@ class Renderable(Protocol):
 
 
 @attrs.frozen
-class Literal:
+class PlainValue:
     """A value without templates."""
 
     value: Any
@@ -62,7 +62,7 @@ class Literal:
 
 
 @attrs.frozen
-class Items:
+class TemplatedList:
     """A list with templates in it."""
 
     items: tuple[Renderable, ...]
@@ -74,7 +74,7 @@ class Items:
 
 
 @attrs.frozen
-class Fields:
+class TemplatedMapping:
     """A mapping with templates in its values."""
 
     fields: dict[str, Renderable]
@@ -114,11 +114,11 @@ def renderable(value: Any, where: str) -> Renderable:
             return Template(value, where)
         case list() | tuple():
             items = tuple(renderable(item, f"{where}[{at}]") for at, item in enumerate(value))
-            return Literal(value) if _is_literal(items) else Items(items)
+            return PlainValue(value) if _is_literal(items) else TemplatedList(items)
         case dict():
             fields = {name: renderable(item, f"{where}.{name}") for name, item in value.items()}
-            return Literal(value) if _is_literal(fields.values()) else Fields(fields)
-    return Literal(value)
+            return PlainValue(value) if _is_literal(fields.values()) else TemplatedMapping(fields)
+    return PlainValue(value)
 
 
 def has_template(text: str) -> bool:
@@ -195,7 +195,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_literal(parts: Iterable[Renderable]) -> bool:
-    return all(isinstance(part, Literal) for part in parts)
+    return all(isinstance(part, PlainValue) for part in parts)
 
 
 @lru_cache(1)

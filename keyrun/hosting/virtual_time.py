@@ -70,7 +70,7 @@ class VirtualTime:
             clock.autojump_threshold = threshold
 
 
-class Watch:
+class TimeWatch:
     """Reports to virtual time what happens outside of one runtime."""
 
     def __init__(self, clock: MockClock, threads: Threads = "inline") -> None:

@@ -20,7 +20,7 @@ import attrs
 
 from keyrun.stress.child import Setup
 from keyrun.stress.evidence import Mark, Tail
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 
 CHILD = (sys.executable, "-m", "keyrun.stress.child")
 LOOK = 0.05
@@ -89,7 +89,7 @@ class Broken(Exception):
 class Campaign:
     """One campaign; `record` is all that was seen of it, by earlier watchers, too."""
 
-    def __init__(self, assignment: Assignment, record: Record) -> None:
+    def __init__(self, assignment: Assignment, record: CampaignRecord) -> None:
         self.assignment = assignment
         self.record = record
         self.kills = 0

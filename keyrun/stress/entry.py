@@ -17,7 +17,7 @@ from keyrun.stress.campaign import CHILD, Assignment, Broken, Campaign, stoppabl
 from keyrun.stress.checking import Checking, SteadyConsole
 from keyrun.stress.display import CampaignDisplay
 from keyrun.stress.options import Options
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 from keyrun.stress.report import pronounce
 from keyrun.stress.verdict import Verdict, judge
 
@@ -47,7 +47,7 @@ def assign(options: Options, folder: Path, **other: Any) -> Assignment:
 
 def stress(options: Options, folder: Path, console: Console, **other: Any) -> Verdict:
     """Run the test and return the verdict."""
-    campaign = Campaign(assign(options, folder, **other), Record(options, options.keys))
+    campaign = Campaign(assign(options, folder, **other), CampaignRecord(options, options.keys))
     broken: Broken | None = None
     with CampaignDisplay(console) as display:
         try:

@@ -8,7 +8,7 @@ from keyrun.stress.plan import Pause
 
 
 @attrs.define
-class Record:
+class CampaignRecord:
     """All evidence so far, and its summary for the next process."""
 
     planner: Planner

@@ -177,7 +177,7 @@ def step(
     abandon: bool = ...,
     asyncio: bool = ...,
     **policies: Unpack[Policies],
-) -> "_Decorator": ...
+) -> "_StepDecorator": ...
 def step(
     function: Callable[..., Any] | None = None,
     /,
@@ -246,7 +246,7 @@ def step(
     return decorate if function is None else decorate(function)
 
 
-class _Decorator:
+class _StepDecorator:
     """The type of what `@step(...)` returns."""
 
     @overload

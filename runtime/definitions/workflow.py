@@ -156,7 +156,7 @@ Function = Callable[[Any, I], Coroutine[Any, Any, T]]
 NoInput = Callable[[Any], Coroutine[Any, Any, T]]
 
 
-class _Decorator:
+class _WorkflowDecorator:
     """The type of what `@workflow(...)` returns."""
 
     @overload
@@ -183,7 +183,7 @@ def workflow(
     instances: int | None = ...,
     when_full: WhenFull = ...,
     checkpoint: "Checkpoint | None" = ...,
-) -> _Decorator: ...
+) -> _WorkflowDecorator: ...
 def workflow(
     function: Any = None,
     /,

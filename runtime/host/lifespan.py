@@ -71,7 +71,7 @@ def not_async(lifespan: object) -> TypeError:
     )
 
 
-class Place(NamedTuple):
+class LifespanHost(NamedTuple):
     """Where a lifespan is entered."""
 
     is_wrong: Callable[[BaseException], bool]
@@ -79,15 +79,15 @@ class Place(NamedTuple):
     remedy: str
 
 
-ON_TRIO = Place(
+ON_TRIO = LifespanHost(
     needs_asyncio,
     "lifespan uses asyncio, and this host enters it on Trio: mark it with @keyrun.asyncio.lifespan",
 )
-ON_TRIO_ASYNCIO = Place(
+ON_TRIO_ASYNCIO = LifespanHost(
     needs_trio,
     "lifespan uses Trio, and it is marked with @keyrun.asyncio.lifespan: remove the mark",
 )
-ON_HOST_LOOP = Place(
+ON_HOST_LOOP = LifespanHost(
     needs_trio,
     "lifespan uses Trio, and keyrun.asyncio enters it on the event loop of the application: use "
     "asyncio in it",
@@ -95,7 +95,7 @@ ON_HOST_LOOP = Place(
 
 
 async def enter(
-    stack: AsyncExitStack, manager: AbstractAsyncContextManager[Any], place: Place
+    stack: AsyncExitStack, manager: AbstractAsyncContextManager[Any], place: LifespanHost
 ) -> Any:
     """Enter a lifespan, and return its value. If its code is written for another place, the error
     says what to do."""

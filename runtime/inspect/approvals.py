@@ -9,7 +9,7 @@ import attrs
 
 from keyrun.actors import checks
 from keyrun.runtime.inspect.pages import cursor_of, look, place_after
-from keyrun.runtime.inspect.slices import JOURNAL, Slices
+from keyrun.runtime.inspect.slices import JOURNAL, PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
@@ -72,7 +72,7 @@ async def find_approvals(
         check_text(workflow, "workflow")
     ledger = statuses.ledger
 
-    async def read(record: bytes, raw: bytes, slices: Slices) -> list[OpenGate]:
+    async def read(record: bytes, raw: bytes, slices: PageBudget) -> list[OpenGate]:
         try:
             number = at_place(record, raw, ledger.split_place(record)[1]).number
             waits = await _waits(statuses, number, slices)
@@ -116,7 +116,7 @@ def _gate(about: Submission, wait: WaitBegan) -> OpenGate:
     )
 
 
-async def _waits(statuses: StatusReader, number: int, slices: Slices) -> list[WaitBegan]:
+async def _waits(statuses: StatusReader, number: int, slices: PageBudget) -> list[WaitBegan]:
     """Return the entries with which the open waits of a run for decisions began."""
     ledger, live = statuses.ledger, statuses.live(number)
     if live is not None:
@@ -144,7 +144,7 @@ def _is_gate(channel: str | None) -> bool:
 
 
 async def _began(
-    ledger: Ledger, number: int, channels: set[str] | None, slices: Slices
+    ledger: Ledger, number: int, channels: set[str] | None, slices: PageBudget
 ) -> list[WaitBegan]:
     """Return the last waits at these gates, or at all gates, that have not ended. The journal is
     read from its end, up to a number of entries."""

@@ -6,7 +6,7 @@ from keyrun.actors import checks
 from keyrun.runtime.errors import InvalidSchedule
 from keyrun.runtime.groups.records import GroupRecord
 from keyrun.runtime.inspect.pages import Looked, cursor_of, look, place_after
-from keyrun.runtime.inspect.slices import RUN, Slices
+from keyrun.runtime.inspect.slices import RUN, PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.schedules.records import ScheduleStatus, StoredSchedule, schedule_status
@@ -77,7 +77,7 @@ async def _look_at_schedules(
 ) -> Looked[ScheduleStatus]:
     ledger = statuses.ledger
 
-    async def read(record: bytes, raw: bytes, slices: Slices) -> list[ScheduleStatus]:
+    async def read(record: bytes, raw: bytes, slices: PageBudget) -> list[ScheduleStatus]:
         slices.left -= RUN
         try:
             fields = unseal("schedules", record, raw)
@@ -97,7 +97,7 @@ async def find_groups(
     checks.count("limit", limit, 1)
     ledger = statuses.ledger
 
-    async def read(record: bytes, raw: bytes, slices: Slices) -> list[GroupSummary]:
+    async def read(record: bytes, raw: bytes, slices: PageBudget) -> list[GroupSummary]:
         try:
             group = GroupRecord(*unseal("groups", record, raw))
             name = record[len(ledger.prefix) :].decode()

@@ -4,7 +4,7 @@ import attrs
 
 from keyrun.actors import checks
 from keyrun.runtime.inspect.pages import cursor_of, look, place_after
-from keyrun.runtime.inspect.slices import RUN, Slices
+from keyrun.runtime.inspect.slices import RUN, PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.journal_entry import CHILD, CallKind, WaitBegan, decode
@@ -54,12 +54,12 @@ async def family_of(
     """Return the family of a run, with one page of its children."""
     checks.count("limit", limit, 1)
     ledger = statuses.ledger
-    status = await statuses.status(number, result=False, slices=Slices())
+    status = await statuses.status(number, result=False, slices=PageBudget())
     if status is None:
         return None
     known: set[str] = set()
 
-    async def read(record: bytes, raw: bytes, slices: Slices) -> list[RunLink]:
+    async def read(record: bytes, raw: bytes, slices: PageBudget) -> list[RunLink]:
         try:
             entry = decode(unseal("journal", record, raw))
         except DAMAGE:
@@ -80,7 +80,7 @@ async def family_of(
     looked = await look(ledger, "journal", read, limit=limit, prefix=prefix, after=place)
     origin, parent = status.origin, None
     if origin.startswith(OF_CHILD):
-        parent = await _link(statuses, origin.removeprefix(OF_CHILD), Slices())
+        parent = await _link(statuses, origin.removeprefix(OF_CHILD), PageBudget())
     return Family(
         parent=parent,
         group=origin.removeprefix(OF_GROUP) if origin.startswith(OF_GROUP) else None,
@@ -90,7 +90,7 @@ async def family_of(
     )
 
 
-async def _link(statuses: StatusReader, run_id: str, slices: Slices) -> RunLink:
+async def _link(statuses: StatusReader, run_id: str, slices: PageBudget) -> RunLink:
     number = await statuses.ledger.find(run_id)
     status = None
     if number is not None:

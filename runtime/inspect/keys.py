@@ -7,7 +7,7 @@ import attrs
 
 from keyrun.actors import checks
 from keyrun.runtime.inspect.pages import Looked, cursor_of, place_after
-from keyrun.runtime.inspect.slices import RUN, Slices
+from keyrun.runtime.inspect.slices import RUN, PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
@@ -142,7 +142,7 @@ async def _look(
     read enough. Count at most `counted` runs of a key."""
     if key is not None:
         check_key(key)
-    ledger, slices = statuses.ledger, Slices(first=PAGE, most=PAGE)
+    ledger, slices = statuses.ledger, PageBudget(first=PAGE, most=PAGE)
     looked: Looked[KeyStatus] = Looked(last=start)
     while looked.more and len(looked.found) < limit and slices.left > 0:
         slices.begin()
@@ -208,7 +208,7 @@ async def _page(
 
 
 async def _count(
-    statuses: StatusReader, queue: _KeyQueue, most: int | None, slices: Slices
+    statuses: StatusReader, queue: _KeyQueue, most: int | None, slices: PageBudget
 ) -> None:
     """Count the places of a key queue that its page did not have, up to `most` in all."""
     ledger = statuses.ledger
@@ -239,7 +239,7 @@ async def _may_be_quarantined(statuses: StatusReader, queue: _KeyQueue) -> bool:
     return status is not None and status.state is State.QUARANTINED
 
 
-async def _status(statuses: StatusReader, queue: _KeyQueue, slices: Slices) -> KeyStatus:
+async def _status(statuses: StatusReader, queue: _KeyQueue, slices: PageBudget) -> KeyStatus:
     ledger, head = statuses.ledger, None
     if queue.first is not None:
         head = await statuses.status(queue.first, result=False, slices=slices)

@@ -14,7 +14,7 @@ import attrs
 
 from keyrun.actors import checks
 from keyrun.runtime.inspect.pages import RunPage, read_cursor, write_cursor
-from keyrun.runtime.inspect.slices import ENDED_RUN, RUN, Slices
+from keyrun.runtime.inspect.slices import ENDED_RUN, RUN, PageBudget
 from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
@@ -203,7 +203,7 @@ class Listing:
     ) -> "_Looked":
         """Look at runs, in slices, until `limit` match or the page has read enough."""
         ledger, seen = self._ledger, SeenKeys()
-        slices = Slices(first=PAGE, most=PAGE)
+        slices = PageBudget(first=PAGE, most=PAGE)
         looked = _Looked(last=after, more=wanted.origin != "")
         while looked.more and len(looked.found) < limit and slices.left > 0:
             room = limit - len(looked.found)
@@ -249,7 +249,7 @@ class Listing:
         wanted: ListingFilter,
         seen: SeenKeys,
         room: int,
-        slices: Slices,
+        slices: PageBudget,
     ) -> tuple[dict[int, RunStatus | StoreError], int]:
         """Return the first `room` runs that match, or may match, and the number of rows that were
         looked at before the slice was over. Of a run that cannot be read, return the error."""
@@ -304,7 +304,7 @@ class Listing:
         return self._ledger.submission_of(record, fields)
 
     async def _shown(
-        self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter, slices: Slices
+        self, taken: dict[int, RunStatus | StoreError], wanted: ListingFilter, slices: PageBudget
     ) -> tuple[list[RunStatus], int | None]:
         """Return the statuses of matching runs in the same order, also of those that cannot be
         read. If the page has read enough before the last of them, return the number of the last

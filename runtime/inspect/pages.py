@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
-from keyrun.runtime.inspect.slices import Slices
+from keyrun.runtime.inspect.slices import PageBudget
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import RunStatus
 
@@ -73,7 +73,7 @@ class Looked(Generic[T]):
 async def look(
     ledger: "Ledger",
     table: str,
-    read: Callable[[bytes, bytes, Slices], Awaitable[Iterable[T]]],
+    read: Callable[[bytes, bytes, PageBudget], Awaitable[Iterable[T]]],
     *,
     limit: int,
     prefix: bytes | None = None,
@@ -82,7 +82,7 @@ async def look(
     """Walk over the records of a table, in slices, until `read` has returned `limit` items or
     enough records were read. `read` receives the key and the content of a record. Without a
     `prefix`, this reads all records of the namespace."""
-    slices = Slices()
+    slices = PageBudget()
     prefix = ledger.prefix if prefix is None else prefix
     looked: Looked[T] = Looked(last=after)
     while looked.more and len(looked.found) < limit and slices.left > 0:

@@ -1,5 +1,5 @@
-"""Slices: a long read that leaves the event loop to other tasks, and a page that reads a bounded
-number of records.
+"""Slices: a long read leaves the event loop to other tasks, and a page reads a bounded number of
+records.
 
 A reader shares the event loop with all runs. So a read of any length goes in slices of about
 `SLICE` seconds. Each slice has a view of the store of its own, and other tasks run between two
@@ -22,7 +22,7 @@ ENDED_RUN = 4
 """Records that the status of an ended run takes."""
 
 
-class Slices:
+class PageBudget:
     """The size of the next slice, and the records that a page may still read."""
 
     __slots__ = ("_began", "_most", "left", "size")

@@ -22,7 +22,7 @@ from keyrun.storage.payload import PayloadCodec, PayloadError
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.inspect.slices import Slices
+    from keyrun.runtime.inspect.slices import PageBudget
     from keyrun.runtime.recovery.supervision import QuarantinedKey
     from keyrun.runtime.run.run import Run
 
@@ -134,7 +134,7 @@ class StatusReader:
         return self.status_of(submission, stored)
 
     async def status(
-        self, number: int, *, result: bool = True, slices: "Slices | None" = None
+        self, number: int, *, result: bool = True, slices: "PageBudget | None" = None
     ) -> RunStatus | None:
         """Return the status of a run, without the result if `result` is False. `slices` are those
         of a page that reads a bounded number of records."""
@@ -147,7 +147,7 @@ class StatusReader:
         return None if status is None else status.state
 
     async def _status(
-        self, number: int, show: Show, *, named: bool, slices: "Slices | None" = None
+        self, number: int, show: Show, *, named: bool, slices: "PageBudget | None" = None
     ) -> RunStatus | None:
         """Return the status of a run. With `named`, it names the quarantined run or key that the
         run waits for."""
@@ -313,7 +313,7 @@ class StatusReader:
         return last is not None and is_driven(last)
 
     async def with_journal(
-        self, number: int, status: RunStatus, slices: "Slices | None" = None
+        self, number: int, status: RunStatus, slices: "PageBudget | None" = None
     ) -> RunStatus:
         """Return a status that is up to date with the journal. The status record is written when a
         run waits, not with every step, so it may be older. Reading the journal may take long, so do

@@ -15,7 +15,7 @@ import trio
 
 from keyrun.runtime.errors import MissingExtra
 from keyrun.runtime.inspect.progress import JournalTally, StoredRecords
-from keyrun.runtime.inspect.slices import SLICE, Slices
+from keyrun.runtime.inspect.slices import SLICE, PageBudget
 from keyrun.runtime.inspect.statuses import SeenKeys, StatusReader
 from keyrun.runtime.records.journal_entry import NextTurn, decode
 from keyrun.runtime.records.pages import Rows
@@ -47,7 +47,7 @@ class JournalFollower:
         self._first = ledger.entry(number, 0)
         self._take = take
         self._restart = restart
-        self._slices = Slices()
+        self._slices = PageBudget()
         self.read = 0
         """The number of entries that were read."""
         self._after = b""

@@ -154,13 +154,13 @@ async def test_an_idle_system_lets_a_virtual_clock_rest(
     assert trio.current_time() == 10**6
 
 
-async def test_keys_that_come_and_go_leave_nothing_on_the_agenda(world: World) -> None:
+async def test_keys_that_come_and_go_leave_nothing_among_the_due_cells(world: World) -> None:
     async with world.system(idle_timeout=3600) as system:
-        agenda: Any = system._directory.on_idle.__self__._agenda  # type: ignore[union-attr]
+        due: Any = system._directory.on_idle.__self__._timers  # type: ignore[union-attr]
         for n in range(3 * SLACK):
             await system.ask("a", n)
             await system.stop("a")
-        assert len(agenda) <= SLACK + 4
+        assert len(due) <= SLACK + 4
 
 
 async def test_actors_are_stopped_not_passivated_at_the_end(

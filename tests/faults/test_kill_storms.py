@@ -21,7 +21,7 @@ from keyrun.storage import verify
 from keyrun.stress.campaign import Campaign
 from keyrun.stress.entry import assign
 from keyrun.stress.options import Options
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 from keyrun.stress.verdict import judge
 from tests.faults import endless_orders as work
 from tests.faults.soaking import SOAK, amount
@@ -45,7 +45,7 @@ def test_no_promise_is_broken_by_kills_of_the_process_and_of_its_committer_alone
     options = attrs.evolve(STORM, committer=committer, seed=seed)
     most = float("inf") if SOAK else 3
     assignment = assign(options, tmp_path, committers=alone, most_kills=most)
-    campaign = Campaign(assignment, Record(options, options.keys))
+    campaign = Campaign(assignment, CampaignRecord(options, options.keys))
     campaign.run(lambda campaign: None)
     verdict = judge(campaign, None, tmp_path)
     assert verdict.violations == ()

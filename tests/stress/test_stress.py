@@ -21,7 +21,7 @@ from keyrun.stress.entry import assign, stress
 from keyrun.stress.evidence import Log, Mark
 from keyrun.stress.options import Options
 from keyrun.stress.plan import Pause
-from keyrun.stress.record import Record
+from keyrun.stress.record import CampaignRecord
 from keyrun.stress.verdict import judge
 from keyrun.stress.violation import Promise
 
@@ -149,7 +149,7 @@ def test_a_child_does_all_that_is_left_and_says_so(tmp_path: Path) -> None:
     log.write(Mark.LIFE, 1)
     trio.run(Child(setup, log, job).live)
     log.close()
-    campaign = Campaign(assign(options, tmp_path), Record(options, options.keys))
+    campaign = Campaign(assign(options, tmp_path), CampaignRecord(options, options.keys))
     assert campaign.record.done
     assert campaign.record.acknowledged == len(campaign.record.told) == 30
     assert judge(campaign, None, tmp_path).violations == ()

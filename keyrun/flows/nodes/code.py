@@ -138,7 +138,7 @@ def _command(language: Language) -> list[str]:
             return [sys.executable, "-I", "-c", programs.WASM]
 
 
-def _result(answer: processes.Answer, most: int) -> Any:
+def _result(answer: processes.ProcessOutput, most: int) -> Any:
     try:
         reply = jsons.loads(answer.output)
     except ValueError:

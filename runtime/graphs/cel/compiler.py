@@ -12,7 +12,7 @@ from typing import Any
 
 from keyrun.runtime.graphs.cel import syntax
 from keyrun.runtime.graphs.cel.errors import (
-    Fault,
+    ExpressionFault,
     InvalidExpression,
     MissingKey,
     OverBudget,
@@ -61,7 +61,7 @@ class Compiler:
     def __init__(self, source: str, names: tuple[str, ...]) -> None:
         self._source = source
         self._names = names
-        self._faults: list[Fault] = []
+        self._faults: list[ExpressionFault] = []
         self._nodes = 0
         """Nodes that were compiled."""
         self.variables = 0
@@ -78,18 +78,18 @@ class Compiler:
         if fault not in self._faults:
             self._faults.append(fault)
 
-    def _compiled(self, node: syntax.Node, scope: Mapping[str, int]) -> Evaluate:
+    def _compiled(self, node: syntax.SyntaxNode, scope: Mapping[str, int]) -> Evaluate:
         self._nodes += 1
         match node:
-            case syntax.Literal(value):
+            case syntax.Constant(value):
                 return lambda frame: value
             case syntax.Name() | syntax.Path(operand=syntax.Name()):
                 return self._path_of_name(node, scope)
             case syntax.Path(operand, steps):
                 return _stepping(self._compiled(operand, scope), self._steps(steps, scope))
-            case syntax.ListOf(items):
+            case syntax.ListLiteral(items):
                 return _listing([self._compiled(each, scope) for each in items])
-            case syntax.MapOf(entries):
+            case syntax.MapLiteral(entries):
                 return _mapping(
                     [(self._compiled(k, scope), self._compiled(v, scope)) for k, v in entries]
                 )
@@ -106,7 +106,7 @@ class Compiler:
                 return _joining([self._compiled(each, scope) for each in operands], False, "&&")
             case syntax.Or(operands):
                 return _joining([self._compiled(each, scope) for each in operands], True, "||")
-            case syntax.Choice(branches, otherwise):
+            case syntax.Conditional(branches, otherwise):
                 return _choosing(
                     [(self._compiled(t, scope), self._compiled(v, scope)) for t, v in branches],
                     self._compiled(otherwise, scope),
@@ -140,7 +140,7 @@ class Compiler:
         assert isinstance(node.operand, syntax.Name)
         fields: list[str] = []
         for step in node.steps:
-            if not isinstance(step, syntax.Field):
+            if not isinstance(step, syntax.FieldAccess):
                 break
             fields.append(step.name)
         self._nodes += len(fields)
@@ -154,18 +154,18 @@ class Compiler:
     def _step(self, step: syntax.Step, scope: Mapping[str, int]) -> _Step:
         self._nodes += 1
         match step:
-            case syntax.Field(name):
+            case syntax.FieldAccess(name):
                 return lambda frame, value: plain(frame, field(frame, value, name))
             case syntax.Index(key):
                 index = self._compiled(key, scope)
                 return lambda frame, value: item(frame, with_items(value), index(frame))
-            case syntax.Method(name, arguments, at):
+            case syntax.MethodCall(name, arguments, at):
                 return self._method(name, arguments, at, scope)
             case syntax.Loop():
                 return self._loop(step, scope)
 
     def _method(
-        self, name: str, arguments: tuple[syntax.Node, ...], at: int, scope: Mapping[str, int]
+        self, name: str, arguments: tuple[syntax.SyntaxNode, ...], at: int, scope: Mapping[str, int]
     ) -> _Step:
         given = [self._compiled(each, scope) for each in arguments]
         if name in METHODS and not given:
@@ -186,8 +186,8 @@ class Compiler:
             self._fault(at, f"there is no method {name!r}{said}")
         return lambda frame, value: value
 
-    def _matches(self, node: syntax.Node, argument: Evaluate, at: int) -> _Step:
-        if isinstance(node, syntax.Literal) and type(node.value) is str:
+    def _matches(self, node: syntax.SyntaxNode, argument: Evaluate, at: int) -> _Step:
+        if isinstance(node, syntax.Constant) and type(node.value) is str:
             try:
                 pattern = Pattern(node.value)
             except InvalidPattern as error:
@@ -249,7 +249,7 @@ class Compiler:
     def _chain(self, node: syntax.Chain, scope: Mapping[str, int]) -> Evaluate:
         if len(node.rest) == 1:
             ((sign, operand),) = node.rest
-            if isinstance(operand, syntax.Literal):
+            if isinstance(operand, syntax.Constant):
                 quick = self._compared_with_literal(node.first, sign, operand.value, scope)
                 if quick is not None:
                     return quick
@@ -268,11 +268,11 @@ class Compiler:
         return chain
 
     def _compared_with_literal(
-        self, node: syntax.Node, sign: str, literal: object, scope: Mapping[str, int]
+        self, node: syntax.SyntaxNode, sign: str, literal: object, scope: Mapping[str, int]
     ) -> Evaluate | None:
         """Compile the comparison of a field with a literal. Most conditions consist of these."""
         match node:
-            case syntax.Path(syntax.Name() as name, (syntax.Field(key),)):
+            case syntax.Path(syntax.Name() as name, (syntax.FieldAccess(key),)):
                 pass
             case _:
                 return None

@@ -4,7 +4,7 @@ import attrs
 
 
 @attrs.frozen
-class Fault:
+class ExpressionFault:
     """The reason why an expression cannot be compiled, and its position."""
 
     reason: str
@@ -20,7 +20,7 @@ class Fault:
 class InvalidExpression(ValueError):
     """An expression that cannot be compiled, with all faults that were found."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[ExpressionFault]) -> None:
         super().__init__("; ".join(map(str, faults)))
         self.faults = faults
 

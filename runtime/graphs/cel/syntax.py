@@ -8,7 +8,7 @@ import re
 
 import attrs
 
-from keyrun.runtime.graphs.cel.errors import Fault, InvalidExpression
+from keyrun.runtime.graphs.cel.errors import ExpressionFault, InvalidExpression
 from keyrun.runtime.graphs.cel.values import LARGEST, SMALLEST, UNSIGNED, Uint
 
 LONGEST = 1000
@@ -61,14 +61,14 @@ MACROS = {"all": 2, "exists": 2, "exists_one": 2, "existsOne": 2, "filter": 2, "
 """The macros, each with the number of its arguments; `map` may have one more."""
 
 
-def fault_at(source: str, at: int, reason: str) -> Fault:
+def fault_at(source: str, at: int, reason: str) -> ExpressionFault:
     """Return a fault with the line and column of an offset."""
     before = source[:at]
-    return Fault(reason, before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1)
+    return ExpressionFault(reason, before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1)
 
 
 @attrs.frozen
-class Literal:
+class Constant:
     """A literal value."""
 
     value: object
@@ -83,17 +83,17 @@ class Name:
 
 
 @attrs.frozen
-class ListOf:
+class ListLiteral:
     """A list literal."""
 
-    items: "tuple[Node, ...]"
+    items: "tuple[SyntaxNode, ...]"
 
 
 @attrs.frozen
-class MapOf:
+class MapLiteral:
     """A map literal."""
 
-    entries: "tuple[tuple[Node, Node], ...]"
+    entries: "tuple[tuple[SyntaxNode, SyntaxNode], ...]"
 
 
 @attrs.frozen
@@ -101,7 +101,7 @@ class Call:
     """A call of a function."""
 
     name: str
-    arguments: "tuple[Node, ...]"
+    arguments: "tuple[SyntaxNode, ...]"
     at: int
 
 
@@ -109,12 +109,12 @@ class Call:
 class Has:
     """The macro `has(operand.field)`."""
 
-    operand: "Node"
+    operand: "SyntaxNode"
     field: str
 
 
 @attrs.frozen
-class Field:
+class FieldAccess:
     """A step of a path: `.name`."""
 
     name: str
@@ -124,15 +124,15 @@ class Field:
 class Index:
     """A step of a path: `[key]`."""
 
-    key: "Node"
+    key: "SyntaxNode"
 
 
 @attrs.frozen
-class Method:
+class MethodCall:
     """A step of a path: `.name(arguments)`."""
 
     name: str
-    arguments: "tuple[Node, ...]"
+    arguments: "tuple[SyntaxNode, ...]"
     at: int
 
 
@@ -142,20 +142,20 @@ class Loop:
 
     macro: str
     variable: str
-    test: "Node | None"
+    test: "SyntaxNode | None"
     """The condition of an item; only `map` can be without one."""
-    result: "Node | None"
+    result: "SyntaxNode | None"
     """The new item, for `map`."""
 
 
-Step = Field | Index | Method | Loop
+Step = FieldAccess | Index | MethodCall | Loop
 
 
 @attrs.frozen
 class Path:
     """An operand and the steps that follow it."""
 
-    operand: "Node"
+    operand: "SyntaxNode"
     steps: tuple[Step, ...]
 
 
@@ -163,56 +163,68 @@ class Path:
 class Not:
     """`!operand`."""
 
-    operand: "Node"
+    operand: "SyntaxNode"
 
 
 @attrs.frozen
 class Negative:
     """`-operand`."""
 
-    operand: "Node"
+    operand: "SyntaxNode"
 
 
 @attrs.frozen
 class Chain:
     """Binary operators of one precedence, which apply from left to right."""
 
-    first: "Node"
-    rest: "tuple[tuple[str, Node], ...]"
+    first: "SyntaxNode"
+    rest: "tuple[tuple[str, SyntaxNode], ...]"
 
 
 @attrs.frozen
 class And:
     """Operands joined by `&&`."""
 
-    operands: "tuple[Node, ...]"
+    operands: "tuple[SyntaxNode, ...]"
 
 
 @attrs.frozen
 class Or:
     """Operands joined by `||`."""
 
-    operands: "tuple[Node, ...]"
+    operands: "tuple[SyntaxNode, ...]"
 
 
 @attrs.frozen
-class Choice:
+class Conditional:
     """`test ? value : test ? value : otherwise`."""
 
-    branches: "tuple[tuple[Node, Node], ...]"
-    otherwise: "Node"
+    branches: "tuple[tuple[SyntaxNode, SyntaxNode], ...]"
+    otherwise: "SyntaxNode"
 
 
-Node = (
-    Literal | Name | ListOf | MapOf | Call | Has | Path | Not | Negative | Chain | And | Or | Choice
+SyntaxNode = (
+    Constant
+    | Name
+    | ListLiteral
+    | MapLiteral
+    | Call
+    | Has
+    | Path
+    | Not
+    | Negative
+    | Chain
+    | And
+    | Or
+    | Conditional
 )
 
 
-def parse(source: str) -> Node:
+def parse(source: str) -> SyntaxNode:
     """Return the syntax tree of an expression, or raise `InvalidExpression`."""
     if len(source) > LONGEST:
         reason = f"the expression has {len(source):,} characters; at most {LONGEST:,} are allowed"
-        raise InvalidExpression([Fault(reason)])
+        raise InvalidExpression([ExpressionFault(reason)])
     surrogate = _SURROGATE.search(source)
     if surrogate is not None:
         # Expressions are stored as UTF-8, which cannot encode a surrogate.
@@ -246,7 +258,7 @@ class _Parser:
         self._next = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> SyntaxNode:
         tree = self._expression()
         if self._peek().kind != "end":
             raise self._unexpected("an operator or the end")
@@ -329,7 +341,7 @@ class _Parser:
             raise self._refused(at, f"{found[0]!r} is not a character")
         return chr(code).encode()
 
-    def _expression(self) -> Node:
+    def _expression(self) -> SyntaxNode:
         self._depth += 1
         branches = []
         while True:
@@ -340,42 +352,42 @@ class _Parser:
             self._require(":")
             branches.append((test, value))
         self._depth -= 1
-        return Choice(tuple(branches), test) if branches else test
+        return Conditional(tuple(branches), test) if branches else test
 
-    def _or(self) -> Node:
+    def _or(self) -> SyntaxNode:
         operands = [self._and()]
         while self._take("||"):
             operands.append(self._and())
         return operands[0] if len(operands) == 1 else Or(tuple(operands))
 
-    def _and(self) -> Node:
+    def _and(self) -> SyntaxNode:
         operands = [self._relation()]
         while self._take("&&"):
             operands.append(self._relation())
         return operands[0] if len(operands) == 1 else And(tuple(operands))
 
-    def _relation(self) -> Node:
+    def _relation(self) -> SyntaxNode:
         first, rest = self._sum(), []
         while (sign := self._peek()).text in _RELATIONS and sign.kind in ("sign", "name"):
             self._next += 1
             rest.append((sign.text, self._sum()))
         return Chain(first, tuple(rest)) if rest else first
 
-    def _sum(self) -> Node:
+    def _sum(self) -> SyntaxNode:
         first, rest = self._product(), []
         while (sign := self._peek()).text in _SUMS and sign.kind == "sign":
             self._next += 1
             rest.append((sign.text, self._product()))
         return Chain(first, tuple(rest)) if rest else first
 
-    def _product(self) -> Node:
+    def _product(self) -> SyntaxNode:
         first, rest = self._unary(), []
         while (sign := self._peek()).text in _PRODUCTS and sign.kind == "sign":
             self._next += 1
             rest.append((sign.text, self._unary()))
         return Chain(first, tuple(rest)) if rest else first
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         count = 0
         while self._take("!"):
             count += 1
@@ -395,7 +407,7 @@ class _Parser:
             number.kind == "double" or (number.kind == "int" and type(number.value) is int)
         )
 
-    def _path(self) -> Node:
+    def _path(self) -> SyntaxNode:
         operand, steps = self._primary(), list[Step]()
         while True:
             if self._take("."):
@@ -413,13 +425,13 @@ class _Parser:
             raise self._unexpected("a field name")
         self._next += 1
         if not self._take("("):
-            return Field(token.text)
+            return FieldAccess(token.text)
         start = self._next
         arguments = self._arguments(")")
         wanted = MACROS.get(token.text)
         has_test_and_result = token.text == "map" and len(arguments) == 3
         if wanted is None or (len(arguments) != wanted and not has_test_and_result):
-            return Method(token.text, arguments, token.at)
+            return MethodCall(token.text, arguments, token.at)
         variable = arguments[0]
         if not isinstance(variable, Name):
             raise self._refused(
@@ -430,7 +442,7 @@ class _Parser:
         test = arguments[1] if has_test_and_result else None
         return Loop("map", variable.name, test, arguments[-1])
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         token = self._peek()
         if token.text == "-" and self._is_negative_number():
             self._next += 2
@@ -440,9 +452,9 @@ class _Parser:
             case (("int" | "double"), _):
                 return self._number(token, negative=False)
             case "text", _:
-                return Literal(token.value)
+                return Constant(token.value)
             case "name", "true" | "false" | "null":
-                return Literal(_CONSTANTS[token.text])
+                return Constant(_CONSTANTS[token.text])
             case "name", name if name != "in":
                 return self._named(token)
             case "sign", "(":
@@ -451,23 +463,23 @@ class _Parser:
                 self._require(")")
                 return inner
             case "sign", "[":
-                return ListOf(self._arguments("]", comma=True))
+                return ListLiteral(self._arguments("]", comma=True))
             case "sign", "{":
                 return self._map()
         self._next -= 1
         raise self._unexpected("a value")
 
-    def _number(self, token: _Token, *, negative: bool) -> Literal:
+    def _number(self, token: _Token, *, negative: bool) -> Constant:
         value = token.value
         if isinstance(value, float):
-            return Literal(-value if negative else value)
+            return Constant(-value if negative else value)
         if type(value) is int:
             value = -value if negative else value
             if not SMALLEST <= value <= LARGEST:
                 raise self._refused(token.at, f"{value} is out of the range of an int")
-        return Literal(value)
+        return Constant(value)
 
-    def _named(self, token: _Token) -> Node:
+    def _named(self, token: _Token) -> SyntaxNode:
         if token.text in _RESERVED:
             raise self._refused(token.at, f"{token.text!r} is a reserved word")
         if not self._take("("):
@@ -477,18 +489,18 @@ class _Parser:
         if token.text != "has":
             return Call(token.text, arguments, token.at)
         match arguments:
-            case (Path(operand=operand, steps=(*before, Field(name=name))),):
+            case (Path(operand=operand, steps=(*before, FieldAccess(name=name))),):
                 return Has(Path(operand, tuple(before)) if before else operand, name)
         raise self._refused(
             self._tokens[start].at, "has() requires a field, as in has(output.status)"
         )
 
-    def _map(self) -> Node:
+    def _map(self) -> SyntaxNode:
         self._enter()
         entries = []
         if self._take(","):
             self._require("}")
-            return MapOf(())
+            return MapLiteral(())
         while not self._take("}"):
             key = self._expression()
             self._require(":")
@@ -496,12 +508,12 @@ class _Parser:
             if not self._take(","):
                 self._require("}", "',' or '}'")
                 break
-        return MapOf(tuple(entries))
+        return MapLiteral(tuple(entries))
 
-    def _arguments(self, closing: str, *, comma: bool = False) -> tuple[Node, ...]:
+    def _arguments(self, closing: str, *, comma: bool = False) -> tuple[SyntaxNode, ...]:
         """Parse expressions up to a bracket. With `comma`, one may stand before the bracket."""
         self._enter()
-        items: list[Node] = []
+        items: list[SyntaxNode] = []
         if self._take(closing):
             return ()
         if comma and self._take(","):

@@ -1,4 +1,4 @@
-"""The agenda: cells that are due at a time.
+"""Due cells: cells that are due at a time.
 
 One task serves all of them, and sleeps until the earliest is due. It is started with the first
 entry. Without entries it sleeps without a deadline, so that it never keeps a virtual clock running.
@@ -15,7 +15,7 @@ from keyrun.actors.cell import Cell
 from keyrun.actors.pool import Pool
 
 
-class Agenda:
+class DueCells:
     """Calls `callback(cell)` when the time of a cell has come, in order of time."""
 
     def __init__(self, pool: Pool, callback: Callable[[Cell], None]) -> None:
