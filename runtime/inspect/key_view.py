@@ -9,7 +9,7 @@ from keyrun.actors import checks
 from keyrun.runtime.inspect.explain import Explanation
 from keyrun.runtime.inspect.keys import KeyStatus, find_keys
 from keyrun.runtime.inspect.pages import cursor_of, look, place_after
-from keyrun.runtime.inspect.slices import RUN, Slices
+from keyrun.runtime.inspect.slices import RUN, PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.checks import check_key
 from keyrun.runtime.records.damage import DAMAGE
@@ -101,7 +101,7 @@ async def key_view(
     if after and not after.startswith(prefix):
         raise ValueError(f"cursor must be the cursor of a view of the key {key!r}")
 
-    async def read(record: bytes, raw: bytes, slices: Slices) -> list[RunStatus]:
+    async def read(record: bytes, raw: bytes, slices: PageBudget) -> list[RunStatus]:
         slices.left -= RUN
         try:
             number = at_place(record, raw, ledger.split_place(record)[1]).number
