@@ -15,6 +15,7 @@ callers are expected to catch. Every other public name has one home:
 - `keyrun.status`: what a runtime and a reader report: history, progress, keys, statistics
 - `keyrun.testing`: a runtime for tests, on memory and virtual time
 - `keyrun.types`: what decorators make and contexts return, for annotations
+- `keyrun.web`: the HTTP API of a runtime as an ASGI application
 
 `keyrun.actors`, `keyrun.storage` and `keyrun.flows` are packages that can be used on their own.
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from keyrun import sync as sync
     from keyrun import testing as testing
     from keyrun import types as types
+    from keyrun import web as web
     from keyrun._errors import KeyrunError as KeyrunError
     from keyrun.runtime.definitions.step import step as step
     from keyrun.runtime.definitions.workflow import Workflow as Workflow
@@ -121,6 +123,7 @@ _PARTS = (
     "sync",
     "testing",
     "types",
+    "web",
 )
 _DEFINED_IN = {
     "ApprovalRejected": "keyrun.runtime.errors",

@@ -41,8 +41,8 @@ def wheel(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(clean: Path) -> set[str]:
-    """The names that the wheel must have: every module of the four folders, and the marker."""
-    names = {"keyrun/py.typed"}
+    """The names that the wheel must have: every module of the four folders, and its data."""
+    names = {"keyrun/py.typed", "keyrun/control/openapi.json"}
     for folder in FOLDERS:
         for path in (clean / folder).rglob("*.py"):
             name = path.relative_to(clean).as_posix()
@@ -79,3 +79,26 @@ def test_a_wheel_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert str(wheel) in done.stdout
+
+
+def test_the_description_of_the_http_api_is_installed(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own, without the clone on the path."""
+    target = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+    code = """
+from importlib.resources import files
+import json, sys
+sys.path.insert(0, sys.argv[1])
+found = files("keyrun.control").joinpath("openapi.json")
+assert sys.argv[1] in str(found), found
+print(json.loads(found.read_text())["openapi"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(target)],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "3.1.0\n"

@@ -14,6 +14,7 @@ MODULES = (
     "keyrun.schedules",
     "keyrun.asyncio",
     "keyrun.sync",
+    "keyrun.web",
     "keyrun.testing",
     "keyrun.flows",
     "keyrun.actors",
@@ -70,6 +71,11 @@ PAGES = (
         (
             Section("asyncio", "lifespan"),
             Section("Threads", "start StartedRuntime"),
+            Section(
+                "HTTP",
+                "app",
+                "See [the HTTP API](../http-api.md) and [security](../security.md).",
+            ),
         ),
     ),
     Page(

@@ -19,6 +19,7 @@ from typing import Any, is_typeddict
 
 import griffe
 
+from website import http_api
 from website.contents import (
     CONSTRUCTED,
     DECORATORS,
@@ -478,7 +479,7 @@ def generate() -> dict[str, str]:
     """Return the texts of all pages by their path in docs/."""
     reference = Reference()
     pages = {f"reference/{each.file}": page(reference, each) for each in PAGES}
-    return {"reference.md": index(reference), **pages}
+    return {"reference.md": index(reference), "http-api.md": http_api.page(), **pages}
 
 
 def stale(docs: Path, pages: dict[str, str]) -> list[str]:

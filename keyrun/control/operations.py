@@ -10,10 +10,19 @@ from typing import Any, Literal
 import trio
 
 from keyrun.control.owner import PlainRuntime
-from keyrun.control.requests import HistoryEntry, NewMember, Submitted, SubmittedGroup, When
+from keyrun.control.problems import problem
+from keyrun.control.requests import (
+    HistoryEntry,
+    NewMember,
+    NewRun,
+    NotSubmitted,
+    Submitted,
+    SubmittedGroup,
+    When,
+)
 from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
-from keyrun.runtime.errors import UnknownGroup, UnknownRun
+from keyrun.runtime.errors import Backpressure, UnknownGroup, UnknownRun
 from keyrun.runtime.events.types import Event, EventKind
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
@@ -24,6 +33,7 @@ from keyrun.runtime.schedules.records import ScheduleStatus
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.signals import Delivery
+from keyrun.storage.group import Group
 
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
@@ -83,6 +93,49 @@ async def submit(
         delay=delay,
     )
     return _submitted(handle)
+
+
+async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | NotSubmitted]:
+    """Start many runs, and return when they are durable. Runs that are started together share a
+    commit.
+
+    - `runs`: the runs. They are admitted in this order. A run that cannot be submitted has its
+      problem in the answer, and the other runs are submitted.
+    """
+    answers: list[RunHandle[Any] | Exception] = []
+    commits: dict[Group, None] = {}
+    is_full = False
+    for each in runs:
+        try:
+            wanted = rt.workflow(each.workflow)
+            described = rt._admission.describe(
+                wanted,
+                each.input.read(wanted.input_type),
+                each.key,
+                each.run_id,
+                each.headers,
+                each.tags,
+                each.priority,
+                each.limits,
+                each.delay,
+            )
+            admitted = rt._admit_at_once(described)
+            if admitted is None:
+                answers.append(await rt._admit(described, wait=not is_full))
+            else:
+                answers.append(admitted[0])
+                if admitted[1] is not None:
+                    commits[admitted[1]] = None
+        except Exception as error:
+            # The runs that follow do not wait for room as well, one after the other.
+            is_full = is_full or isinstance(error, Backpressure)
+            answers.append(error)
+    for commit in commits:
+        await commit.wait()
+    return [
+        NotSubmitted.of(problem(each)) if isinstance(each, Exception) else _submitted(each)
+        for each in answers
+    ]
 
 
 async def submit_or_signal(

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from keyrun.control.operation import Operation
-from keyrun.control.roles import Caller, require
+from keyrun.control.roles import Caller, Role, require
+from keyrun.control.streams import EventRing, RingFollower
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
 from keyrun.runtime.errors import UnknownEntity
@@ -63,6 +64,9 @@ class Owner:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = PlainRuntime(runtime._partition)
+        state = runtime._partition.state
+        self._state = state
+        self._events = EventRing(state.host.subscribers, state.wall)
 
     async def perform(
         self,
@@ -85,3 +89,21 @@ class Owner:
         operation.require(arguments)
         stream: Any = operation.function(self.runtime, **arguments)
         return stream  # type: ignore[no-any-return]
+
+    async def follow(
+        self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None = None
+    ) -> RingFollower:
+        """Return a reader of the events of all runs, as the text of a stream. `last_id` is the id
+        of the last event that the caller has received."""
+        require(caller, Role.READ, "events")
+        self._state.check_open()
+        return self._events.follow(arguments, last_id)
+
+    def trouble(self) -> str | None:
+        """Return one word that says why the runtime accepts no work now, or None."""
+        state = self._state
+        if state.stopped or state.failure is not None:
+            return "closed"
+        if state.draining:
+            return "draining"
+        return None if state.recovered else "recovering"

@@ -1,7 +1,7 @@
 """Problems: how errors look on the wire (RFC 9457), and how a Python client raises them again."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +13,24 @@ from keyrun.runtime.values import CircuitStatus, Failure, QuarantineCause
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class Refused(Exception):
+    """Raised if a request is refused before an operation begins."""
+
+    def __init__(
+        self,
+        status: int,
+        name: str,
+        detail: str,
+        *,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.name = name
+        self.headers = headers
+
 
 ATTRIBUTES: dict[str, Any] = {
     "run_id": str | None,
@@ -63,11 +81,15 @@ RETRY_AFTER = 1
 
 def status_of(error: BaseException) -> int:
     """Return the status code of an error."""
+    if isinstance(error, Refused):
+        return error.status
     return next((code for cls, code in STATUS if isinstance(error, cls)), 500)
 
 
 def name_of(error: BaseException) -> str:
     """Return the name of the nearest public class of an error."""
+    if isinstance(error, Refused):
+        return error.name
     public = vars(keyrun.errors)
     for cls in type(error).__mro__:
         if public.get(cls.__name__) is cls or cls.__module__ == "builtins":
@@ -83,7 +105,7 @@ def problem(error: BaseException, *, status: int | None = None) -> dict[str, Any
         "type": f"urn:keyrun:{name}",
         "title": HTTPStatus(code).phrase,
         "status": code,
-        "detail": str(error) if code < 500 or isinstance(error, KeyrunError) else _hidden(error),
+        "detail": _hidden(error) if _is_internal(error, code) else str(error),
         "error": name,
     }
     for attribute, declared in ATTRIBUTES.items():
@@ -91,6 +113,10 @@ def problem(error: BaseException, *, status: int | None = None) -> dict[str, Any
         if value is not None and isinstance(error, KeyrunError):
             found[attribute if attribute != "status" else "circuit"] = JSON.writer(declared)(value)
     return found
+
+
+def _is_internal(error: BaseException, code: int) -> bool:
+    return code >= 500 and not isinstance(error, KeyrunError | Refused)
 
 
 def _hidden(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """What callers send, and what the operations that Keyrun adds to those of `Runtime` answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -74,6 +74,32 @@ class Submitted:
     """False if the run existed before the submit."""
     number: int
     """The admission number, which is the position in the order of all runs."""
+
+
+@attrs.frozen(kw_only=True)
+class NotSubmitted:
+    """The problem of a run that was submitted among others."""
+
+    type: str
+    """A URN with the name of the error."""
+    title: str
+    """The meaning of the status code."""
+    status: int
+    """The status code that the submit of this run alone would have had."""
+    detail: str
+    """What happened, and what to do."""
+    error: str
+    """The name of the error."""
+    run_id: str | None = None
+    """The id of the run, if the error is about one."""
+    key: str | None = None
+    """The ordering key, if the error is about one."""
+
+    @classmethod
+    def of(cls, problem: Mapping[str, Any]) -> "NotSubmitted":
+        """Return the fields of a problem."""
+        names = {each.name for each in attrs.fields(cls)}
+        return cls(**{name: each for name, each in problem.items() if name in names})
 
 
 @attrs.frozen(kw_only=True)

@@ -91,12 +91,14 @@ def time_text(seconds: float | None) -> str | None:
 
 def read_time(value: object, name: str) -> float | None:
     """Return the seconds since the epoch of a time in RFC 3339, or of a number of seconds."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return None if value is None else float(value)
+    if value is None:
+        return None
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            if isfinite(seconds := float(value)):
+                return seconds
     if isinstance(value, str):
-        with suppress(ValueError):
-            return float(value)
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             moment = datetime.fromisoformat(value)
             if moment.tzinfo is not None:
                 return moment.timestamp()
@@ -227,6 +229,15 @@ class Shapes:
     def object(self, fields: Fields) -> Hook:
         """Return the writer of a class."""
         raise NotImplementedError
+
+
+def is_object(declared: Any) -> bool:
+    """Return whether the values of a type are JSON objects, except for None."""
+    members = get_args(declared)
+    if NoneType in members:
+        return all(is_object(each) for each in members if each is not NoneType)
+    origin = get_origin(declared) or declared
+    return origin in (dict, Mapping) or fields_of(origin) is not None
 
 
 def _keep(value: Any) -> Any:
@@ -415,41 +426,105 @@ JSON = JsonShapes()
 WIRE = WireShapes()
 
 
+Reader = Callable[[str, Any], Any]
+"""Takes the name of a place and JSON data, and returns the value."""
+
+_readers: dict[Any, Reader] = {}
+
+
 def read_json(name: str, data: Any, declared: Any) -> Any:
     """Return the value of an argument in JSON. Raise `Misplaced` if it does not have the type."""
+    return json_reader(name, declared)(name, data)
+
+
+def json_reader(field: str, declared: Any) -> Reader:
+    """Return the function that reads JSON as a type, which is that of an argument or a field."""
+    if is_time(field, declared):
+        return _read_time
+    try:
+        known = _readers.get(declared)
+    except TypeError:
+        return _make_json_reader(declared)
+    if known is None:
+        # A class may contain itself.
+        _readers[declared] = lambda name, data: _readers[declared](name, data)
+        known = _readers[declared] = _make_json_reader(declared)
+    return known
+
+
+def _make_json_reader(declared: Any) -> Reader:
     origin, inner = get_origin(declared) or declared, get_args(declared)
-    if Payload in (declared, *inner):
-        return Payload(name, data)
-    if is_time(name.rpartition(".")[2], declared):
-        return read_time(data, name)
-    if origin in LISTS and inner and fields_of(inner[0]):
-        if type(data) is not list:
-            raise Misplaced(f"{name} must be a list of objects, got {data!r}")
-        return [read_json(f"{name}[{at}]", item, inner[0]) for at, item in enumerate(data)]
+    if declared is Payload:
+        return Payload
+    if declared is str:
+        return _read_string
+    if origin in LISTS and inner and (inner[0] is Payload or fields_of(inner[0])):
+        return _list_reader(inner[0])
+    if origin in (dict, Mapping) and inner and inner[1] is Payload:
+        return _read_payloads
     fields = fields_of(origin)
     if fields is not None and Payload in fields.types.values():
-        return _read_object(name, data, fields)
+        return _object_reader(fields)
     if isinstance(origin, type) and issubclass(origin, int) and issubclass(origin, Enum):
-        return _read_member(name, data, origin)
-    try:
-        return CODEC.read(data, _narrow(declared))
-    except (PayloadError, PayloadTypeError) as error:
-        raise Misplaced(f"{name}: {str(error).removeprefix('value: ')}") from error
+        return lambda name, data: _read_member(name, data, origin)
+    narrow = _narrow(declared)
+
+    def read(name: str, data: Any) -> Any:
+        try:
+            return CODEC.read(data, narrow)
+        except (PayloadError, PayloadTypeError) as error:
+            raise Misplaced(f"{name}: {str(error).removeprefix('value: ')}") from error
+
+    return read
 
 
-def _read_object(name: str, data: Any, fields: Fields) -> Any:
+def _read_time(name: str, data: Any) -> float | None:
+    return read_time(data, name)
+
+
+def _read_string(name: str, data: Any) -> str:
+    if type(data) is not str:
+        raise Misplaced(f"{name} must be a string, got {data!r}")
+    return data
+
+
+def _list_reader(declared: Any) -> Reader:
+    each = json_reader("", declared)
+
+    def read(name: str, data: Any) -> list[Any]:
+        if type(data) is not list:
+            raise Misplaced(f"{name} must be a list, got {data!r}")
+        return [each(f"{name}[{at}]", item) for at, item in enumerate(data)]
+
+    return read
+
+
+def _read_payloads(name: str, data: Any) -> dict[str, Payload]:
     if type(data) is not dict:
         raise Misplaced(f"{name} must be an object, got {data!r}")
-    unknown = sorted(data.keys() - fields.types.keys())
-    if unknown:
-        known = ", ".join(fields.types)
-        raise Misplaced(f"{name} has no field {unknown[0]!r}; its fields are {known}")
-    missing = [each for each in fields.types if each not in data and each not in fields.defaults]
-    if missing:
-        raise Misplaced(f"{name}.{missing[0]} is missing")
-    return fields.cls(
-        **{each: read_json(f"{name}.{each}", data[each], fields.types[each]) for each in data}
-    )
+    return {key: Payload(f"{name}.{key}", item) for key, item in data.items()}
+
+
+def _object_reader(fields: Fields) -> Reader:
+    readers = {field: json_reader(field, each) for field, each in fields.types.items()}
+    required = [field for field in fields.types if field not in fields.defaults]
+    cls = fields.cls
+
+    def read(name: str, data: Any) -> Any:
+        if type(data) is not dict:
+            raise Misplaced(f"{name} must be an object, got {data!r}")
+        unknown = data.keys() - readers.keys()
+        if unknown:
+            known = ", ".join(readers)
+            raise Misplaced(f"{name} has no field {min(unknown)!r}; its fields are {known}")
+        for field in required:
+            if field not in data:
+                raise Misplaced(f"{name}.{field} is missing")
+        return cls(
+            **{field: readers[field](f"{name}.{field}", item) for field, item in data.items()}
+        )
+
+    return read
 
 
 def _read_member(name: str, data: Any, declared: type[Enum]) -> Enum:

@@ -26,6 +26,7 @@ def _entry(
 
 _ENTRIES = (
     _entry("POST /runs", SUBMIT, operations.submit),
+    _entry("POST /batches", SUBMIT, operations.submit_many),
     _entry("POST /runs/{run_id}/submit-or-signal", SUBMIT, operations.submit_or_signal),
     _entry("POST /runs/{run_id}/signals/{name}", SUBMIT, operations.signal),
     _entry("POST /runs/{run_id}/gates/{gate}/approve", OPERATE, Runtime.approve),

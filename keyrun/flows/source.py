@@ -15,8 +15,8 @@ from typing import Any
 
 import attrs
 
+from keyrun.extras import need
 from keyrun.flows import jsons
-from keyrun.flows.extras import need
 
 Place = tuple[str | int, ...]
 """The place of a value: names and indices from the top, as in ("nodes", "fetch", "url")."""

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import attrs
 
+from keyrun.extras import need
 from keyrun.flows.errors import NodeFailed, TemplateFailed
-from keyrun.flows.extras import need
 
 if TYPE_CHECKING:
     from jinja2 import nodes

@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from keyrun.errors import OutputTooLarge
+from keyrun.extras import need
 from keyrun.flows import jsons
 from keyrun.flows.errors import NodeFailed, NodeUnavailable
-from keyrun.flows.extras import need
 
 if TYPE_CHECKING:
     import httpx

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from keyrun.errors import OutputTooLarge
+from keyrun.extras import need
 from keyrun.flows import jsons, processes, programs
 from keyrun.flows.errors import CodeFailed, NodeFailed
-from keyrun.flows.extras import need
 from keyrun.flows.scope import Given, environment, names, scope
 from keyrun.flows.secrets import kept_out
 from keyrun.flows.templates import as_mapping, renderable

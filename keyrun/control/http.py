@@ -1,0 +1,353 @@
+"""The HTTP API: an ASGI application over the table of operations.
+
+It runs on Trio and on asyncio. It performs operations through a `Performer`: the owner of the store
+in this process, on this or another event loop. Each answer that is not a stream is one JSON object.
+An operation whose answer is no object has it under `result`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from importlib.resources import files
+from types import NoneType
+from typing import Any, Protocol, get_args
+from urllib.parse import parse_qsl, quote_from_bytes
+
+from keyrun.control import batches, streams
+from keyrun.control.bodies import BODY_SECONDS, MAX_BODY, parsed, read_body, until_gone
+from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
+from keyrun.control.json_text import dump
+from keyrun.control.operation import Operation
+from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
+from keyrun.control.request import Receive, Request, Scope, Send
+from keyrun.control.roles import Caller, require
+from keyrun.control.routes import Routes, below
+from keyrun.control.shapes import Misplaced, is_object
+from keyrun.control.table import OPERATIONS
+from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.logger import logger
+
+MAX_HEADERS = 200
+"""Headers that a request may have."""
+MAX_QUERY = 16 * 1024
+"""Bytes that a query string may have."""
+
+Headers = list[tuple[bytes, bytes]]
+Answer = tuple[int, Headers, bytes]
+
+JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
+PROBLEM_HEADERS = [(b"content-type", MEDIA_TYPE.encode()), *SECURITY_HEADERS]
+TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
+
+
+class Performer(Protocol):
+    """Performs operations."""
+
+    async def perform(
+        self,
+        operation: Operation,
+        arguments: Mapping[str, Any],
+        caller: Caller,
+        operation_id: str | None = None,
+    ) -> Any:
+        """Perform an operation, and return its answer."""
+
+    def stream(
+        self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
+    ) -> AsyncIterator[Any]:
+        """Return the answers of an operation that streams."""
+
+    async def follow(
+        self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
+    ) -> streams.Follower:
+        """Return a reader of the events of all runs."""
+
+    def trouble(self) -> str | None:
+        """Return one word that says why operations cannot be performed now, or None."""
+
+
+Handler = Callable[[Request, Caller, Send], Awaitable[Answer | None]]
+
+
+class HttpApi:
+    """The API as an ASGI application.
+
+    - `performer`: performs the operations.
+    - `guard`: decides who calls.
+    - `max_body`: the number of bytes that the body of a request may have.
+    - `body_seconds`: the number of seconds that a small body may take.
+    - `conditions`: functions that return a word if the application is not ready, for `/readyz`.
+    """
+
+    def __init__(
+        self,
+        performer: Performer,
+        guard: Guard,
+        *,
+        max_body: int = MAX_BODY,
+        body_seconds: float = BODY_SECONDS,
+        heartbeat: float = streams.HEARTBEAT,
+        conditions: tuple[Callable[[], str | None], ...] = (),
+    ) -> None:
+        self._performer = performer
+        self._guard = guard
+        self._max_body = max_body
+        self._body_seconds = body_seconds
+        self._heartbeat = heartbeat
+        self._conditions = conditions
+        operations = ((each.verb, "/v1" + each.path, each) for each in OPERATIONS.values())
+        own: list[tuple[str, str, Operation | Handler]] = [
+            ("GET", "/v1/openapi.json", self._openapi),
+            ("GET", "/v1/session", self._who),
+        ]
+        self._sessions: dict[str, Callable[[Request], Awaitable[Answer]]] = {}
+        """The handlers of requests that begin or end a session."""
+        if isinstance(guard, TokenGuard):
+            self._sessions = {"POST": self._log_in, "DELETE": self._log_out}
+        self._routes = Routes[Operation | Handler]([*operations, *own])
+        self._probes: dict[bytes, Callable[[], str | None]] = {
+            b"livez": lambda: None,
+            b"readyz": self._trouble,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        started = False
+
+        async def tracked(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            answer = await self._answer(scope, receive, tracked)
+        except Exception as error:
+            if started:
+                logger.exception("the answer to a request was not completed")
+                raise
+            answer = self._problem(scope, error)
+        if answer is None:
+            return
+        status, headers, body = answer
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["method"] == "HEAD":
+            body = b""
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        raw_path = scope.get("raw_path")
+        if raw_path is None:
+            raw_path = quote_from_bytes(scope["path"].encode()).encode()
+        segments = below(raw_path, scope.get("root_path") or "")
+        if len(segments) == 1 and segments[0] in self._probes and scope["method"] in SAFE:
+            word = self._probes[segments[0]]()
+            return (200, TEXT_HEADERS, b"ok") if word is None else _unready(word)
+        if len(scope["headers"]) > MAX_HEADERS:
+            raise Refused(431, "TooManyHeaders", f"a request may have {MAX_HEADERS} headers")
+        request = Request(scope, receive)
+        method = request.method
+        found = self._routes.find(segments)
+        if method in self._sessions and segments == [b"v1", b"session"]:
+            return await self._sessions[method](request)
+        caller = await self._guard.admit(request)
+        if found is None:
+            raise Refused(404, "NotFound", "there is no such path; see /v1/openapi.json")
+        targets, values = found
+        target = targets.get("GET" if method == "HEAD" else method)
+        if target is None:
+            allowed = [*targets, "OPTIONS", *(["HEAD"] if "GET" in targets else [])]
+            allow = (b"allow", ", ".join(allowed).encode())
+            if method == "OPTIONS":
+                return 204, [*SECURITY_HEADERS, allow], b""
+            raise Refused(
+                405, "MethodNotAllowed", f"this path takes {', '.join(targets)}", headers=[allow]
+            )
+        operation, names = target
+        if not isinstance(operation, Operation):
+            return await operation(request, caller, send)
+        return await self._operate(request, caller, send, operation, names, values)
+
+    async def _operate(
+        self,
+        request: Request,
+        caller: Caller,
+        send: Send,
+        operation: Operation,
+        names: list[str],
+        values: list[str],
+    ) -> Answer | None:
+        """Perform an operation, or stream its answers."""
+        require(caller, operation.role, operation.name)
+        if operation.name == "submit" and request.content_type == batches.MEDIA_TYPE:
+            await batches.submit(
+                self._performer,
+                OPERATIONS["submit_many"],
+                request,
+                caller,
+                send,
+                max_line=self._max_body,
+                seconds=self._body_seconds,
+                prefix=operation_id_of(request),
+            )
+            return None
+        if operation.verb in ("GET", "DELETE"):
+            texts = _query(request)
+            arguments = operation.read_texts(texts) if texts else {}
+        else:
+            if request.scope["query_string"]:
+                raise Misplaced(f"{operation.name} takes its arguments in the body")
+            arguments = await self._arguments(request, operation)
+        if names:
+            again = arguments.keys() & set(names)
+            if again:
+                raise Misplaced(f"{min(again)} is a part of the path, and was given again")
+            places = {name: [value] for name, value in zip(names, values, strict=True)}
+            arguments |= operation.read_texts(places)
+        if operation.streams:
+            await self._stream(request, caller, send, operation, arguments)
+            return None
+        operation_id = None
+        if operation.writes:
+            operation_id = operation_id_of(request)
+            if operation.name == "submit" and operation_id and "run_id" not in arguments:
+                arguments["run_id"], operation_id = operation_id, None
+        performed = self._performer.perform(operation, arguments, caller, operation_id)
+        if arguments.get("wait"):
+            answer = await until_gone(request, performed)
+        else:
+            answer = await performed
+        return self.answer_of(operation, arguments, answer)
+
+    @staticmethod
+    def answer_of(operation: Operation, arguments: Mapping[str, Any], answer: Any) -> Answer:
+        """Return the answer with the result of an operation."""
+        result = operation.result
+        if answer is None and result is not NoneType and NoneType in get_args(result):
+            run_id = arguments.get("run_id")
+            raise UnknownRun(
+                f"{operation.name} has no answer for the run {run_id!r}: it is unknown or of "
+                "another kind",
+                run_id=run_id,
+            )
+        written = operation.write_json(answer)
+        return 200, JSON_HEADERS, dump(written if is_object(result) else {"result": written})
+
+    async def _stream(
+        self,
+        request: Request,
+        caller: Caller,
+        send: Send,
+        operation: Operation,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        if request.method == "HEAD":
+            raise Refused(405, "MethodNotAllowed", "a stream has no HEAD")
+        if operation.name == "events":
+            last_id = request.text(b"last-event-id")
+            follower = await self._performer.follow(arguments, caller, last_id)
+            await streams.send_events(follower, request, send, self._heartbeat)
+            return
+        items: Any = self._performer.stream(operation, arguments, caller)
+        async with aclosing(items):
+            await streams.send_items(items, operation, request, send, self._heartbeat)
+
+    async def _arguments(self, request: Request, operation: Operation) -> dict[str, Any]:
+        body = await read_body(request, self._max_body, self._body_seconds)
+        if not body:
+            return {}
+        if request.content_type != "application/json":
+            raise Refused(
+                415,
+                "WrongContentType",
+                "the body must be JSON, with the header Content-Type: application/json",
+            )
+        data = await parsed(body)
+        if type(data) is not dict:
+            raise Misplaced(f"the body must be an object with the arguments of {operation.name}")
+        return operation.read_json(data)
+
+    def _problem(self, scope: Scope, error: Exception) -> Answer:
+        """Return the answer to a request that failed."""
+        status = status_of(error)
+        if status == 500:
+            logger.exception("a request failed: %s %.200s", scope["method"], scope["path"])
+        headers = [*PROBLEM_HEADERS, *getattr(error, "headers", ())]
+        if status in (429, 503):
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER))
+        return status, headers, dump(problem(error))
+
+    def _trouble(self) -> str | None:
+        words = (each() for each in (self._performer.trouble, *self._conditions))
+        return next((word for word in words if word is not None), None)
+
+    async def _openapi(self, request: Request, caller: Caller, send: Send) -> Answer:
+        return 200, JSON_HEADERS, files("keyrun.control").joinpath("openapi.json").read_bytes()
+
+    async def _who(self, request: Request, caller: Caller, send: Send) -> Answer:
+        return 200, JSON_HEADERS, dump({"name": caller.name, "role": caller.role})
+
+    async def _log_in(self, request: Request) -> Answer:
+        assert isinstance(self._guard, TokenGuard)
+        cookie = self._guard.begin_session(request)
+        return 200, [*JSON_HEADERS, cookie], b"{}"
+
+    async def _log_out(self, request: Request) -> Answer:
+        assert isinstance(self._guard, TokenGuard)
+        await self._guard.admit(request)
+        return 200, [*JSON_HEADERS, self._guard.end_session(request)], b"{}"
+
+
+def _unready(word: str) -> Answer:
+    return 503, [*TEXT_HEADERS, (b"retry-after", b"%d" % RETRY_AFTER)], word.encode()
+
+
+def operation_id_of(request: Request) -> str | None:
+    """Return the id that makes a write safe to repeat."""
+    given = request.text(b"keyrun-operation-id")
+    if given is None:
+        given = request.text(b"idempotency-key")
+        if given is None:
+            return None
+    given = given.strip('"')
+    if not 0 < len(given) <= 128 or not given.isascii() or not given.isprintable():
+        raise Misplaced("Idempotency-Key must be 1 to 128 printable ASCII characters")
+    return given
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    raw: bytes = request.scope["query_string"]
+    if not raw:
+        return {}
+    if len(raw) > MAX_QUERY:
+        raise Refused(414, "QueryTooLong", f"a query string may have {MAX_QUERY} bytes")
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=200,
+        )
+    except ValueError:
+        raise Refused(400, "BrokenQuery", "the query string is not valid") from None
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Answer the lifespan protocol: the application has nothing to open."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await send({"type": "lifespan.shutdown.complete"})
+            return

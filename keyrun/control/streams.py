@@ -1,0 +1,367 @@
+"""Streams of the HTTP API: server-sent events.
+
+All subscribers of `/v1/events` share one ring of the latest events, which is the only listener of
+the engine. Each subscriber has a position in the ring. An event becomes text once, when the first
+subscriber reads it. A subscriber that does not read keeps its position, which costs nothing, and
+receives a `missed` event when the ring has gone past the position.
+
+The id of an event is the epoch of the ring and the position. An id with another epoch is from
+another process, so what happened between is unknown: the subscriber receives a `missed` event
+without a number.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+import trio
+
+from keyrun.control.guard import SECURITY_HEADERS
+from keyrun.control.json_text import dump
+from keyrun.control.operation import Operation
+from keyrun.control.problems import problem
+from keyrun.control.request import Request, Send
+from keyrun.control.shapes import JSON
+from keyrun.runtime.events.feed import Subscribers
+from keyrun.runtime.events.subscription import check_kinds
+from keyrun.runtime.events.types import Brief, Event, EventKind, in_full, run_of
+from keyrun.runtime.records.checks import check_run_id
+
+HEARTBEAT = 15.0
+"""Seconds without an event after which a comment is sent, so that no proxy closes the stream."""
+RING = 10_000
+"""Entries of the ring. A step that starts and completes without waiting is one entry."""
+LINGER = 60.0
+"""Seconds that the ring stays up to date without subscribers, for those that connect again."""
+MOST_AT_ONCE = 500
+"""Entries that one subscriber receives at once."""
+PACE = 0.002
+"""Seconds between two reads of a subscriber, for each subscriber. Many subscribers thus read
+larger parts, less often."""
+PATIENCE = 1.0
+"""Seconds to wait for the first answer, or an error, before the answer to the request begins."""
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+    *SECURITY_HEADERS,
+]
+_STEP = frozenset({EventKind.STEP_STARTED, EventKind.STEP_COMPLETED})
+
+
+class Follower(Protocol):
+    """Reads events as the text of a stream."""
+
+    async def next(self, seconds: float) -> bytes | None:
+        """Return the next events. An empty text if there are none within some seconds, and None
+        after the last event."""
+
+    def close(self) -> None:
+        """Read no more events."""
+
+
+class EventRing:
+    """The latest events of a runtime, for any number of subscribers. All methods are called in the
+    thread of the runtime."""
+
+    run_id: str | None = None
+
+    def __init__(
+        self, subscribers: Subscribers, wall: Callable[[], float], size: int = RING
+    ) -> None:
+        self._subscribers = subscribers
+        self._wall = wall
+        self.size = size
+        self.epoch = secrets.token_hex(4)
+        self._slots: list[Any] = [None] * size
+        """An entry is the event as the engine has it, or a list of texts once it was read."""
+        self.first = 0
+        """The position of the first event since the ring is attached."""
+        self.end_position = 0
+        """The position of the next event."""
+        self.over = False
+        self._attached = False
+        self._left_at: float | None = None
+        self._news: trio.Event | None = None
+        self._followers: set[RingFollower] = set()
+        self._chunks: dict[Any, tuple[bytes, int]] = {}
+        """What was read last, by position and filter, until the next event."""
+
+    def take(self, events: Sequence[Event | Brief]) -> None:
+        """Receive events. Called by the engine, so this only keeps them."""
+        slots, size, at = self._slots, self.size, self.end_position
+        for event in events:
+            slots[at % size] = event
+            at += 1
+        self.end_position = at
+        self._chunks.clear()
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+        if self._left_at is not None and trio.current_time() - self._left_at > LINGER:
+            self._left_at = None
+            trio.lowlevel.current_trio_token().run_sync_soon(self._leave)
+
+    def end(self) -> None:
+        """Receive no more events, because the runtime closes."""
+        self.over = True
+        if self._news is not None:
+            self._news.set()
+
+    async def news(self) -> None:
+        """Wait for the next event."""
+        if self._news is None:
+            self._news = trio.Event()
+        await self._news.wait()
+
+    def follow(self, arguments: Mapping[str, Any], last_id: str | None) -> "RingFollower":
+        """Return a reader of events: those that follow the event with an id, or the next ones."""
+        run_id, kinds = arguments.get("run_id"), arguments.get("kinds")
+        buffer = arguments.get("buffer", self.size)
+        if not 1 <= buffer <= self.size:
+            raise ValueError(f"buffer must be 1 to {self.size}, got {buffer}")
+        self._attach()
+        follower = RingFollower(
+            self,
+            None if run_id is None else check_run_id(run_id),
+            check_kinds(kinds),
+            min(buffer, self.size),
+        )
+        self._left_at = None
+        self._followers.add(follower)
+        follower.begin(last_id)
+        return follower
+
+    def _attach(self) -> None:
+        if not self._attached and not self.over:
+            self._attached = True
+            self.end_position += 1  # what happened while it was not attached
+            self.first = self.end_position
+            self._subscribers.add(self)
+
+    def forget(self, follower: "RingFollower") -> None:
+        """Serve a subscriber no longer."""
+        self._followers.discard(follower)
+        if not self._followers:
+            self._left_at = trio.current_time()
+
+    def _leave(self) -> None:
+        if not self._followers:
+            self._attached = False
+            self._subscribers.remove(self)
+            self._slots = [None] * self.size
+
+    @property
+    def pace(self) -> float:
+        """The seconds between two reads of a subscriber."""
+        return len(self._followers) * PACE
+
+    def oldest(self, most: int) -> int:
+        """Return the first position that a subscriber can read."""
+        return max(self.first, self.end_position - most)
+
+    def read(
+        self, start: int, run_id: str | None, kinds: frozenset[EventKind] | None
+    ) -> tuple[bytes, int]:
+        """Return the events that match, as text, and the position that follows them."""
+        asked = start, run_id, kinds
+        known = self._chunks.get(asked)
+        if known is None:
+            texts: list[bytes] = []
+            at = start
+            while at < self.end_position and len(texts) < MOST_AT_ONCE:
+                entry = self._slots[at % self.size]
+                if type(entry) is not list:
+                    if not _may_match(entry, run_id, kinds):
+                        at += 1
+                        continue
+                    entry = self._slots[at % self.size] = self._shown(at, entry)
+                for kind, run, text in entry:
+                    if (kinds is None or kind in kinds) and (run_id is None or run == run_id):
+                        texts.append(text)
+                at += 1
+            known = self._chunks[asked] = b"".join(texts), at
+        return known
+
+    def _shown(self, at: int, entry: Any) -> list[tuple[EventKind, str | None, bytes]]:
+        """Return the events of an entry as text."""
+        events: tuple[Any, ...] = (entry,)
+        if type(entry) is tuple:
+            events = in_full(entry)
+        return [
+            (each.kind, each.run_id, self.text(at, each.kind, JSON.writer(type(each))(each)))
+            for each in events
+            if each is not None
+        ]
+
+    def text(self, at: int, kind: str, data: Any) -> bytes:
+        """Return one event of the stream."""
+        name = f"id: {self.epoch}-{at}\nevent: {kind}\ndata: "
+        return name.encode() + dump(data) + b"\n\n"
+
+    def missed(self, at: int, count: int | None) -> bytes:
+        """Return the event that marks a gap before a position."""
+        about = dict.fromkeys(("run_id", "key", "workflow"))
+        found = {"kind": EventKind.MISSED, "at": JSON.time(self._wall()), **about, "missed": count}
+        return self.text(at - 1, EventKind.MISSED, found)
+
+    def hello(self, at: int) -> bytes:
+        """Return the begin of a stream: an id to resume at, also if no event follows."""
+        return f"retry: 2000\nid: {self.epoch}-{at - 1}\n\n".encode()
+
+
+def _may_match(entry: Any, run_id: str | None, kinds: frozenset[EventKind] | None) -> bool:
+    if run_id is not None and run_of(entry) != run_id:
+        return False
+    if kinds is None:
+        return True
+    if type(entry) is tuple and len(entry) == 5:
+        return not _STEP.isdisjoint(kinds)
+    return entry[0] in kinds
+
+
+class RingFollower:
+    """One subscriber of the ring."""
+
+    def __init__(
+        self,
+        ring: EventRing,
+        run_id: str | None,
+        kinds: frozenset[EventKind] | None,
+        most: int,
+    ) -> None:
+        self._ring = ring
+        self._filter = run_id, kinds
+        self._most = most
+        self._position = 0
+        self._said: bytes = b""
+        """What is sent before the next events."""
+        self._read_at = -1.0
+
+    def begin(self, last_id: str | None) -> None:
+        """Go to the event that follows an id."""
+        ring = self._ring
+        self._position = ring.end_position
+        if last_id is not None:
+            epoch, _, number = last_id.rpartition("-")
+            known = epoch == ring.epoch and number.isascii() and number.isdecimal()
+            at = int(number) + 1 if known and len(number) < 20 else 0
+            if ring.first <= at <= ring.end_position:
+                self._position = at
+            else:
+                self._said = ring.missed(self._position, None)
+        self._said = ring.hello(self._position) + self._said
+
+    async def next(self, seconds: float) -> bytes | None:
+        """Return the next events; see `Follower`."""
+        ring = self._ring
+        with trio.move_on_after(seconds):
+            if self._read_at >= 0:
+                # Subscribers read at the same times, so that they share what they read.
+                pace = ring.pace
+                await trio.sleep_until((self._read_at // pace + 1) * pace)
+            while True:
+                if self._said:
+                    said, self._said = self._said, b""
+                    return said
+                oldest = ring.oldest(self._most)
+                if self._position < oldest:
+                    self._said = ring.missed(oldest, oldest - self._position)
+                    self._position = oldest
+                text, self._position = ring.read(self._position, *self._filter)
+                if self._said or text:
+                    self._read_at = trio.current_time()
+                    said, self._said = self._said, b""
+                    return said + text
+                if self._position < ring.end_position:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                if ring.over:
+                    return None
+                await ring.news()
+        return b""
+
+    def close(self) -> None:
+        """Read no more events."""
+        self._ring.forget(self)
+
+
+async def _watch(request: Request, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when the client closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _begin(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+
+
+async def _part(send: Send, text: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": text, "more_body": more})
+
+
+async def send_events(follower: Follower, request: Request, send: Send, heartbeat: float) -> None:
+    """Send events until the client or the runtime closes."""
+    try:
+        await _begin(send)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_watch, request, tasks.cancel_scope)
+            while (text := await follower.next(heartbeat)) is not None:
+                await _part(send, text or b":\n\n")
+            await _part(send, b"event: end\ndata: {}\n\n", more=False)
+            tasks.cancel_scope.cancel()
+    finally:
+        follower.close()
+
+
+async def send_items(
+    items: AsyncIterator[Any],
+    operation: Operation,
+    request: Request,
+    send: Send,
+    heartbeat: float,
+) -> None:
+    """Send the answers of an operation that streams, one event each. If it fails before its first
+    answer, raise the error."""
+    failure: Exception | None = None
+    begun = False
+    give, take = anyio.create_memory_object_stream[Any](16)
+
+    async def pump() -> None:
+        nonlocal failure
+        async with give:
+            try:
+                async for item in items:
+                    await give.send(item)
+            except Exception as error:
+                failure = error
+
+    async with anyio.create_task_group() as tasks, take:
+        tasks.start_soon(pump)
+        number, wait = 0, PATIENCE
+        with suppress(anyio.EndOfStream):
+            while True:
+                text = b":\n\n"
+                with anyio.move_on_after(wait):
+                    item = await take.receive()
+                    data = dump(operation.write_json(item))
+                    text = b"id: %d\ndata: %s\n\n" % (number, data)
+                    number += 1
+                if not begun:
+                    begun, wait = True, heartbeat
+                    await _begin(send)
+                    tasks.start_soon(_watch, request, tasks.cancel_scope)
+                await _part(send, text)
+        if failure is None or begun:
+            if not begun:
+                await _begin(send)
+            last = b"event: end\ndata: {}\n\n"
+            if failure is not None:
+                last = b"event: error\ndata: %s\n\n" % dump(problem(failure))
+            await _part(send, last, more=False)
+        tasks.cancel_scope.cancel()
+    if failure is not None and not begun:
+        raise failure

@@ -1,0 +1,232 @@
+"""Streams of events: ids, gaps, heartbeats, and subscribers that do not read."""
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from keyrun.control import streams
+from keyrun.control.owner import Owner
+from keyrun.control.roles import ITSELF
+from tests.control.world import Client, Exchange, greet, served, wait_for_go
+
+
+def events_of(text: bytes) -> list[dict[str, Any]]:
+    """Return the events of a stream, each with its `id` and its `event`."""
+    found = []
+    for block in text.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            data = json.loads(fields["data"])
+            found.append({**data, "id": fields.get("id"), "event": fields.get("event")})
+    return found
+
+
+def kinds_of(text: bytes) -> list[str]:
+    return [each["kind"] for each in events_of(text)]
+
+
+async def run(client: Client, run_id: str, word: str = "ann") -> None:
+    await (await client.rt.submit(greet, word, key=run_id, run_id=run_id)).result()
+
+
+async def test_events_are_streamed(autojump_clock: Any) -> None:
+    async with served() as client, client.stream("/v1/events") as stream:
+        await stream.until(b"retry: 2000")
+        headers = dict(stream.start["headers"])
+        assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert headers[b"cache-control"] == b"no-store"
+        await run(client, "r")
+        text = await stream.until(b"run_succeeded")
+        assert kinds_of(text) == [
+            "run_submitted",
+            "run_started",
+            "step_started",
+            "step_completed",
+            "run_succeeded",
+        ]
+        last = events_of(text)[-1]
+        assert last["event"] == "run_succeeded"
+        assert last["run_id"] == "r"
+        assert last["at"].endswith("Z")
+
+
+async def test_a_stream_is_filtered(autojump_clock: Any) -> None:
+    async with served() as client:
+        target = "/v1/events?kinds=run_succeeded&kinds=run_failed"
+        async with client.stream(target) as ends, client.stream("/v1/events?run_id=b") as one:
+            await ends.until(b"retry")
+            await one.until(b"retry")
+            await run(client, "a")
+            await run(client, "b")
+            text = await ends.until(b'"run_id":"b"')
+            assert [(each["kind"], each["run_id"]) for each in events_of(text)] == [
+                ("run_succeeded", "a"),
+                ("run_succeeded", "b"),
+            ]
+            found = events_of(await one.until(b"run_succeeded"))
+            assert {each["run_id"] for each in found} == {"b"}
+            assert len(found) == 5
+
+
+async def test_a_stream_resumes_after_the_last_event_that_was_received(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            await run(client, "a")
+            text = await stream.until(b"run_succeeded")
+        started = next(each for each in events_of(text) if each["kind"] == "run_started")
+        await run(client, "b")
+        headers = [("last-event-id", started["id"])]
+        async with client.stream("/v1/events", headers=headers) as stream:
+            text = await stream.until(b'"kind":"run_succeeded","at"')
+            text = await stream.until(b'"run_id":"b"')
+        found = [(each["kind"], each["run_id"]) for each in events_of(text)]
+        assert found[:3] == [("step_started", "a"), ("step_completed", "a"), ("run_succeeded", "a")]
+        assert found[3] == ("run_submitted", "b")
+
+
+@pytest.mark.parametrize(
+    "last_id", ["", "x", "00000000-5", "-", "{epoch}-", "{epoch}-99", "{epoch}-x"]
+)
+async def test_an_id_that_is_unknown_marks_a_gap(last_id: str, autojump_clock: Any) -> None:
+    async with served() as client:
+        epoch = client.api._performer._events.epoch
+        headers = [("last-event-id", last_id.replace("{epoch}", epoch))]
+        async with client.stream("/v1/events", headers=headers) as stream:
+            (event,) = events_of(await stream.until(b"event: missed"))
+            assert (event["kind"], event["missed"]) == ("missed", None)
+            await run(client, "a")
+            await stream.until(b"run_submitted")
+
+
+async def test_another_process_marks_a_gap(autojump_clock: Any) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            await run(client, "a")
+            last = events_of(await stream.until(b"run_succeeded"))[-1]["id"]
+    async with served() as client:
+        async with client.stream("/v1/events", headers=[("last-event-id", last)]) as stream:
+            await stream.until(b"event: missed")
+
+
+async def test_a_subscriber_that_does_not_read_misses_events_and_is_told(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served() as client:
+        ring = client.api._performer._events
+        ring.size = 10
+        ring._slots = [None] * 10
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            stream.stop_reading()
+            for number in range(20):
+                await run(client, f"r{number}")
+            stream._may_send.set()
+            text = await stream.until(b'"kind":"missed"')
+            missed = next(each for each in events_of(text) if each["kind"] == "missed")
+            assert missed["missed"] > 10
+            await run(client, "last")
+            text = await stream.until(b'"run_id":"last"')
+        assert len(ring._slots) == 10
+
+
+async def test_a_buffer_limits_how_far_a_subscriber_may_be_behind(autojump_clock: Any) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events?buffer=2") as stream:
+            await stream.until(b"retry")
+            stream.stop_reading()
+            for number in range(3):
+                await run(client, f"r{number}")
+            stream._may_send.set()
+            await stream.until(b'"kind":"missed"')
+        answer = await client.call("GET", "/v1/events?buffer=0")
+        assert answer.status == 422
+
+
+async def test_a_quiet_stream_has_a_heartbeat(autojump_clock: Any) -> None:
+    async with served() as client, client.stream("/v1/events") as stream:
+        begun = trio.current_time()
+        await stream.until(b"\n\n:\n\n")
+        await stream.until(b"\n\n:\n\n:\n\n")
+        assert trio.current_time() - begun == pytest.approx(2 * streams.HEARTBEAT)
+
+
+async def test_a_stream_ends_when_the_runtime_closes(autojump_clock: Any) -> None:
+    async with trio.open_nursery() as nursery:
+        async with served() as client:
+            stream = Exchange("GET", "/v1/events")
+            nursery.start_soon(client.api, stream.scope, stream.receive, stream.send)
+            await stream.until(b"retry")
+    assert stream.over
+    assert stream.answer.body.endswith(b"event: end\ndata: {}\n\n")
+
+
+async def test_the_engine_builds_no_events_when_the_last_subscriber_has_left(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        subscribers = client.rt._partition.state.host.subscribers
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            assert subscribers._wanted
+        await trio.sleep(streams.LINGER + 1)
+        await run(client, "a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not subscribers._wanted
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            await run(client, "b")
+            assert b'"run_id":"a"' not in await stream.until(b"run_succeeded")
+
+
+async def test_all_subscribers_share_one_subscription_and_one_text(autojump_clock: Any) -> None:
+    async with served() as client:
+        owner: Owner = client.api._performer
+        followers = [await owner.follow({}, ITSELF) for _ in range(50)]
+        for each in followers:
+            await each.next(1)
+        assert len(client.rt._partition.state.host.subscribers._listeners) == 1
+        await run(client, "a")
+        texts = [await each.next(1) for each in followers]
+        assert len({id(text) for text in texts}) == 1
+        for each in followers:
+            each.close()
+
+
+async def test_the_progress_of_a_run_is_streamed_until_its_end(autojump_clock: Any) -> None:
+    async with served() as client:
+        await client.rt.submit(wait_for_go, key="k", run_id="r")
+        async with client.stream("/v1/runs/r/watch") as stream:
+            await stream.until(b'"state":"waiting"')
+            await client.rt.signal("r", "go")
+            text = await stream.until(b"event: end")
+        assert events_of(text)[-2]["state"] == "succeeded"
+        assert stream.over
+
+
+async def test_the_ends_of_a_group_are_streamed_also_if_the_first_comes_late(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        members = [
+            {"workflow": "wait_for_go", "key": "a", "member_id": "slow"},
+            {"workflow": "wait_for_go", "key": "b", "member_id": "slower"},
+        ]
+        await client.good("POST", "/v1/groups/g", {"members": members})
+        async with client.stream("/v1/groups/g/outcomes") as stream:
+            await stream.until(b":\n\n")
+            for run_id in [each.run_id for each in await client.rt.runs()]:
+                await trio.sleep(100)
+                await client.rt.signal(run_id, "go", 5)
+            text = await stream.until(b"event: end")
+        found = events_of(text)[:-1]
+        assert [(each["member_id"], each["result"]) for each in found] == [
+            ("slow", 5),
+            ("slower", 5),
+        ]
+        assert text.count(b":\n\n:\n\n") >= 5
