@@ -12,7 +12,7 @@ from keyrun.runtime.inspect.catalogs import GroupPage, GroupSummary, SchedulePag
 from keyrun.runtime.inspect.counts import StoreCounts, UnfinishedCount, UnpatchedCount
 from keyrun.runtime.inspect.explain import Cause, Explanation
 from keyrun.runtime.inspect.family import Family, RunLink
-from keyrun.runtime.inspect.history import Happening, History
+from keyrun.runtime.inspect.history import Happening, History, HistoryPage
 from keyrun.runtime.inspect.key_view import EntityView, KeyView, StoredValue, Unshown
 from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
 from keyrun.runtime.inspect.pages import RunPage
@@ -58,6 +58,7 @@ __all__ = [
     "GroupSummary",
     "Happening",
     "History",
+    "HistoryPage",
     "ItemCounts",
     "KeyPage",
     "KeyStatus",

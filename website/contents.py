@@ -154,7 +154,7 @@ PAGES = (
             Section("Registered workflows", "WorkflowInfo WorkflowKind"),
             Section("Progress of a run", "Progress StepCounts StepProgress Watch"),
             Section("Why a run does not move", "Explanation Cause"),
-            Section("History of a run", "History Happening"),
+            Section("History of a run", "History Happening HistoryPage"),
             Section("Who did what", "AuditPage AuditEntry"),
             Section(
                 "Counts and statistics",

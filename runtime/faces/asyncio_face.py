@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.inspect.counts import StoreCounts
     from keyrun.runtime.inspect.explain import Explanation
     from keyrun.runtime.inspect.family import Family
-    from keyrun.runtime.inspect.history import History
+    from keyrun.runtime.inspect.history import History, HistoryPage
     from keyrun.runtime.inspect.key_view import KeyView
     from keyrun.runtime.inspect.keys import EntityStatus, KeyPage, KeyStatus
     from keyrun.runtime.inspect.pages import RunPage
@@ -606,6 +606,16 @@ class Runtime:
         unknown. You can save it to a file, and replay it against changed code with
         `keyrun.testing.replay`."""
         return await self._bridge.call(self._inner.history, run_id)
+
+    async def history_page(
+        self, run_id: str, *, limit: int = 1000, cursor: str | None = None
+    ) -> HistoryPage:
+        """Return one page of the history of a run, and read a bounded number of records for it. The
+        page is empty if the run is unknown.
+
+        - `limit`: the number of journal entries in a page.
+        - `cursor`: the cursor of the page before."""
+        return await self._bridge.call(self._inner.history_page, run_id, limit=limit, cursor=cursor)
 
     async def input(self, run_id: str) -> Any:
         """Return the input of a run, as plain data: a class is a dict of its fields. Raises

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import attrs
+import trio
 
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InvalidGroup
@@ -33,6 +34,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 PAGE = 1000
 """Member records that one scan reads."""
+AT_ONCE = 32
+"""Members whose state is read before other tasks run."""
 MEMBER = "keyrun.member"
 """The header of a run that has the member id."""
 
@@ -286,7 +289,9 @@ async def read_status(
     counts: dict[State, int] = {}
     async with aclosing(member_pages(ledger, group_id)) as pages:
         async for page in pages:
-            for member in page:
+            for at, member in enumerate(page):
+                if at % AT_ONCE == AT_ONCE - 1:
+                    await trio.lowlevel.checkpoint()
                 state = member.gone
                 if state is None:
                     state = await state_of(member.number)

@@ -73,6 +73,16 @@ class Happening:
     step or of a child, or the payload of a signal."""
 
 
+@attrs.frozen(kw_only=True)
+class HistoryPage:
+    """Hold one page of the history of a run."""
+
+    events: tuple[Happening, ...]
+    """What happened to the run, in order."""
+    cursor: str | None
+    """Pass it to get the next page. None if this is the last page."""
+
+
 @attrs.frozen(repr=False)
 class History(Sequence[Happening]):
     """List everything that happened to a run, in order. It is a sequence of `Happening`, empty if
@@ -153,11 +163,22 @@ class HistoryBuilder:
     """Builds the history of a run, entry by entry. In the place of a record that cannot be read, it
     has a `damaged` event with the reason."""
 
-    def __init__(self, submission: Submission | StoreError) -> None:
+    def __init__(
+        self,
+        submission: Submission | StoreError | None,
+        generation: int = 1,
+        *,
+        began: bool = False,
+    ) -> None:
+        """Begin a history, or without a `submission` a later page of one. `generation` is the
+        generation in which the page begins, and `began` says whether its start was on an earlier
+        page."""
         self._story: list[Happening] = []
+        self.generation = generation
+        self.began = began
         if isinstance(submission, StoreError):
             self._story.append(_damaged(self._story, submission))
-        else:
+        elif submission is not None:
             at, stored = submission.submitted_at, submission.input
             self._story.append(Happening(at=at, event="submitted", stored=stored))
         self._start = len(self._story)
@@ -173,12 +194,13 @@ class HistoryBuilder:
                 self._turn = _happening(entry)
             else:
                 if isinstance(entry, Redriven):
-                    _add_ends(story, self._start, entry.former or StatusRecord())
-                    self._start = len(story) + 1
+                    self._add_ends(entry.former or StatusRecord())
+                    self._start, self.began = len(story) + 1, False
+                    self.generation = entry.generation
                 story.append(_happening(entry))
 
     def end(self, status: StatusRecord | StoreError | None) -> tuple[Happening, ...]:
-        """Return the history of a run with this status."""
+        """Return the history of a run with this status, or the last page of it."""
         story = self._story
         if self._turn is not None:
             # A machine has one entry for all its turns, which comes before all others.
@@ -186,8 +208,43 @@ class HistoryBuilder:
         if isinstance(status, StoreError):
             story.append(_damaged(story, status))
         else:
-            _add_ends(story, self._start, status or StatusRecord())
+            self._add_ends(status or StatusRecord())
         return tuple(story)
+
+    def page(self, status: StatusRecord | StoreError | None) -> tuple[Happening, ...]:
+        """Return one page of the history, which is not the last page. `status` is the present
+        status of the run."""
+        started = None
+        if isinstance(status, StatusRecord) and status.generation == self.generation:
+            started = status.started_at
+        self._add_start(started)
+        return tuple(self._story)
+
+    def _add_ends(self, status: StatusRecord) -> None:
+        """Add the start and the end of the generation."""
+        self._add_start(status.started_at)
+        if status.ended_at is not None:
+            self._story.append(
+                Happening(
+                    at=status.ended_at,
+                    event=_ENDS[status.state],
+                    failure=status.failure,
+                    detail=status.reason,
+                    stored=status.result,
+                )
+            )
+
+    def _add_start(self, started: float | None) -> None:
+        """Add the start of the generation, if it is known and was not on an earlier page."""
+        story, start = self._story, self._start
+        began = [one.began_at for one in story[start:] if one.began_at is not None]
+        if started is not None:
+            began.append(started)
+        if began and not self.began:
+            # The status is not stored when a run starts, so the start of its first step is used.
+            at = min(began)
+            story.insert(_place(story, start, at), Happening(at=at, event="started"))
+            self.began = True
 
 
 def with_operations(
@@ -207,27 +264,6 @@ def _operation(entry: AuditEntry) -> Happening:
         said += f" ({entry.summary})"
     said += f": {entry.result}" if entry.error is None else f": {entry.error}: {entry.result}"
     return Happening(at=entry.at, event="operation", detail=said, who=entry.who)
-
-
-def _add_ends(story: list[Happening], start: int, status: StatusRecord) -> None:
-    """Add the start and the end of the generation whose events begin at `start`."""
-    began = [one.began_at for one in story[start:] if one.began_at is not None]
-    if status.started_at is not None:
-        began.append(status.started_at)
-    if began:
-        # The status is not stored when a run starts, so the start of its first step is used.
-        at = min(began)
-        story.insert(_place(story, start, at), Happening(at=at, event="started"))
-    if status.ended_at is not None:
-        story.append(
-            Happening(
-                at=status.ended_at,
-                event=_ENDS[status.state],
-                failure=status.failure,
-                detail=status.reason,
-                stored=status.result,
-            )
-        )
 
 
 def _place(story: list[Happening], start: int, at: float) -> int:

@@ -5,11 +5,14 @@ programs do not need them, so this module is imported when it is first used.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 import trio
 
+from keyrun.actors import checks
 from keyrun.runtime.graphs.view import (
     ExecutionGraph,
     NodeState,
@@ -22,7 +25,8 @@ from keyrun.runtime.graphs.view import (
 from keyrun.runtime.inspect.audit import entries_of
 from keyrun.runtime.inspect.durations import RunDurations
 from keyrun.runtime.inspect.graph_shapes import StoredGraphs
-from keyrun.runtime.inspect.history import History, HistoryBuilder, with_operations
+from keyrun.runtime.inspect.history import History, HistoryBuilder, HistoryPage, with_operations
+from keyrun.runtime.inspect.pages import look, read_cursor, write_cursor
 from keyrun.runtime.inspect.progress import (
     Progress,
     Snapshot,
@@ -34,11 +38,12 @@ from keyrun.runtime.inspect.progress import (
     snapshot_of_run,
     snapshot_of_summary,
 )
+from keyrun.runtime.inspect.slices import PageBudget
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.inspect.stored_run import JournalFollower, StoredRun, last_entry
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.exported import Records as Exported
-from keyrun.runtime.records.journal_entry import JournalEntry, decode
+from keyrun.runtime.records.journal_entry import JournalEntry, NextTurn, decode
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.values import ItemCounts, State
@@ -47,6 +52,10 @@ from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
     from keyrun.runtime.run.run import Run
+
+_PLACE = Struct(">II?d")
+"""The place in a history at which a page ends: the number of an entry, the generation, whether the
+start of that generation was on this page or an earlier one, and the time of the last event."""
 
 AT_ONCE = 256
 """Entries of a history that are processed before other tasks run."""
@@ -128,6 +137,61 @@ class RunInspector:
         ):
             return History(story=story)
         return History(Exported(submission, status, tuple(whole)), story=story)
+
+    async def history_page(
+        self, number: int | None, *, limit: int, cursor: str | None
+    ) -> HistoryPage:
+        """Return one page of the history of a run. It is empty if there is no such run."""
+        checks.count("limit", limit, 1)
+        ledger, place = self._ledger, read_cursor("history", cursor)
+        if number is None:
+            return HistoryPage(events=(), cursor=None)
+        key = ledger.number(number)
+        raw = await ledger.store.get("runs", key)
+        if raw is None:
+            return HistoryPage(events=(), cursor=None)
+        try:
+            status: StatusRecord | StoreError | None = await ledger.status(number)
+        except DAMAGE as error:
+            status = error
+        last = -inf
+        if place is None:
+            builder, after = HistoryBuilder(self._statuses.read(key, raw)), b""
+        else:
+            if len(place) != _PLACE.size:
+                raise ValueError("cursor must be the cursor of a page of a history")
+            sequence, generation, began, last = _PLACE.unpack(place)
+            builder = HistoryBuilder(None, generation, began=began)
+            after = ledger.entry(number, sequence)
+
+        async def read(
+            record: bytes, raw: bytes, slices: PageBudget
+        ) -> list[JournalEntry | StoreError]:
+            entry = _entry(record, raw)
+            # The turn of a machine is on the last page.
+            return [] if isinstance(entry, NextTurn) else [entry]
+
+        looked = await look(ledger, "journal", read, limit=limit, prefix=key, after=after)
+        for at in range(0, len(looked.found), AT_ONCE):
+            if at:
+                await trio.lowlevel.checkpoint()
+            builder.add(looked.found[at : at + AT_ONCE])
+        # Each operation is before the first event that is not earlier.
+        operations = [each for each in await entries_of(ledger, number) if each.at > last]
+        if looked.more:
+            events = builder.page(status)
+            last = max((each.at for each in events), default=last)
+            operations = [each for each in operations if each.at <= last]
+            sequence = int.from_bytes(looked.last[-4:], "big")
+            place = _PLACE.pack(sequence, builder.generation, builder.began, last)
+            cursor = write_cursor("history", place)
+            return HistoryPage(events=with_operations(events, operations), cursor=cursor)
+        first = ledger.entry(number, 0)
+        turn = await ledger.store.get("journal", first)
+        if turn is not None and isinstance(entry := _entry(first, turn), NextTurn):
+            builder.add([entry])
+        events = with_operations(builder.end(status), operations)
+        return HistoryPage(events=events, cursor=None)
 
 
 class NodeCounts(NamedTuple):

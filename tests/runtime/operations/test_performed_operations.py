@@ -266,8 +266,8 @@ each_write = pytest.mark.parametrize("write", Write)
 def test_every_write_of_the_runtime_takes_part() -> None:
     """A new method of `Runtime` that writes needs a member of `Write`, and a case here."""
     reads = {
-        *("entity", "events", "find_submission", "group", "run", "statistics", "status"),
-        *("status_of", "wait_for_end", "watch"),
+        *("entity", "events", "find_submission", "group", "policies", "run", "statistics"),
+        *("status", "status_of", "wait_for_end", "watch"),
     }
     public = {name for name in vars(Runtime) if not name.startswith("_")}
     assert public - reads - {"submit_nowait"} == {*Write} == {*CASES}
