@@ -233,7 +233,7 @@ class ApprovalRejected(RuntimeFault, RuntimeError):
     ) -> None:
         super().__init__(message, run_id=run_id, key=key, step=step)
         self.by = by
-        """Who rejected the run."""
+        """The name of the person or service that rejected the run."""
         self.comment = comment
         """The comment of the rejection, or an empty string."""
 

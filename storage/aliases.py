@@ -1,7 +1,7 @@
 """Aliases of declared types, such as NewType, Final and `type` statements.
 
-cattrs sees through them. It is not left to convert anything: each type that it comes to is looked
-up among the exact plans again.
+cattrs resolves them, but converts nothing: Keyrun looks up each resolved type among its exact plans
+again.
 """
 
 from collections.abc import Callable

@@ -34,9 +34,8 @@ _STEP[0xCA], _STEP[0xCB] = 5, 9
 
 
 def holds_more_than(data: bytes, most: int) -> bool:
-    """Whether there are more than `most` items in all containers. Looks at no more values than it
-    takes to know, and at nothing where `data` is too short for so many. Damage is not its concern.
-    """
+    """Return whether all containers together have more than `most` items. Reads only as many values
+    as it takes to decide, and none if `data` is too short. Damage is not detected."""
     size = len(data)
     if size <= most:
         return False

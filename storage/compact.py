@@ -69,8 +69,8 @@ def copy_data(path: Path, to: Path) -> None:
 
 
 def _copy_apart(path: Path, to: Path) -> None:
-    """The same in a child process: LMDB does not open a store twice in one, and this one is the
-    owner's."""
+    """Do the same in a child process. A process can open an LMDB store only once, and this process
+    has it open."""
     program = (
         "import sys; from pathlib import Path; from keyrun.storage.compact import copy_data; "
         "copy_data(Path(sys.argv[1]), Path(sys.argv[2]))"
@@ -83,10 +83,10 @@ def _copy_apart(path: Path, to: Path) -> None:
 
 
 def compact_in_place(path: str | os.PathLike[str]) -> int:
-    """Put a compact copy of the store at `path` in its place. Returns its size in bytes.
+    """Replace the store at `path` with a compact copy. Returns the size of the copy in bytes.
 
-    Nobody else may have the store open, a reader neither: `StoreLocked` says who has. Until the
-    one rename at the end the store is as it was, and after it the copy is whole.
+    Raises `StoreLocked`, with the owner, if another process or a reader has the store open. The
+    last action is one rename: before it the store is unchanged, and after it the copy is complete.
     """
     path = Path(path)
     if identity.check_data_file(path) is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A tuple is an array whose first element is this mark. An extension that holds packed bytes would
 # be copied once per level and need a packer per level.
 TUPLE_MARK = ExtType(1, b"")
-# The first byte of the mark as it is written: where there is none, there are no tuples.
+# The first byte of the stored mark. Data without this byte has no tuples.
 TUPLE_MARK_BYTE = 0xC7
 
 _MICROSECOND = timedelta(microseconds=1)

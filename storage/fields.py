@@ -121,7 +121,7 @@ class FieldConverter:
 
 
 def fields_of(declared: Any) -> tuple[FieldPlan, ...]:
-    """The fields of a class; `Unresolved` if its annotations cannot be resolved."""
+    """Return the fields of a class. Raise `Unresolved` if its annotations cannot be resolved."""
     cls = get_origin(declared) or declared
     if attrs.has(cls):
         raw = [(f.name, f.type or Any, _attrs_default(cls, f.default)) for f in attrs.fields(cls)]
@@ -159,7 +159,7 @@ def parameters_of(cls: Any) -> dict[str, str]:
 
 
 def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The types of the items of a TypedDict, and which of them are required."""
+    """Return the types of the items of a TypedDict, and which of them are required."""
     cls = get_origin(declared) or declared
     # Its classes are not among its bases.
     arguments = {
@@ -177,7 +177,7 @@ def items_of(declared: Any) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def model_fields_of(cls: Any) -> tuple[FieldPlan, ...]:
-    """The fields of a Pydantic model. Pydantic has resolved them and filled the type variables."""
+    """Return the fields of a Pydantic model. Pydantic has resolved their types."""
     if not cls.__pydantic_complete__:
         try:
             cls.model_rebuild()
@@ -190,24 +190,24 @@ def model_fields_of(cls: Any) -> tuple[FieldPlan, ...]:
 
 
 def private_types_of(cls: Any) -> dict[str, Any]:
-    """The types of the private attributes of a Pydantic model."""
+    """Return the types of the private attributes of a Pydantic model."""
     return {name: _annotated(cls, name, Any) for name in cls.__private_attributes__}
 
 
 def private_defaults(cls: Any) -> dict[str, Any]:
-    """The defaults of the private attributes of a Pydantic model that have one."""
+    """Return the defaults of the private attributes of a Pydantic model that have one."""
     undefined = sys.modules["pydantic_core"].PydanticUndefined
     defaults = {name: each.get_default() for name, each in cls.__private_attributes__.items()}
     return {name: value for name, value in defaults.items() if value is not undefined}
 
 
 def extra_type_of(cls: Any) -> Any:
-    """The type of the extra items of a Pydantic model."""
+    """Return the type of the extra items of a Pydantic model."""
     return _annotated(cls, "__pydantic_extra__", dict)
 
 
 def model_default(info: Any) -> Default | None:
-    """The default of a field of a Pydantic model."""
+    """Return the default of a field of a Pydantic model."""
     if info.is_required():
         return None
     if getattr(info, "default_factory_takes_validated_data", False):
@@ -254,7 +254,7 @@ def _constant(defaults: dict[str, Any], name: str) -> Default | None:
 
 
 def _annotated(cls: type, name: str, default: Any) -> Any:
-    """The type of an attribute that Pydantic does not count among the fields."""
+    """Return the type of an attribute that is no field for Pydantic."""
     home = _home(cls, name)
     annotation = inspect.get_annotations(home).get(name, default)
     if home.__module__.startswith("pydantic.") or annotation is default:

@@ -128,10 +128,10 @@ def put_aside_unfinished(path: Path) -> bool:
 
 
 def check_length(environment: lmdb.Environment, path: Path) -> bool:
-    """Whether the data file is as long as its header says. Raises if pages are missing.
+    """Return whether the data file is as long as its header says. Raises if pages are missing.
 
-    LMDB does not write pages that a transaction took and gave back, so a whole file can be
-    shorter; only a walk over what is in use can tell that from one that was cut.
+    LMDB does not write pages that a transaction took and gave back, so a complete file can be
+    shorter. Only a walk over the pages in use distinguishes it from a truncated file.
     """
     data = path / DATA_FILE
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]

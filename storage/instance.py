@@ -59,10 +59,11 @@ class InstanceConverter(Protocol):
 def instance_plan(
     declared: Any, lookup: Lookup, build_later: Callable[[Callable[[], InstanceConverter]], None]
 ) -> TypePlan:
-    """One class with fields. A subclass of it would come back as this one: refused.
+    """Return the plan of one class with fields. Values of subclasses are rejected, because they
+    would be read as this class.
 
-    Its fields are looked up when the first value comes, because a class may mention itself.
-    `build_later` receives a function that does it now.
+    The fields are looked up with the first value, because a class may refer to itself.
+    `build_later` receives a function that looks them up earlier.
     """
     cls = get_origin(declared) or declared
     kind = _kind_of(cls)

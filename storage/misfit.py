@@ -37,7 +37,7 @@ class Misfit(Exception):
         self._steps: list[str] = []
 
     def inside(self, step: str) -> "Misfit":
-        """The same, seen from the container that holds it at `step`."""
+        """Return this error, seen from the container that has the value at `step`."""
         self._steps.append(step)
         return self
 
@@ -79,7 +79,7 @@ class Unresolved(Unsupported):
 
 
 def said_by(error: BaseException) -> str:
-    """What an error says, also if it refuses to say it."""
+    """Return the text of an error, also if its `__str__` raises."""
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -89,29 +89,29 @@ def said_by(error: BaseException) -> str:
 
 
 def at_key(key: Any) -> str:
-    """How the place behind a key is written."""
+    """Return the text of the place behind a key."""
     text = json.dumps(key) if isinstance(key, str) else repr(key)
     return f"[{text if len(text) <= _SHOWN_KEY else text[:_SHOWN_KEY] + '...'}]"
 
 
 def at_index(index: int) -> str:
-    """How a place in a list or tuple is written."""
+    """Return the text of a place in a list or tuple."""
     return f"[{index}]"
 
 
 def at_member(member: Any) -> str:
-    """How the place of a member of a set is written."""
+    """Return the text of the place of a member of a set."""
     return f" (member {at_key(member)[1:-1]})"
 
 
 def a(kind: type) -> str:
-    """The name of a class with its article: a set, an OrderedDict."""
+    """Return the name of a class with its article: a set, an OrderedDict."""
     name = kind.__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def name_of(declared: Any) -> str:
-    """The name of a type as one would write it: Order, list[Order], Order | None."""
+    """Return the name of a type as in source code: Order, list[Order], Order | None."""
     if declared is None or declared is type(None):
         return "None"
     if declared is ...:

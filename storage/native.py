@@ -173,7 +173,7 @@ def pack(value: Any) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for mappings whose items are in another order."""
+    """Pack a value so that mappings with the same items in another order have the same bytes."""
     return pack(_sorted(value))
 
 

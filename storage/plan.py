@@ -36,7 +36,7 @@ Lookup = Callable[[Any], TypePlan]
 
 
 def keep(value: Any) -> Any:
-    """The hook for a value without a declared type."""
+    """Return the value unchanged: the hook for a value without a declared type."""
     return value
 
 
@@ -134,7 +134,7 @@ def enum_plan(declared: type[Enum], inspect: Hook) -> TypePlan:
 
 
 def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
-    """One of some constants: all native, or all members of one Enum."""
+    """Return the plan of a Literal whose members are all native, or all of one Enum."""
     choices = get_args(declared)
     allowed = {(type(constant), constant) for constant in choices}
     enums = {type(constant) for constant in choices if isinstance(constant, Enum)}
@@ -149,7 +149,7 @@ def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
         try:
             if (type(value), value) in allowed:
                 return value
-        except TypeError:  # an unhashable value is none of them
+        except TypeError:  # an unhashable value is not allowed
             pass
         raise unexpected(declared, value)
 
@@ -297,7 +297,7 @@ def optional_plan(inner: TypePlan) -> TypePlan:
 
 
 def union_plan(declared: Any, lookup: Lookup) -> TypePlan:
-    """A | B: the name of the member that fits, and the value lowered as that."""
+    """Return the plan of `A | B`: it stores the name of the member that fits, and the value."""
     members = {_tag(member): lookup(member) for member in get_args(declared)}
     if len(members) != len(get_args(declared)):
         raise Unsupported(

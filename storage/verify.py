@@ -161,7 +161,7 @@ def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
 
 
 def main(path: str) -> None:
-    """The child process: one line of JSON for each finding."""
+    """Print one line of JSON for each finding. This runs in a child process."""
     for finding in _walk(Path(path)):
         if isinstance(finding, Damage):
             key = finding.key and finding.key.hex()

@@ -53,8 +53,8 @@ def open_environment(
 def _reserve_readers(path: str) -> None:
     """Reserve room on the disk for the table of readers, which LMDB writes through a map.
 
-    Only where there is none yet: to close a file drops the locks that this process has on it, and
-    LMDB may hold some on one that is there.
+    This does nothing if the table exists. Closing its file would drop the locks that LMDB holds on
+    it in this process.
     """
     file = os.path.join(path, READERS_FILE)  # noqa: PTH118 (pathlib is slow to start)
     if not hasattr(os, "posix_fallocate"):

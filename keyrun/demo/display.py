@@ -78,14 +78,14 @@ class DemoDisplay:
         elif monotonic() - self._said >= EVERY:
             self._said = monotonic()
             self._console.print(
-                f"{campaign.elapsed:5.1f} s {len(record.told):>6,} orders "
+                f"{campaign.elapsed:5.1f} s {len(record.reported):>6,} orders "
                 f"{attempts:>5,.0f} attempts/s {record.kills} kills",
                 soft_wrap=True,
             )
 
     def _follow(self, record: CampaignRecord) -> None:
         for line in record.lines[self._read :]:
-            if line.mark is Mark.TOLD:
+            if line.mark is Mark.HOOK:
                 self._latest.append((line.run, line.fields[1]))
             elif line.mark is Mark.BEGUN:
                 self._retries += line.fields[2] != "1"
@@ -96,7 +96,7 @@ class DemoDisplay:
         table = Table.grid(padding=(0, 2))
         table.add_column(justify="right", width=9)
         table.add_column()
-        placed, done = record.acknowledged, len(record.told)
+        placed, done = record.acknowledged, len(record.reported)
         for count, words in (
             (placed, f"orders of {campaign.assignment.keys:,} customers"),
             (done, f"of them finished, {max(0, placed - done):,} unfinished"),

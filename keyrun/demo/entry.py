@@ -187,7 +187,7 @@ def opening(folder: Path, begun: Begun, record: CampaignRecord, before: bool) ->
         first = (
             f"Resuming the demo in {folder}, which {how} after {record.seconds():.0f} of "
             f"{begun.seconds:g} seconds with {record.acknowledged:,} orders, "
-            f"{len(record.told):,} of them finished."
+            f"{len(record.reported):,} of them finished."
         )
     return [
         first,

@@ -77,8 +77,8 @@ def _stage(chance: Random, name: str, *faults: PlannedFault, **other: Any) -> St
 
 
 def _call(chance: Random, name: str, *faults: PlannedFault, **other: Any) -> PlannedStep:
-    told = (*faults, *[PlannedFault.NONE] * MAX_ATTEMPTS)[:MAX_ATTEMPTS]
-    if PlannedFault.PERMANENT in told:
-        told = (PlannedFault.PERMANENT,) * MAX_ATTEMPTS
+    planned = (*faults, *[PlannedFault.NONE] * MAX_ATTEMPTS)[:MAX_ATTEMPTS]
+    if PlannedFault.PERMANENT in planned:
+        planned = (PlannedFault.PERMANENT,) * MAX_ATTEMPTS
     wait = chance.uniform(0.02, 0.2)
-    return attrs.evolve(PlannedStep(name=name, faults=told, way=Way.WAIT, wait=wait), **other)
+    return attrs.evolve(PlannedStep(name=name, faults=planned, way=Way.WAIT, wait=wait), **other)

@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int | None], object]
 
 @attrs.define
 class Accounts:
-    """Goes through a store. Figures are counted on the way."""
+    """Checks all runs of a store, and counts their steps and attempts."""
 
     planner: Planner
     testimony: Testimony
@@ -111,8 +111,7 @@ class Accounts:
             interrupted=self._interrupted(plan, history),
             generations=status.generation,
         )
-        told = not plan.machine
-        story = self._story(plan, history) if told else self._turns(plan, status, foreseen)
+        story = self._turns(plan, status, foreseen) if plan.machine else self._story(plan, history)
         if status.state is State.CANCELLED:
             if number not in self.testimony.cancel_asked:
                 self._found(Promise.CANCEL, plan, "is cancelled, but no cancel was requested")
@@ -131,7 +130,7 @@ class Accounts:
             self._found(Promise.RESULT, plan, f"is {said}, which contradicts its plan")
 
     def _ended(self, plan: PlannedRun, status: RunStatus) -> None:
-        """Its end: there, told, and as it was told."""
+        """Check that the run has ended, and that all reports of its end agree with the store."""
         testimony, number = self.testimony, plan.number
         if not status.state.terminal:
             said = f"never ended: it is {status.state}, {status.waiting_on or status.reason or ''}"
@@ -145,8 +144,8 @@ class Accounts:
             if (number, generation) not in testimony.hooked:
                 said = f"is {status.state}, but the hook did not receive generation {generation}"
                 self._found(Promise.LOSS, plan, said)
-        for told in testimony.told.get(number, set()) - {str(status.state)}:
-            self._found(Promise.LOSS, plan, f"is {status.state}, but was reported as {told}")
+        for reported in testimony.reported.get(number, set()) - {str(status.state)}:
+            self._found(Promise.LOSS, plan, f"is {status.state}, but was reported as {reported}")
         asked = testimony.cancel_asked.get(number, 0)
         answer, _ = testimony.cancelled.get(number, (None, 0))
         cancelled = status.state is State.CANCELLED
@@ -154,12 +153,12 @@ class Accounts:
             self._found(
                 Promise.CANCEL, plan, f"is {status.state}, although its cancel returned True"
             )
-        # Asked twice: the first may have worked, and been cut off before it could say so.
+        # Of two calls, the first may have cancelled the run before a kill cut it off.
         if answer is False and cancelled and asked == 1:
             self._found(Promise.CANCEL, plan, "is cancelled, although its cancel returned False")
 
     def _interrupted(self, plan: PlannedRun, history: Sequence[Happening]) -> set[str]:
-        """Steps that a kill cut off and that may run only once."""
+        """Return the steps that a kill cut off and that may run only once."""
         found: set[str] = set()
         for each in history:
             name = _name(each.step)
@@ -181,7 +180,7 @@ class Accounts:
     def _overrun(
         self, plan: PlannedRun, history: Sequence[Happening]
     ) -> dict[tuple[str, int], FailureKind]:
-        """Attempts whose time was up, by the time that they really took."""
+        """Return the attempts that took longer than their timeout."""
         found: dict[tuple[str, int], FailureKind] = {}
         for each in history:
             failure, name = each.failure, _name(each.step)
@@ -198,7 +197,7 @@ class Accounts:
     def _story(
         self, plan: PlannedRun, history: Sequence[Happening]
     ) -> dict[str, tuple[Tried, ...]]:
-        """The attempts in the journal, and what follows from them alone."""
+        """Return the attempts in the journal, and check what follows from the journal alone."""
         story: dict[str, list[Tried]] = {}
         interruptions: dict[str, int] = {}
         ledger = self._ledgers.setdefault(plan.key, {})
@@ -232,7 +231,8 @@ class Accounts:
     def _turns(
         self, plan: PlannedRun, status: RunStatus, foreseen: Foreseen
     ) -> dict[str, tuple[Tried, ...]]:
-        """A machine keeps no story of its turns, only how many there were; the evidence has it."""
+        """Return the attempts of a machine. Its journal has only the number of turns, so the
+        attempts are those of the plan."""
         story = dict(foreseen.tried)
         if status.state is State.CANCELLED:
             story = dict(list(story.items())[: status.steps_done])
@@ -281,7 +281,7 @@ class Accounts:
     def _differs(
         self, plan: PlannedRun, name: str, tried: tuple[Tried, ...], planned: tuple[Tried, ...]
     ) -> None:
-        said = f"{name}: the journal has {_tell(tried)}, expected {_tell(planned)}"
+        said = f"{name}: the journal has {_text_of(tried)}, expected {_text_of(planned)}"
         self._found(Promise.LIMITS, plan, said)
 
     def _states(self) -> None:
@@ -294,11 +294,11 @@ class Accounts:
 
 
 def _name(step: str | None) -> str:
-    """The name of a step without the branch that it was in."""
+    """Return the name of a step without the name of its branch."""
     return (step or "").rpartition("/")[2]
 
 
-def _tell(tried: tuple[Tried, ...]) -> str:
+def _text_of(tried: tuple[Tried, ...]) -> str:
     words = [
         f"{each.attempt} {each.kind or 'ok'}{'' if each.last else ', again'}" for each in tried
     ]

@@ -25,14 +25,15 @@ from keyrun.stress.record import CampaignRecord
 CHILD = (sys.executable, "-m", "keyrun.stress.child")
 LOOK = 0.05
 DRAIN = 15.0
-"""Seconds that a child has to leave in good order."""
+"""Seconds that a child has to close its runtime after SIGTERM."""
 EARLY = 0.1
-"""Share of the lives that are cut off while the child still opens its store."""
+"""The share of kills that come while the child opens its store."""
 
 
 @attrs.frozen(kw_only=True)
 class Assignment:
-    """What the child is to do, and where. `patience` is how long it may do nothing at all."""
+    """The work of the child, and its folder. After `timeout` seconds without a new line of
+    evidence, the campaign fails."""
 
     folder: Path
     planner: str
@@ -47,9 +48,9 @@ class Assignment:
     slots: int
     committer: str = "inline"
     child: Sequence[str] = CHILD
-    patience: float = 30.0
+    timeout: float = 30.0
     committers: float = 0.0
-    """The share of kills that hit the committer process alone, where there is one."""
+    """The share of kills that hit only the committer process, if there is one."""
     most_kills: float = float("inf")
 
 
@@ -59,7 +60,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A block that SIGTERM stops as Ctrl-C does, with `Terminated`."""
+    """Return a block that SIGTERM interrupts with `Terminated`, as Ctrl-C does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -72,7 +73,7 @@ def stoppable() -> Iterator[None]:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started, where the system tells."""
+    """Return the child processes of a process, if the system has `/proc`."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -83,18 +84,19 @@ def _children(pid: int) -> list[int]:
 
 
 class Broken(Exception):
-    """The child did not do its part; the text says how."""
+    """Raised if the child failed or did nothing for too long. The text says how."""
 
 
 class Campaign:
-    """One campaign; `record` is all that was seen of it, by earlier watchers, too."""
+    """One campaign. `record` has all evidence, including that of earlier campaigns on this
+    folder."""
 
     def __init__(self, assignment: Assignment, record: CampaignRecord) -> None:
         self.assignment = assignment
         self.record = record
         self.kills = 0
         self.orphaned = 0
-        """Kills of the committer alone."""
+        """The number of kills of only the committer."""
         self.stopping = False
         """Whether the child was asked to stop, and its running steps may finish."""
         self._tail = Tail(self._evidence)
@@ -110,11 +112,13 @@ class Campaign:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the child began to work, those of earlier campaigns included."""
+        """Return the seconds since the child began to work, including those of earlier
+        campaigns."""
         return self._spent + max(0.0, monotonic() - self._began)
 
     def run(self, progress: Callable[["Campaign"], None]) -> None:
-        """Go on until all has ended. Raises `Broken` if it does not come to that."""
+        """Run the child, and start it again after each kill, until all runs have ended. Raises
+        `Broken` if the child fails."""
         while not self.record.done:
             self._live(progress)
 
@@ -133,7 +137,7 @@ class Campaign:
                 self._look()
                 progress(self)
                 if record.lives > life and life >= 0:
-                    # Counted from when it began to work: importing is no risk to anybody.
+                    # Without the imports: a kill during them would test nothing.
                     self._began = min(self._began, monotonic())
                     life, kill_at = -1, self._kill_time(monotonic())
                 if code is not None:
@@ -146,8 +150,8 @@ class Campaign:
                     self.kills += 1
                     self._look()
                     return
-                if now - max(began, record.last_at) > assignment.patience:
-                    raise Broken(f"nothing happened for {assignment.patience:g} s: {self._left()}")
+                if now - max(began, record.last_at) > assignment.timeout:
+                    raise Broken(f"nothing happened for {assignment.timeout:g} s: {self._left()}")
 
     def _kill(self, child: Popen[bytes]) -> None:
         """Kill it, or only the process that commits for it, which it cannot survive."""
@@ -161,7 +165,7 @@ class Campaign:
         for each in committers:
             os.kill(each, signal.SIGKILL)
         try:
-            child.wait(self.assignment.patience)
+            child.wait(self.assignment.timeout)
         except TimeoutExpired:
             raise Broken("the child did not end after its committer was killed") from None
 
@@ -227,7 +231,7 @@ class Campaign:
             self.record.note(line)
 
     def _mend(self) -> None:
-        """A kill may have cut the last line short: end it, so that the next is whole."""
+        """End the last line, which a kill may have cut short, so that the next line is complete."""
         if not self._evidence.exists() or not self._evidence.stat().st_size:
             return
         with self._evidence.open("r+b") as file:
@@ -242,6 +246,6 @@ class Campaign:
     def _left(self) -> str:
         record = self.record
         begun = {line.run for line in record.lines if line.mark is Mark.ACKNOWLEDGED}
-        left = sorted(begun - record.told)
+        left = sorted(begun - record.reported)
         named = ", ".join(f"run-{number}" for number in left[:5])
         return f"{len(left)} unfinished runs: {named or 'none'}"

@@ -43,14 +43,15 @@ from keyrun.stress.plan import Pause, PlannedRun, number_of
 
 TICK = 0.1
 NEVER = 1_000_000
-"""Kills may interrupt a step this often: they are not the step's fault."""
+"""The number of kills that may interrupt a step."""
 
 
 @attrs.frozen(kw_only=True)
 class Setup:
-    """What a process is told. `planner` is the name of a class and what it is made of; `begun` says
-    how many runs of each key were acknowledged; `submit_for` is how long to submit, and `backlog`
-    how many runs of a key may wait, and `slots` how many steps may run at a time."""
+    """The instructions for one process. `planner` is the name of a class, and `options` are its
+    arguments. `begun` has the number of acknowledged runs of each key. The process submits runs for
+    `submit_for` seconds. At most `backlog` runs of a key wait, and at most `slots` steps run at
+    once."""
 
     planner: str
     options: dict[str, Any]
@@ -68,35 +69,35 @@ class Setup:
     paused: list[Pause]
 
     def encoded(self) -> bytes:
-        """As one line."""
+        """Return the instructions as one line of JSON."""
         return json.dumps(cattrs.unstructure(self)).encode() + b"\n"
 
 
 @workflow(name="stress")
 async def job(ctx: Context, number: int) -> int:
-    """One stage after the other."""
+    """Run the stages of a planned run, one after the other."""
     return await perform(ctx, number)
 
 
 @step
 async def look() -> dict[str, int]:
-    """What the key's state has come to."""
+    """Return the state of the key."""
     return dict(current_step().state)
 
 
 @workflow(name="audit")
 async def audit(ctx: Context) -> dict[str, int]:
-    """The last run of every key."""
+    """Return the state of the key, as the last run of every key."""
     return await ctx.step(look)
 
 
 def audit_id(key: str) -> str:
-    """The id of a key's last run."""
+    """Return the id of the last run of a key."""
     return f"audit-{key}"
 
 
 class Child:
-    """One process."""
+    """Submits the runs of one process, and acts on them."""
 
     def __init__(self, setup: Setup, log: Log, target: Workflow[int, Any]) -> None:
         self._setup = setup
@@ -104,12 +105,12 @@ class Child:
         self._workflow = target
         self._refused: set[int] = set()
         self._owed: set[int] = set()
-        """Ends that the hook refused to be told, and will be told again."""
+        """The runs for whose end the hook raised an error. The hook receives these ends again."""
         self._paid = trio.Event()
         self._done = False
 
     async def live(self) -> None:
-        """Do all that is left to do."""
+        """Open the runtime, and do the rest of the work."""
         setup = self._setup
         store = LmdbStore(Path(setup.folder, "store"), committer=setup.committer)  # type: ignore[arg-type]
         async with open_runtime(
@@ -252,7 +253,7 @@ class Child:
             self._refused.add(number)
             self._owed.add(number)
             raise RuntimeError("the hook refuses, as planned")
-        self._log.write(Mark.TOLD, number, outcome.state, outcome.generation)
+        self._log.write(Mark.HOOK, number, outcome.state, outcome.generation)
         self._owed.discard(number)
         self._paid.set()
 
@@ -264,7 +265,7 @@ class Child:
 
 
 def named(name: str) -> Any:
-    """What `module:attribute` stands for."""
+    """Return the object that `module:attribute` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

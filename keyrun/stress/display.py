@@ -47,12 +47,12 @@ class CampaignDisplay:
     def show(self, campaign: Campaign) -> None:
         """Show the current state."""
         record, assignment = campaign.record, campaign.assignment
-        told = len(record.told)
+        reported = len(record.reported)
         # The number of runs is known when the time is over.
         over = campaign.elapsed >= assignment.seconds
         total = record.acknowledged if over else assignment.runs
-        share = max(told / max(total, 1), 0 if over else campaign.elapsed / assignment.seconds)
-        words = f"{told:,} runs, {record.attempts:,} attempts"
+        share = max(reported / max(total, 1), 0 if over else campaign.elapsed / assignment.seconds)
+        words = f"{reported:,} runs, {record.attempts:,} attempts"
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(

@@ -1,8 +1,8 @@
 """Evidence: an append-only file in which the process under test writes what it does, as it does it.
 
-Each line is written with one call to the system, so it is there when the process is killed a
-moment later; what is in it owes nothing to the store. The order of the lines is the order in which
-things happened, over all processes that wrote into the file one after the other.
+The process writes each line with one system call, so a kill right after the call loses nothing. The
+file does not depend on the store. The order of the lines is the order of what happened, over all
+processes that wrote to the file one after the other.
 """
 
 import fcntl
@@ -15,38 +15,38 @@ from typing import NamedTuple
 
 
 class Mark(StrEnum):
-    """What a line says; the fields that follow are named in the comment."""
+    """The kind of a line. Each comment names the fields that follow."""
 
     LIFE = "L"
     """A process begins: its number, from 1."""
     READY = "O"
     """The runtime is open."""
     SUBMIT = "Q"
-    """A submit of a run that is to begin later: run."""
+    """`submit` was called for a run that begins later: run."""
     ACKNOWLEDGED = "A"
-    """A submit returned: run, 1 if newly submitted."""
+    """`submit` returned: run, 1 if newly submitted."""
     BEGUN = "B"
     """A step began: run, step, attempt."""
     LEFT = "E"
-    """It returned or raised: run, step, attempt."""
-    TOLD = "H"
+    """A step returned or raised: run, step, attempt."""
+    HOOK = "H"
     """The hook was called: run, state, generation."""
     RESULT = "V"
-    """`result()` answered: run, state."""
+    """`result()` returned or raised: run, state."""
     CANCEL = "C"
-    """A cancel is asked for: run."""
+    """`cancel` was called: run."""
     CANCELLED = "c"
-    """It was answered: run, 1 for True."""
+    """`cancel` returned: run, 1 for True."""
     PAUSE = "P"
-    """A pause is asked for: run, 1 for the whole key."""
+    """`pause` was called: run, 1 for the whole key."""
     PAUSED = "p"
-    """It was answered: run, 1 for the whole key, 1 for True."""
+    """`pause` returned: run, 1 for the whole key, 1 for True."""
     RESUME = "R"
-    """A resume is asked for: run, 1 for the whole key."""
+    """`resume` was called: run, 1 for the whole key."""
     RESUMED = "r"
-    """It was answered: run, 1 for the whole key."""
+    """`resume` returned: run, 1 for the whole key."""
     REDRIVE = "X"
-    """A redrive is asked for: run."""
+    """`redrive` was called: run."""
     COMMITS = "S"
     """Commits and records since the process began."""
     STOPPED = "T"
@@ -59,7 +59,7 @@ _MARKS = {str(mark): mark for mark in Mark}
 
 
 class Line(NamedTuple):
-    """One line: what, when on the machine's clock that does not jump, and its fields."""
+    """One line: its kind, its time on the monotonic clock of the machine, and its fields."""
 
     mark: Mark
     at: float
@@ -67,12 +67,13 @@ class Line(NamedTuple):
 
     @property
     def run(self) -> int:
-        """The number of the run that it is about."""
+        """Return the number of the run that the line is about."""
         return int(self.fields[0])
 
 
 class Log:
-    """The writing side: one process at a time, others wait until it has ended."""
+    """Writes the file. One process at a time has it open. Others wait until that process has
+    ended."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -84,19 +85,19 @@ class Log:
         os.write(self._file, text.encode() + b"\n")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 class Tail:
-    """The reading side: gives what was added since it last looked."""
+    """Reads the lines that were added since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
 
     def read(self) -> Iterator[Line]:
-        """Whole lines that are new. One that a kill cut short is no evidence and left out."""
+        """Yield the new lines. A line that a kill cut short is left out."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -46,14 +46,14 @@ class Options:
     seed: int = 0
 
     def command(self) -> str:
-        """The command line that does the same again."""
+        """Return the command line that repeats this campaign."""
         given = [
             f"--{name.replace('_', '-')} {value}" for name, value in attrs.asdict(self).items()
         ]
         return " ".join(["keyrun stress", *given])
 
     def plan(self, number: int) -> PlannedRun:
-        """What run `number` is to do."""
+        """Return the plan of run `number`."""
         chance = Random(f"{self.seed}/{number}")
         limited = chance.random()
         # Budgets are exact only where one thing happens after the other.
@@ -134,7 +134,7 @@ class Options:
         return Stage(calls=tuple(calls), sleep=sleep)
 
     def _once(self, chance: Random, stage: Stage) -> Stage:
-        """The stage, whose step may run at most once now and then."""
+        """Return the stage. Some steps are `at_most_once`."""
         if len(stage.calls) > 1 or chance.random() >= self.once_rate:
             return stage
         return attrs.evolve(stage, calls=(attrs.evolve(stage.calls[0], once=True),))
@@ -150,7 +150,7 @@ class Options:
 
 
 def _hanging(stages: list[Stage]) -> list[Stage]:
-    """The stages of a run that goes well until it hangs in its last step."""
+    """Return the stages of a run that succeeds until its last step, which hangs."""
     good = [
         attrs.evolve(
             stage,

@@ -98,33 +98,33 @@ class PlannedRun:
 
     @property
     def calls(self) -> dict[str, PlannedStep]:
-        """All steps by name, in order."""
+        """Return all steps by name, in order."""
         return {call.name: call for stage in self.stages for call in stage.calls}
 
 
 def run_id(number: int) -> str:
-    """The id of the run with this number."""
+    """Return the id of the run with this number."""
     return f"run-{number}"
 
 
 def number_of(run_id: str) -> int | None:
-    """The inverse; None for runs that are not planned."""
+    """Return the number of a run, or None if the run is not planned."""
     head, _, tail = run_id.partition("-")
     return int(tail) if head == "run" and tail.isdecimal() else None
 
 
 def fold(total: int, value: int) -> int:
-    """A sum that tells order and repetition."""
+    """Return a checksum that depends on the order and the number of the values."""
     return crc32(b"%d %d" % (total, value))
 
 
 def value_of(plan: PlannedRun, name: str) -> int:
-    """What a step returns."""
+    """Return the result of a step."""
     return crc32(f"{plan.value} {name}".encode())
 
 
 FAILED_CALL = 7
-"""What a tolerated failure counts as in the result of a run."""
+"""The value of a tolerated failure in the result of a run."""
 
 KINDS = {
     PlannedFault.FAIL: FailureKind.STEP_FAILED,

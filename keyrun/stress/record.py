@@ -15,20 +15,21 @@ class CampaignRecord:
     keys: int
     lines: list[Line] = attrs.field(factory=list)
     begun: list[int] = attrs.field(init=False)
-    """How many runs of each key were acknowledged."""
-    told: set[int] = attrs.field(factory=set)
+    """The number of acknowledged runs of each key."""
+    reported: set[int] = attrs.field(factory=set)
+    """The runs whose end the hook received."""
     attempts: int = 0
     lives: int = 0
     kills: int = 0
-    """How many processes were killed. The next process has begun since."""
+    """The number of killed processes. Each was followed by another process."""
     stops: int = 0
-    """How many processes were asked to stop, and have left the runtime."""
+    """The number of processes that were asked to stop and have left the runtime."""
     stopped: bool = False
     """Whether the latest process was asked to stop, and has left the runtime."""
     ready: bool = False
     done: bool = False
     last_at: float = 0.0
-    """When something was done, other than counting commits."""
+    """The time of the last line that is not a count of commits."""
     _commits: list[tuple[int, int]] = attrs.field(factory=list)
     _cancels: dict[int, None] = attrs.field(factory=dict)
     _paused: dict[Pause, None] = attrs.field(factory=dict)
@@ -38,31 +39,31 @@ class CampaignRecord:
 
     @property
     def acknowledged(self) -> int:
-        """How many submits were acknowledged."""
+        """Return the number of acknowledged submits."""
         return sum(self.begun)
 
     @property
     def commits(self) -> int:
-        """Commits of all processes."""
+        """Return the number of commits of all processes."""
         return sum(commits for commits, _ in self._commits)
 
     @property
     def records(self) -> int:
-        """Records in them."""
+        """Return the number of records in these commits."""
         return sum(records for _, records in self._commits)
 
     @property
     def cancels(self) -> list[int]:
-        """Return the runs whose cancel was requested and not answered."""
+        """Return the runs whose `cancel` was called and has not returned."""
         return list(self._cancels)
 
     @property
     def paused(self) -> list[Pause]:
-        """Pauses that were asked for and not lifted for sure."""
+        """Return the pauses that may still hold."""
         return list(self._paused)
 
     def seconds(self) -> float:
-        """How long processes were alive."""
+        """Return for how many seconds processes were alive."""
         total = began = last = 0.0
         for line in self.lines:
             if line.mark is Mark.LIFE:
@@ -72,7 +73,7 @@ class CampaignRecord:
         return total + last - began
 
     def note(self, line: Line) -> None:
-        """One more line."""
+        """Add a line."""
         self.lines.append(line)
         if line.mark is not Mark.COMMITS:
             self.last_at = line.at
@@ -98,8 +99,8 @@ class CampaignRecord:
                     self._paused[pause] = None
                 else:
                     self._paused.pop(pause, None)
-            case Mark.TOLD:
-                self.told.add(line.run)
+            case Mark.HOOK:
+                self.reported.add(line.run)
             case Mark.BEGUN:
                 self.attempts += 1
             case Mark.COMMITS:

@@ -19,17 +19,17 @@ from keyrun.stress.plan import MAX_ATTEMPTS, PlannedRun, Way, run_id
 from keyrun.stress.violation import Promise, Violation
 
 EARLY, LATE_AFTER_RESTART, LATE = 0.005, 0.05, 2.0
-"""Seconds that clocks, and a loop that stands still, are given."""
+"""Seconds by which a clock, or an event loop under load, may be off."""
 
 
 @attrs.define
 class _Key:
-    """How far a key is."""
+    """The progress of a key."""
 
     run: int = -1
     stage: int = -1
     tries: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-    """Of the run's steps: the latest attempt, and the process that began it."""
+    """For each step of the run, the latest attempt and the process that began it."""
     open: dict[tuple[int, str], int] = attrs.field(factory=dict)
     """Steps that run in this process, with their stage."""
     held: int | None = None
@@ -37,35 +37,35 @@ class _Key:
 
 
 class Testimony:
-    """Reads evidence from its beginning, and knows what it comes to."""
+    """Reads the evidence from its beginning, and finds violations in it."""
 
     def __init__(self, planner: Planner) -> None:
         self._plan = planner.plan
         self.violations: list[Violation] = []
         self.life = 0
         self.acknowledged: set[int] = set()
-        self.told: dict[int, set[str]] = {}
-        """States that the hook, or whoever waited for the result, was told."""
+        self.reported: dict[int, set[str]] = {}
+        """The states of each run that the hook or `result()` reported."""
         self.hooked: set[tuple[int, int]] = set()
-        """Runs and generations."""
+        """The runs and generations whose end the hook received."""
         self.redriven: set[int] = set()
-        """Runs whose second generation was asked for."""
+        """The runs that were redriven."""
         self.cancel_asked: dict[int, int] = {}
-        """How often a cancel was asked for."""
+        """The number of calls of `cancel` for each run."""
         self.cancelled: dict[int, tuple[bool, int]] = {}
-        """The latest answer, and the process that gave it."""
+        """What the latest `cancel` of each run returned, and in which process."""
         self.begun: dict[int, dict[str, set[int]]] = {}
-        """Attempts of each step of each run."""
+        """The attempts of each step of each run."""
         self.executions = self.interrupted = 0
         self._asked: dict[int, float] = {}
-        """When a delayed run was first submitted."""
+        """The time at which a delayed run was first submitted."""
         self._first: dict[int, tuple[float, int]] = {}
-        """When a run with a time limit began its first step, and the process."""
+        """The time at which a run with a time limit began its first step, and the process."""
         self._held: dict[int, int] = {}
         self._keys: dict[str, _Key] = {}
 
     def hear(self, lines: Iterable[Line]) -> "Testimony":
-        """Take in all of it."""
+        """Read these lines."""
         for line in lines:
             self._line(line)
         return self
@@ -91,9 +91,9 @@ class Testimony:
                 self._key(self._plan(line.run)).tries = {}
             case Mark.LEFT:
                 self._key(self._plan(line.run)).open.pop((line.run, line.fields[1]), None)
-            case Mark.TOLD | Mark.RESULT:
-                self.told.setdefault(line.run, set()).add(line.fields[1])
-                if line.mark is Mark.TOLD:
+            case Mark.HOOK | Mark.RESULT:
+                self.reported.setdefault(line.run, set()).add(line.fields[1])
+                if line.mark is Mark.HOOK:
                     self.hooked.add((line.run, int(line.fields[2])))
             case Mark.CANCEL:
                 self.cancel_asked[line.run] = self.cancel_asked.get(line.run, 0) + 1
@@ -126,7 +126,7 @@ class Testimony:
         what = f"{name}, attempt {attempt},"
         self.executions += 1
         self.begun.setdefault(number, {}).setdefault(name, set()).add(attempt)
-        if number in self.told and (number not in self.redriven or (number, 2) in self.hooked):
+        if number in self.reported and (number not in self.redriven or (number, 2) in self.hooked):
             self._found(Promise.DOUBLED, number, f"{what} began after the run had ended")
         if number > key.run:
             key.run, key.stage, key.tries = number, -1, {}
@@ -143,8 +143,8 @@ class Testimony:
         key.open[number, name] = stage
 
     def _in_time(self, plan: PlannedRun, name: str, at: float) -> None:
-        """Whether a step began when it may: not before its delay is over, nor after its run's time
-        is up. In the process that began a run a loop that stands still may be late to notice."""
+        """Check that a step did not begin before the delay of its run was over, or after the run's
+        deadline. In the process that began the run, an event loop under load may be late."""
         number = plan.number
         early = self._asked.get(number, at - plan.delay) + plan.delay - at
         if early > EARLY:
@@ -181,7 +181,7 @@ class Testimony:
 
     def _stopped(self, key: _Key, plan: PlannedRun, name: str, what: str) -> None:
         def holds(since: int | None) -> bool:
-            """Whether it was under way already, see above."""
+            """Return whether the run was held, and no thread can have begun before."""
             thread = plan.calls[name].way is Way.THREAD
             return since is not None and not (thread and since == self.life)
 

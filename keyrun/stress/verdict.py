@@ -42,7 +42,7 @@ class Verdict:
         return not self.violations
 
     def broken(self) -> dict[Promise, list[Violation]]:
-        """Every promise, with what speaks against it."""
+        """Return the violations of every promise."""
         found: dict[Promise, list[Violation]] = {promise: [] for promise in Promise}
         for violation in self.violations:
             found[violation.promise].append(violation)

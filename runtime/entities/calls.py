@@ -407,7 +407,7 @@ class EntityCall:
             else:
                 group.table("entities")[record] = sealed
             if state != stored:
-                # Whatever becomes of this call, the state before it must not be used any more.
+                # The state from before this call must not be used any more, however the call ends.
                 services.cache.states.pop(record, None)
                 known = None if flat is None else values.copy()
                 services.cache.keep(record, state, group, known)

@@ -33,7 +33,7 @@ PAGE = 200
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _SLOTS = 1 << 22
 """The size of the Bloom filter in bytes, allocated with the first answer. With a million answers,
-one read in six is in vain."""
+one read in six finds no answer."""
 _LAST_SLOT = _SLOTS - 1
 
 
@@ -80,7 +80,7 @@ class BloomFilter:
 
     The filter marks two positions for each record key, taken from its hash. A request whose
     positions are not both marked was never stored. If other requests have marked both positions,
-    the store is read in vain."""
+    the store is read and has no answer."""
 
     __slots__ = ("_slots", "complete")
 
@@ -215,7 +215,7 @@ class AnswerStore:
             group.when_durable(self._loop.wake)
 
     def _take_back(self) -> None:
-        """An answer was not staged after all."""
+        """Take back an answer that was not staged."""
         self._stored -= 1
 
     async def run(self) -> None:

@@ -95,7 +95,7 @@ class Subscribers:
 
 class Feed:
     """The events of one partition. `on_switch` is called with the feed when there is a first
-    listener, and with None when there is none any more."""
+    listener, and with None when the last subscriber is gone."""
 
     def __init__(
         self,

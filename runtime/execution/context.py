@@ -71,7 +71,7 @@ class DurableCall(Generic[R]):
         return (watched(branch, call) if branch.bound else call).__await__()
 
     def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
-        """The same call in another branch."""
+        """Return the same call in another branch."""
         call = perform(branch, self._step, self._args, self._kwargs)
         return watched(branch, call) if branch.bound else call
 
@@ -93,7 +93,7 @@ class ChildCall(DurableCall[R]):
         return self.on(self.branch).__await__()
 
     def on(self, branch: Branch) -> Coroutine[Any, Any, R]:
-        """The same call in another branch."""
+        """Return the same call in another branch."""
         with branch.run.guarded():
             if self._key is None or self._key == branch.run.key:
                 return child.child_in_run(branch, self._workflow, self._input, _call)

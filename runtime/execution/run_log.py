@@ -68,7 +68,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
         return step if step is not None and step.is_of(self._branch.run) else None
 
     def _is_repeat(self) -> bool:
-        """Return whether the line that the branch comes to was logged before, or will be."""
+        """Return whether the next line of the branch was logged before, or will be logged later."""
         branch, run = self._branch, self._branch.run
         if run.is_dry_run or run.unwinding in _COMES_BACK:
             return True

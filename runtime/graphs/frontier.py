@@ -80,7 +80,7 @@ class Frontier:
         self.cancels: bool = of is not None and (of.fails_fast or of.activation.owner.cancels)
         """Whether its nodes may be cut off by a map that they are in."""
         self.suffix = ""
-        """How the turns of its nodes are told from those of other items."""
+        """Distinguishes the names of turns from those of other items, as `#[7]`."""
         self._level = 0
         """The level of the map that its nodes are in."""
         self._rank: tuple[int, ...] = ()
@@ -137,11 +137,11 @@ class Frontier:
         return Frontier(plan, self.run_input, self.agenda, of=of, item=item)
 
     def level_of(self, planned: PlannedNode) -> int:
-        """The level of a node. All nodes in the body of a map have the level of the map."""
+        """Return the level of a node. All nodes in the body of a map have the level of the map."""
         return planned.level if self._of is None else self._level
 
     def tally(self, activation: Activation) -> ItemTally:
-        """The tally of the items of a map."""
+        """Return the tally of the items of a map."""
         return self.agenda.items.setdefault(activation.planned.node.id, ItemTally())
 
     def end(self, activation: Activation, end: NodeEnd) -> NodeEnd:

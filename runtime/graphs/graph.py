@@ -161,15 +161,15 @@ class Graph(Workflow[Any, Any], GraphBody):
         return self._check()
 
     def _read_fingerprint(self) -> bytes | None:
-        """The fingerprint of this definition: of the document of a flow, or else of nodes, edges
-        and the code of durable nodes."""
+        """Return the fingerprint of this definition: of the document of a flow, or else of its
+        nodes, edges and durable code."""
         if self.document is not None:
             return fingerprint.of_definition(self.document)
         nodes = [_definition(node) for node in self.nodes]
         return fingerprint.of_definition([stored_graph.fields(self), self.fail_fast, nodes])
 
     def to_undo(self, idents: list[str], failure: Failure | None) -> list[str]:
-        """All nodes that have a compensation, or those that led to the one that failed."""
+        """Return the nodes to compensate: all of these, or those that led to the failed node."""
         failed = "" if failure is None else failure.step or ""
         plan = self.plan
         if self.compensation == "all" or plan.planned(failed) is None:
@@ -177,7 +177,7 @@ class Graph(Workflow[Any, Any], GraphBody):
         return [ident for ident in idents if plan.leads_to(ident, failed)]
 
     def undone_by(self, ident: str) -> StepFunction[..., Any] | None:
-        """The step of a node, which says how it is undone."""
+        """Return the step of a node if it has a compensation."""
         planned = self.plan.planned(ident)
         step = None if planned is None or "/" in ident else planned.step
         return step if step is not None and step.set.compensate is not None else None
@@ -207,13 +207,13 @@ def faults_of(
 
 
 def _definition(node: Node) -> list[Any]:
-    """What a node does, as far as the shape of the graph does not say it."""
+    """Return what the fingerprint has of a node beside the shape of the graph."""
     spec = node.map
     inside = [] if spec is None else [spec.items, spec.max_items, *map(_definition, spec.nodes)]
     return [node.args, node.undone_by, *_code(node.target), *inside]
 
 
 def _code(target: Any) -> tuple[str, str | None]:
-    """The name of what a node does, and the fingerprint of its code if it is workflow code."""
+    """Return the name of a target, and the fingerprint of its code if it is workflow code."""
     code = fingerprint.of_function(target) if is_durable(target) else None
     return getattr(target, "__name__", ""), None if code is None else code.hex()

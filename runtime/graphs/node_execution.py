@@ -45,7 +45,7 @@ class NodeExecutor:
         self._branch = context.branch
         self._run = context.branch.run
         self._steps = context.branch.fork("")
-        """The branch that all nodes with a step are in: only their names tell them apart."""
+        """The branch of all nodes with a step. Only their names differ."""
         self._places = places
         self._call = call
         self._end = end

@@ -91,7 +91,8 @@ class GraphPlan:
                 yield from planned.map.plan.bodies()
 
     def body_of(self, maps: Iterable[str]) -> "GraphPlan":
-        """The body of the last of these maps, each of which is in the body of the one before."""
+        """Return the body of the last of these maps. Each map is in the body of the map before
+        it."""
         plan = self
         for name in maps:
             planned = plan.planned_nodes[name]
@@ -105,7 +106,7 @@ class GraphPlan:
         return self.body_of(self.inside.get(name, ())).planned_nodes.get(name)
 
     def leads_to(self, ident: str, target: str) -> bool:
-        """Whether the node of one step leads to that of another, which may be in other bodies. The
+        """Return whether the node of one step leads to that of another, also in other bodies. The
         items of a map do not lead to each other."""
         ways = [(*self.inside.get(node_of(each), ()), node_of(each)) for each in (ident, target)]
         items = [items_of(each) for each in (ident, target)]
@@ -120,7 +121,7 @@ class GraphPlan:
         raise AssertionError("a node has a name at least")
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
-        """What it comes to, given the outputs of its nodes."""
+        """Return the final value, given the outputs of its nodes."""
         if len(self.sinks) == 1:
             return outputs.get(self.sinks[0])
         return {name: outputs[name] for name in self.sinks if name in outputs}
@@ -238,21 +239,21 @@ def node_of(ident: str) -> str:
 
 
 def turn_of(name: str, number: int, items: str = "") -> str:
-    """How one turn of a node is called. In the body of a map, `items` says which items it is for:
-    "fetch", "fetch#2", "fetch#[7]", "fetch#[7]#2"."""
+    """Return the name of one turn of a node. In the body of a map, `items` has the items: "fetch",
+    "fetch#2", "fetch#[7]", "fetch#[7]#2"."""
     turn = f"#{number}" if number > 1 else ""
     return f"{name}#{items}{turn}" if items else name + turn
 
 
 def first_turn_of(ident: str) -> str:
-    """The first turn of the node that a step belongs to, for the same items."""
+    """Return the first turn of the node that a step belongs to, for the same items."""
     name, *turns = ident.partition("/")[0].split("#")
     return turn_of(name, 1, turns[0] if turns and turns[0].startswith("[") else "")
 
 
 def item_of(items: str, turn: int, index: int) -> str:
-    """Which item the nodes are for that a map runs in this turn. `items` is what the map itself is
-    for: "[7]", "[2:7]" in the second turn of the map, "[7][0]" in a map that is in another."""
+    """Return the name of an item of a map in this turn. `items` has the items of the map itself:
+    "[7]", "[2:7]" in the second turn of the map, "[7][0]" in a map that is in another."""
     return f"{items}[{index}]" if turn == 1 else f"{items}[{turn}:{index}]"
 
 

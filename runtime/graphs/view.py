@@ -133,7 +133,7 @@ def count_states(states: Iterable[NodeState]) -> dict[NodeState, int]:
 
 
 def item_counts(frontier: Frontier) -> dict[str, ItemCounts]:
-    """The items of each map that was reached, and is not in the body of another."""
+    """Return the items of each map that was reached and is not in the body of another."""
     tallies, known = frontier.agenda.items, frontier.plan.planned_nodes
     return {name: tally.counts() for name, tally in tallies.items() if name in known}
 
@@ -141,7 +141,7 @@ def item_counts(frontier: Frontier) -> dict[str, ItemCounts]:
 def percent_over(
     counts: Mapping[NodeState, int], items: Mapping[str, ItemCounts], state: State
 ) -> float:
-    """The share of nodes that are over, among those that can be reached. A map that is under way
+    """Return the share of reachable nodes that are over. A map that is under way
     counts by its share of items."""
     over: float = sum(counts[each] for each in _OVER)
     if not state.terminal:
@@ -202,8 +202,8 @@ def body_states(
     *,
     ended: bool,
 ) -> dict[str, NodeState]:
-    """The state of each node in the body of a map, over all items. `states` are those of the other
-    nodes."""
+    """Return the state of each node in the body of a map, over all items. `states` are those of the
+    other nodes."""
     ended = ended or journal.undoing is not None
     under_way = {node_of(ident) for ident in running}
     found: dict[str, NodeState] = {}
@@ -363,7 +363,7 @@ def _edge(link: Link, *, taken: bool) -> EdgeView:
 def _inside(
     frontier: Frontier, name: str, within: str, state: NodeState, mean: float | None
 ) -> NodeView:
-    """A node in the body of a map."""
+    """Return the view of a node in the body of a map."""
     agenda = frontier.agenda
     tally, items = agenda.nodes.get(name), agenda.items.get(name)
     return NodeView(

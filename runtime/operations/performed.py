@@ -162,7 +162,7 @@ class PerformedOperations:
         return None
 
     def _settled(self, performing: Performing) -> None:
-        """The records of an operation are durable."""
+        """Record that the records of an operation are durable."""
         self._stored += 1
         if self._stored == 1 or self._stored > self._keep_count:
             self._loop.wake()

@@ -102,7 +102,7 @@ class Backlog:
 
     def count_early(self, queue: "KeyQueue", place: bytes) -> None:
         """Count a place that came into the window of its queue, if it was stored before the open
-        and the count of the index has not come to it."""
+        and the count of the index has not reached it."""
         if place > self._counted_to and place not in self._early:
             self._early.add(place)
             self.enter(queue)
@@ -114,7 +114,7 @@ class Backlog:
             self._early.add(place)
 
     def count_place(self, place: bytes) -> bool:
-        """Record that the count of the index has come to this place. Return whether the place has
+        """Record that the count of the index has reached this place. Return whether the place has
         to be counted."""
         self._counted_to = place
         if place in self._early:

@@ -64,7 +64,7 @@ class Branch:
         self.step: str | None = None
         """The step that it asked for last."""
         self.logged = 0
-        """How many lines of `ctx.log` it has come to."""
+        """The number of lines of `ctx.log` so far."""
         self.task = current_task()
 
     @property

@@ -514,8 +514,8 @@ class Journal:
     def check_stuck(self) -> None:
         """Wake all branches if they wait for a call that no branch can ask for any more.
 
-        A branch that waits for something outside may still come to calls behind its own, or behind
-        the `gather` that it is in, but never to those of a branch beside it."""
+        A branch that waits for something outside may still ask for calls behind its own, or behind
+        the `gather` that it is in, but never for calls of a branch beside it."""
         if self.scopes:
             self.advance()
         waiting = self.waiting()

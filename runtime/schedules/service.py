@@ -207,7 +207,7 @@ class Schedules:
         return group
 
     def _unstage(self, schedule_id: str, staged: bool, before: StoredSchedule | None) -> None:
-        """A change was not staged after all; `staged` says whether `before` is."""
+        """Take back a change that was not staged. `staged` says whether `before` is staged."""
         if staged:
             self._staged[schedule_id] = before
         else:

@@ -148,7 +148,7 @@ async def given_back(run: Run, ident: str, memory: CallRecord) -> None:
 
 
 def read_outcome(run: Run, ident: str, payload: bytes, declared: Any = Any) -> Any:
-    """The journaled outcome of a call; halt if its type does not read it."""
+    """Return the journaled outcome of a call. Halt if its declared type does not accept it."""
     try:
         return run.partition.codec.decode(payload, declared)
     except UNFIT as error:

@@ -36,7 +36,7 @@ class Approval:
     gate: str
     """The name of the gate."""
     by: str
-    """Who approved."""
+    """The name of the person or service that approved."""
     comment: str
     """The comment, or an empty string."""
     at: float

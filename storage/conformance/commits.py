@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def stand_still() -> None:
-    """Block the loop for 2 ms of real time. A commit in another process or thread goes on
-    meanwhile, and its answer has to wait."""
+    """Block the loop for 2 ms of real time. A commit in another process or thread continues
+    meanwhile, but its answer waits."""
     time.sleep(0.002)
 
 

@@ -81,7 +81,7 @@ def test_a_child_that_ends_by_itself_is_reported_with_its_last_words(tmp_path: P
 def test_a_child_that_does_nothing_is_reported(tmp_path: Path) -> None:
     words = "import sys; sys.stdin.read()"
     verdict = stress(
-        QUICK, tmp_path, Console(quiet=True), child=[sys.executable, "-c", words], patience=0.3
+        QUICK, tmp_path, Console(quiet=True), child=[sys.executable, "-c", words], timeout=0.3
     )
     assert "nothing happened for 0.3 s: 0 unfinished runs" in str(verdict.violations[0])
 
@@ -151,7 +151,7 @@ def test_a_child_does_all_that_is_left_and_says_so(tmp_path: Path) -> None:
     log.close()
     campaign = Campaign(assign(options, tmp_path), CampaignRecord(options, options.keys))
     assert campaign.record.done
-    assert campaign.record.acknowledged == len(campaign.record.told) == 30
+    assert campaign.record.acknowledged == len(campaign.record.reported) == 30
     assert judge(campaign, None, tmp_path).violations == ()
 
 

@@ -56,7 +56,7 @@ def hear(story: str) -> testimony.Testimony:
         pytest.param("L 1, B 0 a 1, c 0 1, E 0 a 1", id="cancelled in a step"),
         pytest.param("L 1, A 0 1, L 2, A 0 0", id="submitted again, and known"),
         pytest.param("L 1, B 0 a 1, E 0 a 1, H 0 failed 1, X 0, B 0 a 1", id="redriven"),
-        pytest.param("L 1, X 0, H 0 failed 1, B 0 a 1", id="redriven before its end was told"),
+        pytest.param("L 1, X 0, H 0 failed 1, B 0 a 1", id="redriven before its end was reported"),
         pytest.param("L 1, Q@1 4, L 2, Q@9 4, B@9.1 4 a 1", id="after its delay"),
         pytest.param("L 1, B@1 6 a 1, E@2 6 a 1, B@2 6 a 2", id="within the time of its run"),
     ],

@@ -23,12 +23,12 @@ _AGAIN = "again"
 
 
 def begin_of(loop: str) -> str:
-    """The node that edges to a loop lead to."""
+    """Return the node that edges to a loop lead to."""
     return f"{loop}.begin"
 
 
 def end_of(loop: str) -> str:
-    """The node that each turn of a loop comes to."""
+    """Return the node at the end of each turn of a loop."""
     return f"{loop}.end"
 
 
