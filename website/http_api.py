@@ -95,6 +95,7 @@ TITLES = {
     "entities": "Entities",
     "groups": "Groups",
     "schedules": "Schedules",
+    "bulk": "Bulk operations",
 }
 
 
@@ -107,7 +108,7 @@ def page() -> str:
     description = document()
     parts = ["# HTTP API", NOTE, INTRODUCTION]
     order = [*TITLES.values(), "The runtime"]
-    operations = sorted(OPERATIONS.values(), key=lambda each: order.index(_title(each)))
+    operations = sorted((each for each in OPERATIONS.values() if each.path), key=lambda each: order.index(_title(each)))
     for title, group in groupby(operations, _title):
         parts.append(f"## {title}")
         for each in group:

@@ -94,7 +94,9 @@ class HttpApi:
         self._body_seconds = body_seconds
         self._heartbeat = heartbeat
         self._conditions = conditions
-        operations = ((each.verb, "/v1" + each.path, each) for each in OPERATIONS.values())
+        operations = [
+            (each.verb, "/v1" + each.path, each) for each in OPERATIONS.values() if each.path
+        ]
         own: list[tuple[str, str, Operation | Handler]] = [
             ("GET", "/v1/openapi.json", self._openapi),
             ("GET", "/v1/session", self._who),

@@ -202,7 +202,7 @@ def document() -> Schema:
     inputs = InputShapes(answers)
     inputs.schema(NewRun)
     paths: dict[str, Schema] = {}
-    for operation in OPERATIONS.values():
+    for operation in (each for each in OPERATIONS.values() if each.path):
         described = _operation(operation, answers, inputs)
         paths.setdefault(f"/v1{operation.path}", {})[operation.verb.lower()] = described
     empty: Schema = {"type": "object"}

@@ -29,6 +29,19 @@ from keyrun.control.shapes import (
 
 _PLACES = re.compile(r"\{(\w+)\}")
 _ABOUT = re.compile(r"^- ((?:`\w+`(?:, )?)+): (.*?)(?=\n\S|\n\n|\Z)", re.M | re.S)
+_GENERAL = {
+    "limit": "the number of items after which a page ends",
+    "cursor": "the cursor of the page before",
+    "newest_first": "list in the opposite order",
+    "run_id": "the id of the run",
+    "key": "the ordering key",
+    "gate": "the name of the gate",
+    "by": "who decides",
+    "comment": "what the workflow receives with the decision",
+    "group_id": "the id of the group",
+    "schedule_id": "the id of the schedule",
+}
+"""What arguments mean that docstrings do not describe."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,11 +72,17 @@ class Operation:
     verb: str
     """The method of HTTP."""
     path: str
-    """The path below `/v1`, with the names of arguments in braces."""
+    """The path below `/v1`, with the names of arguments in braces. It is empty if only Python
+    clients need the operation."""
     role: Role
     """The role that a caller requires."""
     streams: bool = False
     """Whether the function is an async iterator. Its items are the answer."""
+    composite: bool = False
+    """Whether the function performs other operations. Its first argument is a `Delegate` instead of
+    the runtime."""
+    like: Callable[..., Any] | None = None
+    """A function whose docstring describes the arguments."""
 
     @property
     def writes(self) -> bool:
@@ -78,7 +97,7 @@ class Operation:
     def parameters(self) -> dict[str, Parameter]:
         """The arguments, by name."""
         in_path = set(_PLACES.findall(self.path))
-        about = _abouts(inspect.getdoc(self.function) or "")
+        about = _abouts(f"{inspect.getdoc(self.like) or ''}\n\n{self.description}")
         found = {}
         for each in list(inspect.signature(self.function).parameters.values())[1:]:
             required = each.default is inspect.Parameter.empty
@@ -88,7 +107,7 @@ class Operation:
                 required=required,
                 default=None if required else each.default,
                 in_path=each.name in in_path,
-                about=about.get(each.name, ""),
+                about=about.get(each.name, _GENERAL.get(each.name, "")),
             )
         return found
 

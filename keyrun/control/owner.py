@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 from keyrun.control.operation import Operation
 from keyrun.control.roles import Caller, Role, require
@@ -59,6 +60,27 @@ class PlainRuntime(Runtime):
         return definition
 
 
+class Delegate:
+    """Performs the parts of an operation that consists of others."""
+
+    def __init__(self, owner: "Owner", caller: Caller, operation_id: str) -> None:
+        self._owner = owner
+        self.runtime = owner.runtime
+        self.caller = caller
+        self.operation_id = operation_id
+
+    @staticmethod
+    def operation(name: str) -> Operation:
+        """Return an operation of the table."""
+        from keyrun.control.table import OPERATIONS
+
+        return OPERATIONS[name]
+
+    async def perform(self, operation: Operation, arguments: Mapping[str, Any], part: str) -> Any:
+        """Perform one part. `part` is the id of the part, which is the same in each repeat."""
+        return await self._owner.perform(operation, arguments, self.caller, part)
+
+
 class Owner:
     """Performs operations on one runtime, for callers in this and in other processes."""
 
@@ -79,6 +101,9 @@ class Owner:
         returns the answer of that write."""
         require(caller, operation.role, operation.name)
         operation.require(arguments)
+        if operation.composite:
+            delegate = Delegate(self, caller, operation_id or uuid4().hex)
+            return await operation.function(delegate, **arguments)
         return await operation.function(self.runtime, **arguments)
 
     def stream(

@@ -318,6 +318,8 @@ async def test_the_lifespan_of_a_server_is_answered() -> None:
 async def test_every_operation_has_a_route(autojump_clock: Any) -> None:
     async with served() as client:
         for operation in OPERATIONS.values():
+            if not operation.path:
+                continue
             path = "/v1" + operation.path.replace("{", "").replace("}", "")
             answer = await client.call("PROPFIND", path)
             assert answer.status == 405

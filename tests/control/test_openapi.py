@@ -24,7 +24,7 @@ def test_every_operation_is_described() -> None:
         for each in path.values()
         if "operationId" in each
     }
-    assert OPERATIONS.keys() <= found
+    assert {name for name, each in OPERATIONS.items() if each.path} <= found
 
 
 async def test_the_server_answers_the_file(autojump_clock: object) -> None:

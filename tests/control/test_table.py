@@ -25,9 +25,9 @@ def test_the_types_of_an_operation_have_a_schema_and_can_be_written_and_read(
 @EACH
 def test_an_operation_has_one_line_of_help(operation: Operation) -> None:
     assert operation.summary.endswith(".")
-    assert len(operation.summary) < 160
+    assert len(operation.summary) < 200
 
 
 def test_no_two_operations_have_the_same_route() -> None:
-    routes = [(each.verb, each.path) for each in OPERATIONS.values()]
+    routes = [(each.verb, each.path) for each in OPERATIONS.values() if each.path]
     assert len(set(routes)) == len(routes)

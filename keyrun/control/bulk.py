@@ -1,0 +1,178 @@
+"""Bulk operations: one write on all runs that match a filter, page by page.
+
+A call looks at one page of runs, and its cursor leads to the next. Each run is written with an
+operation id that is derived from the id of the bulk, so a call can be repeated.
+"""
+
+from hashlib import sha256
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from keyrun.control.operation import Operation
+from keyrun.control.problems import name_of
+from keyrun.control.roles import require
+from keyrun.control.shapes import Misplaced
+from keyrun.runtime.errors import RuntimeFault
+from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.values import RunStatus, State
+
+Action = Literal["cancel", "pause", "resume", "redrive", "forget"]
+
+MOST = 1000
+"""Runs that one call writes or previews."""
+EXAMPLES = 20
+"""Runs, and failures, that an answer names."""
+AT_ONCE = 64
+"""Writes that are under way at once, so that they share commits."""
+
+_ENDED = frozenset(state for state in State if state.terminal)
+_ONGOING = frozenset(State) - _ENDED
+_FITTING: dict[str, frozenset[State]] = {
+    "cancel": _ONGOING,
+    "pause": _ONGOING,
+    "resume": _ONGOING,
+    "redrive": frozenset({State.FAILED, State.QUARANTINED}),
+    "forget": _ENDED | {State.QUARANTINED},
+}
+"""The states of the runs that each action applies to."""
+
+
+@attrs.frozen(kw_only=True)
+class BulkFailure:
+    """A run that a bulk operation has not changed because of an error."""
+
+    run_id: str
+    """The id of the run."""
+    error: str
+    """The name of the error."""
+    detail: str
+    """What happened."""
+
+
+@attrs.frozen(kw_only=True)
+class BulkResult:
+    """What one call of a bulk operation has found and done."""
+
+    bulk_id: str
+    """The id of the bulk. Pass it as `Idempotency-Key` to repeat the call or to continue."""
+    preview: bool
+    """Whether the call has changed nothing, because it was a preview."""
+    examined: int
+    """The number of runs that Keyrun looked at."""
+    examined_until: float | None
+    """When the last of these runs was submitted. None if the call looked at no run."""
+    matched: int
+    """The number of runs that match."""
+    changed: int
+    """The number of runs that were changed."""
+    examples: list[str]
+    """The ids of the first runs that match."""
+    failures: list[BulkFailure]
+    """The first runs that were not changed because of an error."""
+    failed: int
+    """The number of runs that were not changed because of an error."""
+    cursor: str | None
+    """Pass it to continue with the runs that follow. None if there are no more."""
+
+
+async def bulk(
+    performer: Any,
+    action: Action,
+    *,
+    state: list[State] | None = None,
+    key: str | None = None,
+    workflow: str | None = None,
+    version: int | None = None,
+    step: str | None = None,
+    error: str | None = None,
+    tag: str | None = None,
+    origin: str | None = None,
+    group: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    preview: bool = True,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> BulkResult:
+    """Cancel, pause, resume, redrive or forget all runs that match, page by page. At least one
+    filter is required.
+
+    - `action`: what to do with each run.
+    - `preview`: change nothing, and return what would be changed.
+    - `limit`: the number of runs that one call changes, at most 1,000.
+    """
+    operation: Operation = performer.operation(action)
+    require(performer.caller, operation.role, f"bulk {action}")
+    filters: dict[str, Any] = {
+        "state": state or None,
+        "key": key,
+        "workflow": workflow,
+        "version": version,
+        "step": step,
+        "error": error,
+        "tag": tag,
+        "origin": origin,
+        "group": group,
+        "since": since,
+        "until": until,
+    }
+    if all(each is None for each in filters.values()):
+        raise Misplaced(f"bulk requires at least one filter: {', '.join(filters)}")
+    if not 1 <= limit <= MOST:
+        raise Misplaced(f"limit must be 1 to {MOST:,}, got {limit}")
+    fitting = _FITTING[action]
+    filters["state"] = fitting if not state else fitting.intersection(state)
+    rt: Runtime = performer.runtime
+    if not filters["state"]:
+        raise Misplaced(f"no run in the state {', '.join(state or ())} can be changed by {action}")
+    page = await rt.find_runs(**filters, limit=limit, cursor=cursor)
+    done = _Done(performer, operation)
+    if not preview:
+        await done.write(page.runs)
+    return BulkResult(
+        bulk_id=performer.operation_id,
+        preview=preview,
+        examined=page.examined,
+        examined_until=page.examined_until,
+        matched=len(page.runs),
+        changed=done.changed,
+        examples=[each.run_id for each in page.runs[:EXAMPLES]],
+        failures=done.failures[:EXAMPLES],
+        failed=len(done.failures),
+        cursor=page.cursor,
+    )
+
+
+class _Done:
+    """What has been written."""
+
+    def __init__(self, performer: Any, operation: Operation) -> None:
+        self._performer = performer
+        self._operation = operation
+        self.changed = 0
+        self.failures: list[BulkFailure] = []
+
+    async def write(self, runs: tuple[RunStatus, ...]) -> None:
+        """Write all runs, some of them at once."""
+        left = iter(runs)
+
+        async def work() -> None:
+            for run in left:
+                await self._write(run.run_id)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(AT_ONCE, len(runs))):
+                nursery.start_soon(work)
+
+    async def _write(self, run_id: str) -> None:
+        performer = self._performer
+        part = sha256(f"{performer.operation_id}/{run_id}".encode()).hexdigest()[:32]
+        try:
+            answer = await performer.perform(self._operation, {"run_id": run_id}, part)
+        except RuntimeFault as error:
+            failure = BulkFailure(run_id=run_id, error=name_of(error), detail=str(error))
+            self.failures.append(failure)
+        else:
+            self.changed += answer is not False
