@@ -240,7 +240,9 @@ async def serve(
     try:
         async with trio.open_nursery() as nursery:
             try:
-                await nursery.start(_run_work, partition, background)
+                with trio.CancelScope(shield=True):
+                    # The tasks shield themselves, so a cancelled start would wait for them forever.
+                    await nursery.start(_run_work, partition, background)
                 with partition.block:
                     yield
             except trio.Cancelled:

@@ -11,7 +11,7 @@ from outcome import Outcome
 
 from keyrun.actors import checks
 from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
-from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, settle
+from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, retrieve, settle
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.faces.calls import Post
 from keyrun.runtime.host.host_loop import HostLoop
@@ -46,9 +46,9 @@ async def opened(
         side: TrioSide
         post: Post
         if thread:
-            side = in_thread = await asyncio.to_thread(TrioThread)
-            stack.push_async_callback(asyncio.to_thread, in_thread.join)
-            stack.callback(in_thread.post, side.stop)
+            side = in_thread = TrioThread()
+            stack.push_async_callback(asyncio.to_thread, in_thread.end)
+            await asyncio.to_thread(in_thread.wait_until_ready)
             post, longest_pass = in_thread.post, None
         else:
             side = guest = await Guest.enter()
@@ -92,6 +92,8 @@ class OpenBlock:
         self._in_thread = in_thread
         self._opened: asyncio.Future[Any] = loop.create_future()
         self._closed: asyncio.Future[None] = loop.create_future()
+        for future in (self._opened, self._closed):
+            future.add_done_callback(retrieve)  # a cancelled block raises its cancellation instead
 
     def deliver_opened(self, outcome: Outcome[Any]) -> None:
         """Receive the Trio runtime. Called in Trio's thread."""

@@ -44,8 +44,8 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
             # In the thread of the caller, which also leaves it.
             lifespan = nullcontext(stack.enter_context(lifespan))
         thread = TrioThread()
-        stack.callback(thread.join)
-        stack.callback(thread.post, thread.stop)
+        stack.callback(thread.end)
+        thread.wait_until_ready()
         is_open, is_closed = Waiter(), Waiter()
         block = Block(
             open_runtime(store, lifespan=lifespan, **options), is_open.settle, is_closed.settle

@@ -173,15 +173,23 @@ class Guest(TrioSide):
             guest = cls(loop)
             cls._of[loop] = guest
         guest._users += 1
-        await asyncio.shield(guest._ready)
+        try:
+            await asyncio.shield(guest._ready)
+        except BaseException:
+            guest._ready.add_done_callback(lambda _: guest._leave())
+            raise
         return guest
 
     async def exit(self) -> None:
         """Release the guest. The last release ends it."""
-        self._users -= 1
+        self._leave()
         if not self._users:
-            self.stop()
             await asyncio.shield(self._ended)
+
+    def _leave(self) -> None:
+        self._users -= 1
+        if not self._users and self._stop is not None:
+            self.stop()
 
     def get_longest_pass(self) -> float:
         """Return for how many seconds Trio has held the loop without a pause, at most."""
@@ -233,7 +241,8 @@ class Guest(TrioSide):
 
 
 class TrioThread(TrioSide):
-    """Trio in a thread of its own."""
+    """Trio in a thread of its own. Call `wait_until_ready` before everything else, and `end` in any
+    case. Both block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,6 +251,9 @@ class TrioThread(TrioSide):
         self._clock = _clock()
         self._thread = threading.Thread(target=self._run, name="keyrun", daemon=True)
         self._thread.start()
+
+    def wait_until_ready(self) -> None:
+        """Wait until Trio runs."""
         self._ready.wait()
 
     @property
@@ -256,6 +268,8 @@ class TrioThread(TrioSide):
         self.post = ThreadsafePost(trio.lowlevel.current_trio_token())
         self._ready.set()
 
-    def join(self) -> None:
-        """Wait until the thread has ended."""
+    def end(self) -> None:
+        """End Trio, and wait until the thread has ended."""
+        self._ready.wait()
+        self.post(self.stop)
         self._thread.join()

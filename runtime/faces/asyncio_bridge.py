@@ -138,3 +138,9 @@ def settle(future: "asyncio.Future[Any]", outcome: Outcome[Any]) -> None:
         future.set_exception(outcome.error)
     else:
         future.set_result(outcome.value)  # type: ignore[attr-defined]
+
+
+def retrieve(future: "asyncio.Future[Any]") -> None:
+    """Tell asyncio that the error of a future need not be logged if no task awaits the future."""
+    if not future.cancelled():
+        future.exception()

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from keyrun.runtime.events.subscription import Events as TrioEvents
 from keyrun.runtime.events.types import Event
-from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
+from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, retrieve
 from keyrun.runtime.faces.calls import Ended, next_events, next_of
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.storage import StoreClosed
@@ -35,6 +35,7 @@ class Outcomes(Generic[T]):
     async def __anext__(self) -> T:
         if self._next is None:
             self._next, self._cancel = self._bridge.begin(self._following, self._inner)
+            self._next.add_done_callback(retrieve)  # the iteration may end with a cancelled step
         waiting = self._next
         try:
             found = await asyncio.shield(waiting)

@@ -1,6 +1,7 @@
 """Keyrun on asyncio: as a guest of the loop, and in a thread of its own."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from keyrun import Context, RunFailed, RunOutcome, StoreClosed, UnknownRun, step
 from keyrun.asyncio import Runtime, open_runtime
 from keyrun.events import EventKind
 from keyrun.groups import Member
+from keyrun.hosting.trio_side import Guest
 from keyrun.storage import MemoryStore
 from keyrun.storage.errors import StoreCrashed
 from keyrun.testing import CrashingMemoryStore
@@ -277,6 +279,58 @@ def test_a_cancelled_open_does_not_wait_for_the_lock(host: Host, tmp_path: Path)
 
     host.run(main())
     assert not keyrun_threads()
+
+
+def test_a_block_that_is_cancelled_while_it_opens_leaves_nothing(host: Host) -> None:
+    complaints: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        is_open = False
+
+        async def opens() -> None:
+            nonlocal is_open
+            async with open_runtime(MemoryStore(), thread=host.thread):
+                is_open = True
+
+        for turns in range(100):
+            task = loop.create_task(opens())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=30)
+            assert task.done()
+            if is_open:
+                break
+        while keyrun_threads() or Guest._of.get(loop) is not None:
+            await asyncio.sleep(0.01)
+        gc.collect()
+
+    host.run(asyncio.wait_for(main(), 60))
+    assert not complaints
+
+
+def test_an_iteration_that_is_cancelled_and_given_up_is_not_reported(host: Host) -> None:
+    complaints: list[object] = []
+
+    async def body(rt: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        await rt.submit(waits, key="k", run_id="r")
+        progress = rt.watch("r")
+        await anext(progress)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(progress), 0.01)
+
+    async def main() -> None:
+        async with open_runtime(MemoryStore(), workflows=ALL, thread=host.thread) as rt:
+            await body(rt)
+        gc.collect()
+        await asyncio.sleep(0)
+
+    host.run(main())
+    assert not complaints
 
 
 def test_a_store_that_fails_cancels_the_block_and_raises_its_error(host: Host) -> None:

@@ -216,6 +216,36 @@ async def test_a_block_left_by_a_cancellation_drains(
     assert log.begun == ["a", "b", "c"]
 
 
+async def test_an_open_that_is_cancelled_at_any_moment_ends(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class CancelsAt(trio.abc.Instrument):
+        """Cancels a scope before a number of steps of any task have run."""
+
+        def __init__(self, steps: int, scope: trio.CancelScope) -> None:
+            self.steps, self._scope = steps, scope
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.steps -= 1
+            if not self.steps:
+                self._scope.cancel()
+
+    for steps in range(1, 200):
+        is_open = False
+        with trio.fail_after(1000), trio.CancelScope() as scope:
+            instrument = CancelsAt(steps, scope)
+            trio.lowlevel.add_instrument(instrument)
+            try:
+                async with open_test_runtime(MemoryStore()):
+                    is_open = True
+            finally:
+                trio.lowlevel.remove_instrument(instrument)
+        if is_open:
+            break
+    assert is_open
+    assert steps > 3
+
+
 async def test_a_cancelled_block_does_not_wait_longer_than_the_drain(
     autojump_clock: trio.testing.MockClock, log: Log
 ) -> None:
