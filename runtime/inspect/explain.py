@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """Steps or waits that a sentence names. It counts the others."""
+_AT_ONCE, _MOST = 100, 5000
+"""Runs at once, and in all, among which an explanation looks for the head of a queue."""
 _NESTED = 3
 """How far a sentence follows the runs that others wait for."""
 
@@ -199,7 +201,7 @@ class Explainer:
 
     async def key(self, key: str) -> Explanation:
         """Explain a key: why the run at the head of its queue does not move."""
-        number = await self._ledger.head(key)
+        number = await self._head(key)
         found = None if number is None else await self.run(number)
         if found is not None:
             return found
@@ -211,6 +213,17 @@ class Explainer:
             cause, says, holder = Cause.PAUSED, "is paused, and no run holds it", "key"
         sentence = f"Key {key} {says}."
         return Explanation(cause=cause, sentence=sentence, key=key, run_id=None, holder=holder)
+
+    async def _head(self, key: str) -> int | None:
+        """Return the number of the head run of a key. Other tasks run while this looks for it
+        behind runs that yield the key."""
+        ledger, seen = self._ledger, 0
+        async for rows in ledger.pages("queue", prefix=ledger.key_prefix(key), size=_AT_ONCE):
+            number = ledger.head_of(rows)
+            seen += len(rows)
+            if number is not None or seen >= _MOST:
+                return number
+        return None
 
     async def _is_held(self, key: str) -> bool:
         ledger = self._ledger
@@ -258,7 +271,7 @@ class Explainer:
                 due = submission.submitted_at + submission.delay
                 if await self._has_delay(due, number):
                     return _Answer(Cause.DELAYED, f"is delayed until {_time(due)}", until=due)
-            head = await self._ledger.head(status.key)
+            head = await self._head(status.key)
             if head in (None, number):
                 return None
             ahead = await self._statuses.status(head, result=False)

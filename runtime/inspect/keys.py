@@ -156,6 +156,8 @@ async def _look(
                 await _count(statuses, queue, counted, slices)
             looked.examined += 1
             looked.last = _end(ledger.key_prefix(queue.key))
+            if quarantined:
+                slices.left -= RUN // 2
             if not quarantined or await _may_be_quarantined(statuses, queue):
                 slices.left -= RUN
                 status = await _status(statuses, queue, slices)
@@ -197,8 +199,6 @@ async def _page(
         end = rows[-1][0] + b"\0"
         if last is not None:
             last.rest = end
-            if last.first is None:
-                last.first = await ledger.head(last.key)
             end = max(end, _end(ledger.key_prefix(last.key)))
     for key in statuses.quarantined:
         at = ledger.key_prefix(key)
@@ -210,12 +210,15 @@ async def _page(
 async def _count(
     statuses: StatusReader, queue: _KeyQueue, most: int | None, slices: PageBudget
 ) -> None:
-    """Count the places of a key queue that its page did not have, up to `most` in all."""
+    """Count the places of a key queue that its page did not have, up to `most` in all. Look for the
+    head of the queue among them if it was not before."""
     ledger = statuses.ledger
     stop = _end(ledger.key_prefix(queue.key))
     pages = ledger.pages("queue", start=queue.rest or b"", stop=stop, size=PAGE)
     async for rows in pages:
         queue.runs += len(rows)
+        if queue.first is None:
+            queue.first = ledger.head_of(rows)
         slices.left -= len(rows)
         if most is not None and queue.runs >= most and pages.more:
             queue.more = True

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from keyrun.runtime.recovery.supervision import QuarantinedKey
     from keyrun.runtime.run.run import Run
 
+HEAD = 500
+"""Runs that yield their key among which the status of a run looks for the head of its queue."""
 _NAMED = 3
 """Quarantined children that the status of their parent names."""
 
@@ -260,7 +262,7 @@ class StatusReader:
     async def _quarantined_head(self, key: str) -> tuple[int, str] | None:
         """Return the number and the id of the head run of a key, if it is quarantined."""
         with suppress(*DAMAGE):
-            number = await self.ledger.head(key)
+            number = await self.ledger.head(key, most=HEAD)
             if number is not None and await self._is_quarantined(number):
                 submission = await self.ledger.submission(number)
                 return None if submission is None else (number, submission.run_id)
@@ -359,7 +361,7 @@ class StatusReader:
             )
             heads[key] = None
             with suppress(*DAMAGE):
-                heads[key] = await ledger.head(key) if held else None
+                heads[key] = await ledger.head(key, most=HEAD) if held else None
         return heads[key]
 
     async def damaged(self, errors: Mapping[int, StoreError]) -> dict[int, RunStatus]:

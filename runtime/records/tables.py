@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 from keyrun.runtime.errors import InvalidRunId
 from keyrun.runtime.records.ids import lost_id, number_in
-from keyrun.runtime.records.pages import Pages
+from keyrun.runtime.records.pages import Pages, Rows
 from keyrun.runtime.records.submission import SALVAGED, StatusRecord, Submission
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority
@@ -271,17 +271,27 @@ class Ledger:
         lost = submission.origin == SALVAGED and submission.run_id == lost_id(number)
         return number if lost or submission.run_id == run_id else None
 
-    async def head(self, key: str) -> int | None:
+    async def head(self, key: str, *, most: int | None = None) -> int | None:
         """Return the number of the head run of a key: the first run that does not yield its key
-        while it is evicted."""
+        while it is evicted. With `most`, look at about this number of runs only."""
         places = self.pages("queue", prefix=self.key_prefix(key), size=1)
+        seen = 0
         while rows := await places.next():
+            if (number := self.head_of(rows)) is not None:
+                return number
+            seen += len(rows)
+            if most is not None and seen >= most:
+                return None
             # Most keys have no run that yields, so the first place is enough.
             places.size = 100
-            for record, raw in rows:
-                there = at_place(record, raw, self.split_place(record)[1])
-                if there.evicted is not Evicted.YIELDS:
-                    return there.number
+        return None
+
+    def head_of(self, places: Rows) -> int | None:
+        """Return the number of the first run at these places that does not yield its key."""
+        for record, raw in places:
+            there = at_place(record, raw, self.split_place(record)[1])
+            if there.evicted is not Evicted.YIELDS:
+                return there.number
         return None
 
     async def _search(self, run_id: str) -> int | None:

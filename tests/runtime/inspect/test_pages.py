@@ -56,6 +56,11 @@ async def patient(ctx: Context, number: int) -> int:
     return number
 
 
+@workflow(while_waiting="yield")
+async def yielding(ctx: Context) -> None:
+    await ctx.wait_signal("go")
+
+
 async def pages_of(reader: Reader, **options: Any) -> list[RunPage]:
     pages = [await reader.find_runs(**options)]
     while pages[-1].cursor is not None:
@@ -300,3 +305,30 @@ async def test_a_page_of_keys_counts_the_runs_of_a_deep_queue_up_to_a_limit(
                 (5000, False),
                 (2, False),
             ]
+
+
+async def test_a_key_with_many_runs_that_yield_it_keeps_no_listing_busy(
+    autojump_clock: MockClock,
+) -> None:
+    store = CountingStore()
+    async with open_test_runtime(store, workflows=[yielding, patient], evict_after=0) as rt:
+        for _ in range(3000):
+            await rt.submit_nowait(yielding, key="deep")
+        await trio.sleep(100)
+        await rt.submit(patient, 0, key="deep", run_id="head")
+        await trio.sleep(1)
+        async with open_reader(store) as reader:
+            for source in (rt, reader):
+                longest = []
+                for _ in range(3):
+                    with Steps() as steps:
+                        store.read = 0
+                        (key,) = (await source.find_keys()).keys
+                        assert store.read < MOST
+                        why = await source.explain_key("deep")
+                    longest.append(steps.longest)
+                assert min(longest) < 0.005
+                assert key.more_runs
+                assert why.run_id == "head"
+                (key,) = await source.keys()
+                assert (key.runs, key.head) == (3001, "head")
