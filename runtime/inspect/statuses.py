@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.recovery.supervision import QuarantinedKey
     from keyrun.runtime.run.run import Run
 
-HEAD = 500
+HEAD = 1500
 """Runs that yield their key among which the status of a run looks for the head of its queue."""
 _NAMED = 3
 """Quarantined children that the status of their parent names."""
