@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.machines import Turn as Turn
     from keyrun.runtime.machines import machine as machine
     from keyrun.runtime.open import open_runtime as open_runtime
+    from keyrun.runtime.operator import open_operator as open_operator
     from keyrun.runtime.policies.retry import Retry as Retry
     from keyrun.runtime.recovery.retention import Retention as Retention
     from keyrun.runtime.runtime import Runtime as Runtime
@@ -185,6 +186,7 @@ _DEFINED_IN = {
     "current_step": "keyrun.runtime.steps.current_step",
     "entity": "keyrun.runtime.entities.entity",
     "machine": "keyrun.runtime.machines",
+    "open_operator": "keyrun.runtime.operator",
     "open_reader": "keyrun.runtime.inspect.reader",
     "open_runtime": "keyrun.runtime.open",
     "step": "keyrun.runtime.definitions.step",

@@ -61,7 +61,7 @@ NAMED = 3
 """How many steps such a line names."""
 
 
-def _check_on_trio() -> None:
+def check_on_trio() -> None:
     """Raise an error that names the right import if this is not a Trio program."""
     if trio.lowlevel.in_trio_task():
         return
@@ -166,7 +166,7 @@ async def open_runtime(
     """
     check_options(locals())
     store = as_store(store)
-    _check_on_trio()
+    check_on_trio()
     checks.at_least("wall()", wall(), -inf)
     registry = Registry(workflows, resources)
     patience = lock_timeout if when_locked == "wait" else None
@@ -337,12 +337,7 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     mark = ledger.name("open")
     partition.state.unclean = await partition.state.store.get("counter", mark) is not None
     partition.state.store.open_group().put("counter", mark, sealed("counter", mark, os.getpid()))
-    for key, _ in await partition.state.store.scan("held", prefix=ledger.prefix):
-        name = key[len(ledger.prefix) :].decode()
-        if name:
-            partition.queues.of(name).paused = True
-        else:
-            partition.state.paused = partition.state.stopped = True
+    await read_pauses(partition)
     partition.state.has_key_state = bool(
         await partition.state.store.scan("state", prefix=ledger.prefix, limit=1)
     )
@@ -362,6 +357,17 @@ async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     await partition.children.recover()
     await _open_outbox(partition)
     await partition.state.store.durable()
+
+
+async def read_pauses(partition: Partition) -> None:
+    """Read which keys are paused, and whether all are."""
+    state, prefix = partition.state, partition.state.ledger.prefix
+    for key, _ in await state.store.scan("held", prefix=prefix):
+        name = key[len(prefix) :].decode()
+        if name:
+            partition.queues.of(name).paused = True
+        else:
+            state.paused = state.stopped = True
 
 
 async def _check_registered(partition: Partition, on_unregistered: OnUnregistered) -> None:

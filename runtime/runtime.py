@@ -266,7 +266,7 @@ class Runtime(Reader):
         partition = self._partition
         if not on_trio(partition.state.host.thread):
             raise wrong_caller("on Trio")
-        if submission.at_hand:
+        if submission.at_hand and not partition.state.operator:
             return wait_for_end(partition.runs, submission.number)
         return self._find_end(submission.number)
 
@@ -289,8 +289,13 @@ class Runtime(Reader):
                 return held.status
             if status is not None and status.quarantine is not None:
                 workflow = partition.state.registry.find(submission.workflow, submission.version)
-                if is_kept(status.quarantine, workflow):
+                if partition.state.operator or is_kept(status.quarantine, workflow):
                     return status
+            if partition.state.operator:
+                raise RuntimeError(
+                    f"the run {submission.run_id!r} has not ended, and the store is open for an "
+                    "operator, so no run continues; open it with open_runtime to run it"
+                )
         elif live.status.quarantine is not None:
             await live.gate()
             if live.status.quarantine is not None:
@@ -720,6 +725,8 @@ class Runtime(Reader):
         from keyrun.runtime.inspect.explain import Explainer, Inside
 
         partition = self._partition
+        if partition.state.operator:
+            return Explainer(self._statuses, None)
         inside = Inside(partition.state, partition.runs, partition.queues, partition.instances)
         return Explainer(self._statuses, inside)
 

@@ -32,7 +32,7 @@ ROWS: dict[str, str] = {
     "features": "entities graphs groups schedules machines",
     "recovery": "recovery",
     "inspect": "inspect",
-    "runtime": "partition options open runtime handle faces",
+    "runtime": "partition options open operator runtime handle faces",
 }
 """Modules and packages by row. The longest name that fits a module decides."""
 ORDER = list(ROWS)

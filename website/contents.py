@@ -52,7 +52,7 @@ PAGES = (
         "Start with the [quickstart](../quickstart.md). [Workflows](../workflows.md) and"
         " [failure and recovery](../failure.md) show these calls in programs.",
         (
-            Section("Open a runtime", "open_runtime Retention"),
+            Section("Open a runtime", "open_runtime open_operator Retention"),
             Section("Control runs", "Runtime"),
             Section("Handle of a run", "RunHandle"),
             Section("Arguments and answers", "Priority Delivery RunOutcome"),

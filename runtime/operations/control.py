@@ -80,7 +80,8 @@ class Control:
             return self._unchanged(run)
         decided = run.journal.undoing
         # An evicted run whose workflow is not registered is quarantined, too.
-        quarantined = run.status.state is State.QUARANTINED or run.workflow is None
+        missing = run.workflow is None and not partition.operator
+        quarantined = run.status.state is State.QUARANTINED or missing
         if decided is not None and decided.state is not State.CANCELLED and not quarantined:
             # The run has failed, and only its compensations run.
             return self._unchanged(run)
@@ -210,7 +211,7 @@ class Control:
         # A run that was set aside has no place and is not counted. An evicted run is not pending.
         aside = status.place is None and status.state is State.QUARANTINED
         sleeps = await self._eviction.is_evicted(number, submission.key, status.place)
-        run.pending = not aside and not sleeps
+        run.pending = not aside and not sleeps and not partition.operator
         if aside:
             run.counted = UNCOUNTED
         # The status is not stored with every step. A run with a damaged journal can be ended.

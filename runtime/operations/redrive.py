@@ -263,6 +263,9 @@ class Redrive:
         """Return the version of the run, or the latest version if that one is not registered."""
         if self._partition.registry.find(submission.workflow, submission.version) is not None:
             return submission.version
+        if self._partition.operator:
+            # The next open knows whether it has the version.
+            return submission.version
         return self._partition.registry.latest(submission.workflow).version
 
     def _put_version(self, group: "Group", submission: Submission, version: int) -> Submission:
@@ -373,7 +376,7 @@ class Redrive:
         counted = await self._retention.counts(number, status)
         place = status.place
         evicted = await self._eviction.is_evicted(number, submission.key, place)
-        pending = place is not None and not evicted
+        pending = place is not None and not evicted and not self._partition.operator
         notify_parent: list[Callable[[], object]] = []
 
         def stage(group: "Group") -> None:
@@ -462,6 +465,8 @@ class Redrive:
             self._partition.applied(Write.FORGET, None, submission)
             if self._instances is not None:
                 self._instances.dropped(group, submission)
+            elif self._partition.operator:
+                group.delete("instances", record)
             if status.state is State.QUARANTINED and status.place is not None:
                 # A run that has ended or was set aside does not count any more.
                 self._partition.unfinished.leave(submission, status)

@@ -85,6 +85,9 @@ class PartitionState:
         """False while no key of the partition has stored state, so that none needs to be read."""
         self.has_memos = True
         """False while no step has a stored memo, so that none needs to be read."""
+        self.operator = False
+        """Whether the partition is open to act on its runs, and drives none: see
+        `keyrun.runtime.operator`."""
         self.unclean = False
         """Whether the last owner of the store was killed."""
         self.counted = trio.Event()

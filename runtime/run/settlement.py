@@ -49,6 +49,7 @@ def settle(
             or services.outbox.collecting
             or services.children.used
             or services.instances is not None
+            or partition.operator
         ):
             with partition.together():
                 notify_parent = _stage_more(run, group, fields, failure, dead=dead)
@@ -175,6 +176,8 @@ def _stage_more(
         emitter.run_ended(partition.feed, run)
     if services.instances is not None:
         services.instances.left(group, run)
+    elif partition.operator:
+        group.delete("instances", run.record)
     if status.patches and run.counted is not UNCOUNTED:
         partition.unfinished.patched(run.submission, status.patches, -1)
     return notify_parent

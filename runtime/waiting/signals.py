@@ -212,7 +212,8 @@ class Signals:
     async def _is_quarantined(self, number: int, submission: Submission) -> bool:
         """Return whether a run is quarantined, or will be as soon as it is loaded."""
         known = self._partition.registry.find(submission.workflow, submission.version)
-        return known is None or (await self._status(number)).state is State.QUARANTINED
+        missing = known is None and not self._partition.operator
+        return missing or (await self._status(number)).state is State.QUARANTINED
 
     async def _repeats(self, number: int, signal_id: str) -> bool:
         """Return whether a signal with this id was sent before. If that signal is being committed,
