@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from keyrun import types as types
     from keyrun import web as web
     from keyrun._errors import KeyrunError as KeyrunError
+    from keyrun.control.connecting import connect as connect
+    from keyrun.hosting.trio_open import open_runtime as open_runtime
     from keyrun.runtime.definitions.step import step as step
     from keyrun.runtime.definitions.workflow import Workflow as Workflow
     from keyrun.runtime.definitions.workflow import workflow as workflow
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.errors import InvalidKey as InvalidKey
     from keyrun.runtime.errors import InvalidRunId as InvalidRunId
     from keyrun.runtime.errors import NonDeterminism as NonDeterminism
+    from keyrun.runtime.errors import NoOwner as NoOwner
     from keyrun.runtime.errors import PermanentError as PermanentError
     from keyrun.runtime.errors import ReservedHeader as ReservedHeader
     from keyrun.runtime.errors import RunCancelled as RunCancelled
@@ -90,7 +93,6 @@ if TYPE_CHECKING:
     from keyrun.runtime.machines import Succeed as Succeed
     from keyrun.runtime.machines import Turn as Turn
     from keyrun.runtime.machines import machine as machine
-    from keyrun.runtime.open import open_runtime as open_runtime
     from keyrun.runtime.operator import open_operator as open_operator
     from keyrun.runtime.policies.retry import Retry as Retry
     from keyrun.runtime.recovery.retention import Retention as Retention
@@ -151,6 +153,7 @@ _DEFINED_IN = {
     "KeyrunError": "keyrun._errors",
     "Limits": "keyrun.runtime.limits",
     "NodeInput": "keyrun.runtime.graphs.node_input",
+    "NoOwner": "keyrun.runtime.errors",
     "NonDeterminism": "keyrun.runtime.errors",
     "PermanentError": "keyrun.runtime.errors",
     "Port": "keyrun.runtime.graphs.node",
@@ -183,12 +186,13 @@ _DEFINED_IN = {
     "UnknownRun": "keyrun.runtime.errors",
     "UnknownWorkflow": "keyrun.runtime.errors",
     "Workflow": "keyrun.runtime.definitions.workflow",
+    "connect": "keyrun.control.connecting",
     "current_step": "keyrun.runtime.steps.current_step",
     "entity": "keyrun.runtime.entities.entity",
     "machine": "keyrun.runtime.machines",
     "open_operator": "keyrun.runtime.operator",
     "open_reader": "keyrun.runtime.inspect.reader",
-    "open_runtime": "keyrun.runtime.open",
+    "open_runtime": "keyrun.hosting.trio_open",
     "step": "keyrun.runtime.definitions.step",
     "workflow": "keyrun.runtime.definitions.workflow",
 }

@@ -26,6 +26,7 @@ Errors derive from `KeyrunError` and from a builtin, so that `except KeyrunError
     ├── UnknownMethod (AttributeError)
     │   calls that the state of the runtime or of a run does not allow
     ├── Backpressure (TimeoutError)
+    ├── NoOwner (TimeoutError)
     ├── RunEnded (RuntimeError)
     ├── GateNotWaiting (RuntimeError)
     ├── WrongTask (RuntimeError)
@@ -91,6 +92,7 @@ from keyrun.runtime.errors import (
     InvalidText,
     MissingExtra,
     NonDeterminism,
+    NoOwner,
     OutputTooLarge,
     PermanentError,
     ReservedHeader,
@@ -146,6 +148,7 @@ __all__ = [
     "InvalidText",
     "KeyrunError",
     "MissingExtra",
+    "NoOwner",
     "NonDeterminism",
     "OutputTooLarge",
     "PayloadError",

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from keyrun.control.options import Control
 from keyrun.extras import need
 from keyrun.runtime.faces.asyncio_face import Runtime as AsyncioRuntime
 from keyrun.runtime.runtime import Runtime
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
-__all__ = ["app"]
+__all__ = ["Control", "app"]
 
 
 def app(

@@ -147,6 +147,11 @@ class ResultTimeout(RuntimeFault, TimeoutError):
         """The number of seconds that `result` waited."""
 
 
+class NoOwner(RuntimeFault, TimeoutError):
+    """Raised if no process that owns the store answered a call in time. The call may be repeated:
+    it is applied once."""
+
+
 class ChildFailed(RunFailed):
     """Raised by `ctx.child` if the child failed. `failure.cause` is the failure of the child."""
 

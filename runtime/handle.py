@@ -121,7 +121,7 @@ class RunHandle(Generic[T]):
         about = self._about
         if isinstance(about, str):
             about = await self._find(about)
-        status = await self._runtime.status_of(about.number)
+        status = await self._runtime.status_of(about)
         if status is None:
             raise self._forgotten(about)
         return status

@@ -150,8 +150,11 @@ async def open_runtime(
       `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
       the open raises `UnknownWorkflow` instead, before anything starts.
     - `when_locked`: If another process, or another runtime of this process, has the store open,
-      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended.
-    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`.
+      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
+      `"join"` the processes share the store: one of them owns it and runs all steps, the others
+      forward their calls to it, and another process takes over if the owner ends.
+    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
+      that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
     - `wall`: the wall clock, in seconds since the epoch.
     - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.

@@ -19,7 +19,7 @@ from keyrun.storage import Store
 from keyrun.storage.namespace import check_name
 
 OnUnregistered: TypeAlias = Literal["hold", "refuse"]
-WhenLocked: TypeAlias = Literal["fail", "wait"]
+WhenLocked: TypeAlias = Literal["fail", "wait", "join"]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -36,7 +36,8 @@ def _store(name: str, value: object) -> None:
 
 def _choice(name: str, value: object, *, of: object) -> None:
     if value not in get_args(of):
-        choices = " or ".join(map(repr, get_args(of)))
+        *first, last = map(repr, get_args(of))
+        choices = f"{', '.join(first)} or {last}"
         raise ValueError(f"{name} must be {choices}, got {value!r}")
 
 

@@ -249,10 +249,13 @@ class Runtime(Reader):
         With `result=False` the status leaves out the result, and needs neither the classes nor the
         `transform` with which the result was stored."""
         number = await self._ledger.find(run_id)
-        return None if number is None else await self.status_of(number, result=result)
+        return None if number is None else await self._status(number, result=result)
 
-    async def status_of(self, number: int, *, result: bool = True) -> RunStatus | None:
-        """Return the status of the run with an admission number."""
+    async def status_of(self, about: Submission) -> RunStatus | None:
+        """Return the status of a run, or None if it was forgotten."""
+        return await self._status(about.number, result=True)
+
+    async def _status(self, number: int, *, result: bool) -> RunStatus | None:
         partition = self._partition
         run = partition.runs.live(number)
         if run is not None and run.status.state.terminal:
@@ -268,11 +271,11 @@ class Runtime(Reader):
             raise wrong_caller("on Trio")
         if submission.at_hand and not partition.state.operator:
             return wait_for_end(partition.runs, submission.number)
-        return self._find_end(submission.number)
+        return self._find_end(submission)
 
-    async def _find_end(self, number: int) -> StatusRecord | None:
+    async def _find_end(self, about: Submission) -> StatusRecord | None:
         """Return what `wait_for_end` promises, for a run that may have ended or left memory."""
-        partition = self._partition
+        partition, number = self._partition, about.number
         live = partition.runs.live(number)
         if live is None:
             try:

@@ -53,6 +53,7 @@ PAGES = (
         " [failure and recovery](../failure.md) show these calls in programs.",
         (
             Section("Open a runtime", "open_runtime open_operator Retention"),
+            Section("Call a runtime of another process", "connect"),
             Section("Control runs", "Runtime"),
             Section("Handle of a run", "RunHandle"),
             Section("Arguments and answers", "Priority Delivery RunOutcome"),
@@ -73,7 +74,7 @@ PAGES = (
             Section("Threads", "start StartedRuntime"),
             Section(
                 "HTTP",
-                "app",
+                "app Control",
                 "See [the HTTP API](../http-api.md) and [security](../security.md).",
             ),
         ),
@@ -202,7 +203,7 @@ PAGES = (
             ),
             Section(
                 "Calls that the state does not allow",
-                "Backpressure RunEnded GateNotWaiting WrongTask TooDeep",
+                "Backpressure NoOwner RunEnded GateNotWaiting WrongTask TooDeep",
             ),
             Section(
                 "Ends of runs",

@@ -108,7 +108,10 @@ def page() -> str:
     description = document()
     parts = ["# HTTP API", NOTE, INTRODUCTION]
     order = [*TITLES.values(), "The runtime"]
-    operations = sorted((each for each in OPERATIONS.values() if each.path), key=lambda each: order.index(_title(each)))
+    operations = sorted(
+        (each for each in OPERATIONS.values() if each.path),
+        key=lambda each: order.index(_title(each)),
+    )
     for title, group in groupby(operations, _title):
         parts.append(f"## {title}")
         for each in group:

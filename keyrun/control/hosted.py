@@ -1,12 +1,12 @@
 """The owner for code on an asyncio loop: performs operations on the Trio side of the runtime."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from keyrun.control.operation import Operation
 from keyrun.control.owner import Owner
-from keyrun.control.roles import Caller, require
+from keyrun.control.roles import Caller
 from keyrun.control.streams import RingFollower
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
 from keyrun.runtime.faces.asyncio_iterators import Outcomes
@@ -35,10 +35,12 @@ class AsyncioOwner:
 
     async def stream(
         self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
-    ) -> AsyncIterator[Any]:
-        """Yield the answers of an operation that streams."""
-        require(caller, operation.role, operation.name)
-        inner: Any = self._owner.stream(operation, arguments, caller)
+    ) -> AsyncGenerator[Any, None]:
+        """Begin an operation that streams, and return its answers; see `Owner.stream`."""
+        inner = await self._bridge.call(self._owner.stream, operation, arguments, caller)
+        return self._items(inner)
+
+    async def _items(self, inner: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         items = Outcomes[Any](self._bridge, inner)
         try:
             async for item in items:

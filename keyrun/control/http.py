@@ -5,7 +5,7 @@ in this process, on this or another event loop. Each answer that is not a stream
 An operation whose answer is no object has it under `result`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.resources import files
 from types import NoneType
@@ -14,6 +14,9 @@ from urllib.parse import parse_qsl, quote_from_bytes
 
 from keyrun.control import batches, streams
 from keyrun.control.bodies import BODY_SECONDS, MAX_BODY, parsed, read_body, until_gone
+from keyrun.control.channel import Channel
+from keyrun.control.frames import MEDIA_TYPE as CHANNEL
+from keyrun.control.frames import PATH
 from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
@@ -51,10 +54,10 @@ class Performer(Protocol):
     ) -> Any:
         """Perform an operation, and return its answer."""
 
-    def stream(
+    async def stream(
         self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
-    ) -> AsyncIterator[Any]:
-        """Return the answers of an operation that streams."""
+    ) -> AsyncGenerator[Any, None]:
+        """Begin an operation that streams, and return its answers. Close them at the end."""
 
     async def follow(
         self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
@@ -100,6 +103,7 @@ class HttpApi:
         own: list[tuple[str, str, Operation | Handler]] = [
             ("GET", "/v1/openapi.json", self._openapi),
             ("GET", "/v1/session", self._who),
+            ("POST", "/v1" + PATH, self._channel),
         ]
         self._sessions: dict[str, Callable[[Request], Awaitable[Answer]]] = {}
         """The handlers of requests that begin or end a session."""
@@ -255,7 +259,7 @@ class HttpApi:
             follower = await self._performer.follow(arguments, caller, last_id)
             await streams.send_events(follower, request, send, self._heartbeat)
             return
-        items: Any = self._performer.stream(operation, arguments, caller)
+        items = await self._performer.stream(operation, arguments, caller)
         async with aclosing(items):
             await streams.send_items(items, operation, request, send, self._heartbeat)
 
@@ -293,6 +297,14 @@ class HttpApi:
 
     async def _who(self, request: Request, caller: Caller, send: Send) -> Answer:
         return 200, JSON_HEADERS, dump({"name": caller.name, "role": caller.role})
+
+    async def _channel(self, request: Request, caller: Caller, send: Send) -> None:
+        """Serve a Python client."""
+        if request.content_type != CHANNEL:
+            raise Refused(
+                415, "WrongContentType", f"a channel of this version has the type {CHANNEL}"
+            )
+        await Channel(self._performer, caller, send).serve(request.receive)
 
     async def _log_in(self, request: Request) -> Answer:
         assert isinstance(self._guard, TokenGuard)

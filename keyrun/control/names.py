@@ -10,11 +10,17 @@ import keyrun.groups
 import keyrun.schedules
 import keyrun.status
 
+_HIGHER = ("keyrun.control.", "keyrun.hosting.")
+"""Modules whose names no annotation uses. They import this one."""
 
-def _public(module: ModuleType) -> dict[str, Any]:
-    return {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
+
+def _public(module: ModuleType, names: list[str]) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in names if not name.startswith("_")}
 
 
 NAMES: dict[str, Any] = {}
-for _module in (keyrun.graphs, keyrun.groups, keyrun.schedules, keyrun.status, keyrun):
-    NAMES |= _public(_module)
+for _module in (keyrun.graphs, keyrun.groups, keyrun.schedules, keyrun.status):
+    NAMES |= _public(_module, dir(_module))
+NAMES |= _public(
+    keyrun, [name for name, home in keyrun._DEFINED_IN.items() if not home.startswith(_HIGHER)]
+)

@@ -4,8 +4,9 @@ payloads, or wait.
 The first paragraph of a docstring is the help. Lines such as "- `key`: ..." describe arguments.
 """
 
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import closing
+from typing import Any, Literal, TypeVar
 
 import trio
 
@@ -16,6 +17,7 @@ from keyrun.control.requests import (
     NewMember,
     NewRun,
     NotSubmitted,
+    RunEnd,
     Submitted,
     SubmittedGroup,
     When,
@@ -23,6 +25,7 @@ from keyrun.control.requests import (
 from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
 from keyrun.runtime.errors import Backpressure, UnknownGroup, UnknownRun
+from keyrun.runtime.events.subscription import Events
 from keyrun.runtime.events.types import Event, EventKind
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
@@ -35,19 +38,10 @@ from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.signals import Delivery
 from keyrun.storage.group import Group
 
+T = TypeVar("T")
+
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
-
-
-def _submitted(handle: RunHandle[Any]) -> Submitted:
-    about = handle._submission
-    assert about is not None
-    return Submitted(
-        run_id=about.run_id,
-        key=about.key,
-        newly_submitted=handle.newly_submitted,
-        number=about.number,
-    )
 
 
 async def submit(
@@ -92,7 +86,7 @@ async def submit(
         limits=limits,
         delay=delay,
     )
-    return _submitted(handle)
+    return Submitted.of(handle)
 
 
 async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | NotSubmitted]:
@@ -133,7 +127,7 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
     for commit in commits:
         await commit.wait()
     return [
-        NotSubmitted.of(problem(each)) if isinstance(each, Exception) else _submitted(each)
+        NotSubmitted.of(problem(each)) if isinstance(each, Exception) else Submitted.of(each)
         for each in answers
     ]
 
@@ -176,7 +170,7 @@ async def submit_or_signal(
         priority=priority,
         limits=limits,
     )
-    return _submitted(handle)
+    return Submitted.of(handle)
 
 
 async def submit_group(rt: PlainRuntime, group_id: str, members: list[NewMember]) -> SubmittedGroup:
@@ -321,6 +315,36 @@ async def status(rt: PlainRuntime, run_id: str, *, wait: float = 0) -> RunStatus
     return found
 
 
+async def result(rt: PlainRuntime, run_id: str, *, wait: float = 0) -> Any:
+    """Return the result of a run, or say how it ended without one.
+
+    - `run_id`: the id of the run.
+    - `wait`: seconds to wait for the end of the run, at most 60.
+    """
+    return await rt.run(run_id).result(timeout=min(wait, LONGEST_WAIT))
+
+
+async def find_run(rt: PlainRuntime, run_id: str) -> Submitted:
+    """Return which run has an id."""
+    about = await rt.find_submission(run_id)
+    return Submitted.of(RunHandle(rt, about, False))
+
+
+async def status_of_run(rt: PlainRuntime, run_id: str, number: int) -> RunStatus | None:
+    """Return the status of the run with this id and number, or None if it was forgotten."""
+    found = await rt.find_number(run_id)
+    return await rt.status(run_id) if found == number else None
+
+
+async def wait_for_end(rt: PlainRuntime, run_id: str, number: int) -> RunEnd | None:
+    """Wait until the run with this id and number has ended or is quarantined. Return None if it was
+    forgotten."""
+    if await rt.find_number(run_id) != number:
+        return None
+    end = await rt.wait_for_end(await rt.find_submission(run_id))
+    return None if end is None else RunEnd.of(end, rt.value)
+
+
 async def history(rt: PlainRuntime, run_id: str) -> list[HistoryEntry]:
     """Return everything that happened to a run, with times and values."""
     found = await rt.history(run_id)
@@ -363,7 +387,13 @@ async def events(
     - `kinds`: the kinds of events.
     - `buffer`: events that may wait to be sent. More events are dropped and counted.
     """
-    async with rt.events(run_id=run_id, kinds=kinds, buffer=buffer) as found:
+    found = rt.events(run_id=run_id, kinds=kinds, buffer=buffer)
+    found.open()
+    return _events(found)
+
+
+async def _events(found: Events) -> AsyncIterator[Event]:
+    with closing(found):
         async for event in found:
             yield event
 
@@ -374,9 +404,14 @@ async def watch(rt: PlainRuntime, run_id: str, *, interval: float = 0.2) -> Asyn
     - `run_id`: the id of the run.
     - `interval`: the least number of seconds between two answers.
     """
-    watch = rt.watch(run_id, interval=interval)
-    async for progress in watch:
-        yield progress
+    if await rt.status(run_id, result=False) is None:
+        raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
+    return _each(rt.watch(run_id, interval=interval))
+
+
+async def _each(items: AsyncIterable[T]) -> AsyncIterator[T]:
+    async for item in items:
+        yield item
 
 
 async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutcome[Any]]:
@@ -384,8 +419,7 @@ async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutco
     found = await rt.group(group_id)
     if found is None:
         raise UnknownGroup(f"no group has the id {group_id!r}, or all its runs were forgotten")
-    async for outcome in found:
-        yield outcome
+    return _each(found)
 
 
 async def statistics(rt: PlainRuntime) -> RuntimeStatistics:

@@ -1,20 +1,35 @@
 """The owner: performs operations on the runtime of this process."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+import msgpack
+
+from keyrun.control.frames import pack
 from keyrun.control.operation import Operation
+from keyrun.control.requests import Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
+from keyrun.control.shapes import WIRE
 from keyrun.control.streams import EventRing, RingFollower
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
 from keyrun.runtime.errors import UnknownEntity
+from keyrun.runtime.groups.handle import GroupHandle
+from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.inspect.statuses import StatusReader
+from keyrun.runtime.operations.performed import PerformedOperations
 from keyrun.runtime.partition import Partition
+from keyrun.runtime.records.operation import Operation as Performed
+from keyrun.runtime.records.operation import Write
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage.payload import PayloadCodec
+
+TARGETS = ("schedule_id", "group_id")
+"""Arguments that say what a write is about, if that is no run and no key."""
 
 
 class PlainRuntime(Runtime):
@@ -44,9 +59,18 @@ class PlainRuntime(Runtime):
         """The codec of the store."""
         return self._partition.state.codec
 
+    @property
+    def performed(self) -> PerformedOperations:
+        """Performs writes once, and keeps the audit log."""
+        return self._operations
+
     def workflow(self, name: str) -> Workflow[Any, Any]:
         """Return the highest version of a workflow, or raise `UnknownWorkflow`."""
         return self.registry.latest(name)
+
+    async def find_number(self, run_id: str) -> int | None:
+        """Return the admission number of the run with an id, or None if there is none."""
+        return await self._ledger.find(run_id)
 
     def entity_named(self, name: str) -> EntityDefinition:
         """Return an entity by its name, or raise `UnknownEntity`."""
@@ -81,6 +105,39 @@ class Delegate:
         return await self._owner.perform(operation, arguments, self.caller, part)
 
 
+def described(
+    operation: Operation, arguments: Mapping[str, Any], caller: Caller, operation_id: str
+) -> Performed:
+    """Return a write as it is recorded. Payloads are only in its hash."""
+    about = {name: arguments[name] for name in ("run_id", "key") if arguments.get(name)}
+    target = next((arguments[name] for name in TARGETS if name in arguments), "")
+    rest = {
+        name: value
+        for name, value in arguments.items()
+        if name not in about and name not in TARGETS and isinstance(value, bool | int | float | str)
+    }
+    written = [arguments[name] for name in sorted(arguments)]
+    return Performed(
+        operation_id=operation_id,
+        write=Write(operation.name),
+        who=caller.name,
+        role=str(caller.role),
+        target=target,
+        summary=", ".join(f"{name}={value!r}" for name, value in rest.items()),
+        digest=sha256(repr(written).encode(errors="backslashreplace")).digest(),
+        **about,
+    )
+
+
+def answer_of(answer: Any) -> Any:
+    """Return the answer of an operation for what the method of `Runtime` returns."""
+    if isinstance(answer, RunHandle):
+        return Submitted.of(answer)
+    if isinstance(answer, GroupHandle):
+        return SubmittedGroup(group_id=answer.group_id, newly_submitted=answer.newly_submitted)
+    return answer
+
+
 class Owner:
     """Performs operations on one runtime, for callers in this and in other processes."""
 
@@ -98,22 +155,30 @@ class Owner:
         operation_id: str | None = None,
     ) -> Any:
         """Perform an operation, and return its answer. A write with the id of an earlier write
-        returns the answer of that write."""
+        returns the answer of that write, for an hour."""
         require(caller, operation.role, operation.name)
         operation.require(arguments)
         if operation.composite:
             delegate = Delegate(self, caller, operation_id or uuid4().hex)
             return await operation.function(delegate, **arguments)
-        return await operation.function(self.runtime, **arguments)
+        perform = partial(operation.function, self.runtime, **arguments)
+        if not operation.writes:
+            return await perform()
+        return await self.runtime.performed.perform(
+            described(operation, arguments, caller, operation_id or uuid4().hex),
+            perform,
+            encode=lambda answer: pack(operation.write_wire(answer_of(answer))),
+            decode=lambda data: WIRE.reader(operation.result)(*msgpack.unpackb(data)),
+        )
 
-    def stream(
+    async def stream(
         self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
-    ) -> AsyncIterator[Any]:
-        """Return the answers of an operation that streams."""
+    ) -> AsyncGenerator[Any, None]:
+        """Begin an operation that streams, and return its answers. Close them at the end."""
         require(caller, operation.role, operation.name)
         operation.require(arguments)
-        stream: Any = operation.function(self.runtime, **arguments)
-        return stream  # type: ignore[no-any-return]
+        answers: AsyncGenerator[Any, None] = await operation.function(self.runtime, **arguments)
+        return answers
 
     async def follow(
         self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None = None

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyrun.control.shapes import NOTHING, Misplaced, Payload
+from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.values import Failure, Priority
+from keyrun.runtime.records.submission import Quarantine, StatusRecord
+from keyrun.runtime.values import Failure, Priority, QuarantineCause, State
 
 if TYPE_CHECKING:
+    from keyrun.runtime.handle import RunHandle
     from keyrun.runtime.inspect.history import Happening
     from keyrun.runtime.schedules.timetable import Timetable
 
@@ -72,8 +74,26 @@ class Submitted:
     """The ordering key."""
     newly_submitted: bool
     """False if the run existed before the submit."""
+    workflow: str
+    """The name of the workflow."""
+    version: int
+    """The version of the workflow."""
     number: int
     """The admission number, which is the position in the order of all runs."""
+
+    @classmethod
+    def of(cls, handle: "RunHandle[Any]") -> "Submitted":
+        """Return the answer that a handle stands for."""
+        about = handle._submission
+        assert about is not None
+        return cls(
+            run_id=about.run_id,
+            key=about.key,
+            newly_submitted=handle.newly_submitted,
+            workflow=about.workflow,
+            version=about.version,
+            number=about.number,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -191,4 +211,41 @@ class HistoryEntry:
             failure=happening.failure,
             detail=happening.detail,
             value=None if stored is None else value(stored),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class RunEnd:
+    """How a run ended, or why it is quarantined."""
+
+    state: State
+    """The state of the run."""
+    result: Any = None
+    """The result of a run that has succeeded."""
+    reason: str | None = None
+    """The reason of a cancel, or of the quarantine."""
+    failure: Failure | None = None
+    """The failure of a run that failed."""
+    cause: QuarantineCause | None = None
+    """Why the run is quarantined."""
+
+    @classmethod
+    def of(cls, status: StatusRecord, value: Callable[[bytes], Any]) -> "RunEnd":
+        """Return the end that a status describes."""
+        return cls(
+            state=status.state,
+            result=None if status.result is None else value(status.result),
+            reason=status.reason,
+            failure=status.failure,
+            cause=None if status.quarantine is None else status.quarantine.cause,
+        )
+
+    def status(self) -> StatusRecord:
+        """Return the status that this end describes."""
+        return StatusRecord(
+            state=self.state,
+            result=CODEC.encode(self.result) if self.state is State.SUCCEEDED else None,
+            reason=self.reason,
+            failure=self.failure,
+            quarantine=None if self.cause is None else Quarantine(self.cause),
         )

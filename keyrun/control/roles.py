@@ -1,5 +1,6 @@
 """Roles: who calls an operation, and what a caller may do."""
 
+import os
 from enum import StrEnum
 
 import attrs
@@ -41,8 +42,9 @@ class Caller:
     """What the caller may do."""
 
 
-ITSELF = Caller(name="runtime", role=Role.ADMIN)
-"""The process that has the store open."""
+ITSELF = Caller(name=f"uid {os.getuid()}", role=Role.ADMIN)
+"""The user of this process. Its name is that of a caller over the socket, because a process repeats
+a call itself if it takes the store over."""
 
 
 class NotAllowed(PermissionError):

@@ -59,6 +59,14 @@ class Payload:
         self._data = data
         self._encoded = encoded
 
+    def encoded(self) -> bytes:
+        """Return the encoded value, for the wire."""
+        return CODEC.encode(self.read()) if self._encoded is None else self._encoded
+
+    def __repr__(self) -> str:
+        # For the hash of a write.
+        return repr(self._data if self._encoded is None else self._encoded)
+
     def read(self, declared: Any = Any) -> Any:
         """Return the value. Raise `Misplaced` if it does not have the type."""
         try:
@@ -178,9 +186,9 @@ class Shapes:
         raise NotImplementedError
 
     @staticmethod
-    def member(value: Enum) -> Any:
-        """Write a member of an enum."""
-        return value.value
+    def member(value: Any) -> Any:
+        """Write a member of an enum, or its value."""
+        return value.value if isinstance(value, Enum) else value
 
     def _make(self, declared: Any) -> Hook:
         origin, inner = get_origin(declared) or declared, get_args(declared)
@@ -212,12 +220,21 @@ class Shapes:
             one = self.writer(members[0])
             return lambda value: None if value is None else one(value)
         known = {get_origin(each) or each: self.writer(each) for each in members}
+        several = next((each for kind, each in known.items() if kind in LISTS), None)
 
         def write(value: Any) -> Any:
             if value is None:
                 return None
             found = next((known[each] for each in type(value).__mro__ if each in known), None)
-            return self.payload(value) if found is None else self.one_of(value, found(value))
+            if found is not None:
+                return self.one_of(value, found(value))
+            if (
+                several is not None
+                and isinstance(value, Collection | Iterable)
+                and type(value) is not str
+            ):
+                return several(value)
+            return value if type(value) is str else self.payload(value)
 
         return write
 
@@ -261,7 +278,9 @@ class JsonShapes(Shapes):
         return to_json(value)
 
     @staticmethod
-    def member(value: Enum) -> Any:
+    def member(value: Any) -> Any:
+        if not isinstance(value, Enum):
+            return value
         return value.name.lower() if isinstance(value, int) else value.value
 
     @staticmethod
@@ -331,9 +350,7 @@ class WireShapes(Shapes):
 
     @staticmethod
     def payload(value: Any) -> Any:
-        if isinstance(value, Payload):
-            return CODEC.encode(value.read())
-        return CODEC.encode(value)
+        return value.encoded() if isinstance(value, Payload) else CODEC.encode(value)
 
     @staticmethod
     def one_of(value: Any, written: Any) -> Any:

@@ -1,7 +1,6 @@
 """The table of operations. To add an operation, add an entry here, and a test.
 
-Most entries are methods of `Runtime`. `operations.py` has the functions of the others. An entry
-without a path is only for Python clients.
+Most entries are methods of `Runtime`. `operations.py` has the functions of the others.
 """
 
 from collections.abc import Awaitable, Callable
@@ -53,6 +52,7 @@ _ENTRIES = (
     _entry("DELETE /runs/{run_id}", ADMIN, Runtime.forget),
     _entry("GET /runs", READ, Runtime.find_runs, like=Runtime.runs),
     _entry("GET /runs/{run_id}", READ, operations.status),
+    _entry("GET /runs/{run_id}/result", READ, operations.result),
     _entry("GET /runs/{run_id}/history", READ, operations.history),
     _entry("GET /runs/{run_id}/export", READ, operations.export),
     _entry("GET /runs/{run_id}/input", READ, Runtime.input),
@@ -100,3 +100,12 @@ _ENTRIES = (
 
 OPERATIONS = {each.name: each for each in _ENTRIES}
 """All operations, by name."""
+
+_FOR_CLIENTS = (
+    _entry("GET", READ, operations.find_run),
+    _entry("GET", READ, operations.status_of_run),
+    _entry("GET", READ, operations.wait_for_end),
+    _entry("GET", READ, Runtime.group_status),
+)
+CALLS = OPERATIONS | {each.name: each for each in _FOR_CLIENTS}
+"""All operations, and those that only Python clients need, by name. The latter have no route."""

@@ -10,6 +10,8 @@ import trio
 from outcome import Outcome
 
 from keyrun.actors import checks
+from keyrun.control.options import Control
+from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, retrieve, settle
 from keyrun.runtime.faces.asyncio_face import Runtime
@@ -17,7 +19,7 @@ from keyrun.runtime.faces.calls import Post
 from keyrun.runtime.host.host_loop import HostLoop
 from keyrun.runtime.host.lifespan import ON_HOST_LOOP, async_manager_of, enter
 from keyrun.runtime.host.outside import OUTSIDE, at_work
-from keyrun.runtime.open import as_store, open_runtime
+from keyrun.runtime.open import as_store
 from keyrun.runtime.options import check_options
 from keyrun.runtime.queue.hook import Hook, is_async
 from keyrun.runtime.values import RunOutcome
@@ -36,6 +38,7 @@ async def opened(
     checks.flag("thread", thread)
     loop = _running_loop()
     check_options({"store": store, "lifespan": lifespan, "on_terminal": on_terminal, **options})
+    Control.of(options.get("control", False))
     # A commit in the thread of the loop would stop the application while the disk syncs.
     store = as_store(store, committer="process")
     async with AsyncExitStack() as stack:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from keyrun.control.options import Control
 from keyrun.hosting.asyncio_host import opened
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.asyncio_face import Runtime
@@ -46,6 +47,7 @@ def open_runtime(
     evict_after: float = 1.0,
     lifespan: Lifespan | None = None,
     tuning: Tuning = Tuning(),
+    control: bool | Control = False,
     thread: bool = False,
 ) -> AbstractAsyncContextManager[Runtime]:
     """Open a runtime on a store:
@@ -76,8 +78,11 @@ def open_runtime(
       `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
       the open raises `UnknownWorkflow` instead, before anything starts.
     - `when_locked`: If another process, or another runtime of this process, has the store open,
-      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended.
-    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`.
+      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
+      `"join"` the processes share the store: one of them owns it and runs all steps, the others
+      forward their calls to it, and another process takes over if the owner ends.
+    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
+      that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
     - `wall`: the wall clock, in seconds since the epoch.
     - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
@@ -88,6 +93,8 @@ def open_runtime(
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
+    - `control`: With `True`, other processes of the same user can operate the runtime: see
+      `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network.
 
     - `thread`: Run Keyrun in a thread of its own, for applications that block their loop.
 
@@ -119,5 +126,6 @@ def open_runtime(
         evict_after=evict_after,
         lifespan=lifespan,
         tuning=tuning,
+        control=control,
         thread=thread,
     )

@@ -1,9 +1,11 @@
-"""Write the asyncio face and the sync face of the runtime from the classes of the Trio runtime.
+"""Write the asyncio face and the sync face of the runtime from the classes of the Trio runtime, and
+`open_runtime` of all three.
 
     python -m keyrun.hosting.generate
 
 Signatures, types and docstrings come from the source of `Runtime`, `RunHandle` and `GroupHandle`,
-so that the three faces cannot drift apart. A test checks that the written files are up to date.
+and from that of `open_runtime` of the engine, so that the three faces cannot drift apart. A test
+checks that the written files are up to date.
 """
 
 import ast
@@ -31,6 +33,12 @@ class Face(NamedTuple):
         return RUNTIME / "faces" / f"{self.name}_face.py"
 
     @property
+    def home(self) -> str:
+        """The module of the class of the runtime."""
+        is_source = self.name == "trio"
+        return f"keyrun.runtime.{'runtime' if is_source else f'faces.{self.name}_face'}"
+
+    @property
     def open_path(self) -> Path:
         """The file of `open_runtime`."""
         return HERE / f"{self.name}_open.py"
@@ -53,6 +61,8 @@ class Face(NamedTuple):
 
 
 FACES = (Face("asyncio", True), Face("sync", False))
+TRIO = Face("trio", True)
+"""Its classes are the source of the others. Only its `open_runtime` is written."""
 
 SOURCES = {
     "RunHandle": [("handle.py", "RunHandle")],
@@ -375,7 +385,14 @@ def _is_code(line: str) -> bool:
     return bool(line.strip())
 
 
+SHARED_NOTES = """
+- `control`: With `True`, other processes of the same user can operate the runtime: see
+  `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network."""
+
+SHARED_OPTIONS = "control: bool | Control = False"
+
 OPEN_NOTES = {
+    "trio": "",
     "asyncio": """
 
 - `thread`: Run Keyrun in a thread of its own, for applications that block their loop.
@@ -417,6 +434,9 @@ def write_open(face: Face) -> str:
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         if argument.arg != "host_loop"
     ]
+    shared = ast.parse(f"def f(*, {SHARED_OPTIONS}): ...").body[0]
+    assert isinstance(shared, ast.FunctionDef)
+    kept += zip(shared.args.kwonlyargs, shared.args.kw_defaults, strict=True)
     arguments.kwonlyargs = [argument for argument, _ in kept]
     arguments.kw_defaults = [default for _, default in kept]
     for argument in [*arguments.args, *arguments.kwonlyargs]:
@@ -426,16 +446,19 @@ def write_open(face: Face) -> str:
     given = ["store", *(f"{each.arg}={each.arg}" for each in arguments.kwonlyargs)]
     signature = ast.unparse(arguments)
     if face.is_async:
-        signature += ", thread: bool=False"
-        given.append("thread=thread")
-        manager, runtime = "AbstractAsyncContextManager", "asyncio"
+        if face is not TRIO:
+            signature += ", thread: bool=False"
+            given.append("thread=thread")
+        manager = "AbstractAsyncContextManager"
     else:
         doc = re.sub(r"\b(await|async) ", "", doc)
-        manager, runtime = "AbstractContextManager", "sync"
+        manager = "AbstractContextManager"
+    module = "keyrun" if face is TRIO else f"keyrun.{face.name}"
     with_ = "async with" if face.is_async else "with"
-    opens = f"on a store:\n`{with_} keyrun.{runtime}.open_runtime("
-    doc = doc.replace(f"on a store: `{with_} open_runtime(", opens)
-    doc = textwrap.indent(doc.rstrip() + OPEN_NOTES[face.name], "    ").strip()
+    if face is not TRIO:
+        opens = f"on a store:\n`{with_} {module}.open_runtime("
+        doc = doc.replace(f"on a store: `{with_} open_runtime(", opens)
+    doc = textwrap.indent(doc.rstrip() + SHARED_NOTES + OPEN_NOTES[face.name], "    ").strip()
     used = {
         n.id for n in ast.walk(ast.parse(f"def f({signature}): ...")) if isinstance(n, ast.Name)
     }
@@ -447,16 +470,17 @@ def write_open(face: Face) -> str:
         if alias.name in used
     ]
     imports += [f"import {n}" for n in ("os", "time") if f"{n}." in signature]
+    imports.append("from keyrun.control.options import Control")
     if not face.is_async:
         imports.append("from keyrun.hosting.sync_host import AnyLifespan, StartedRuntime, started")
     parts = [
-        f'''"""`keyrun.{face.name}.open_runtime`. `keyrun.hosting.generate` writes this file."""
+        f'''"""`{module}.open_runtime`. `keyrun.hosting.generate` writes this file."""
 
 from contextlib import {manager}
 from typing import Any
 
 from keyrun.hosting.{face.name}_host import opened
-from keyrun.runtime.faces.{face.name}_face import Runtime
+from {face.home} import Runtime
 ''',
         *sorted(set(imports)),
         f'''
@@ -488,6 +512,7 @@ def main() -> None:
     """Write the files."""
     for face in FACES:
         face.path.write_text(formatted(write(face)))
+    for face in (*FACES, TRIO):
         face.open_path.write_text(formatted(write_open(face)))
 
 

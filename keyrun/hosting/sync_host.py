@@ -13,13 +13,14 @@ from typing import Any, TypeAlias
 
 import trio
 
+from keyrun.control.options import Control
+from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, TrioThread
 from keyrun.runtime.faces.calls import Waiter
 from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
-from keyrun.runtime.open import open_runtime
 from keyrun.runtime.options import check_options
 
 AnyLifespan: TypeAlias = (
@@ -37,6 +38,7 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
             "keyrun.open_runtime"
         )
     check_options({"store": store, "lifespan": lifespan, **options})
+    Control.of(options.get("control", False))
     with ExitStack() as stack:
         if lifespan is not None and not is_for_asyncio(lifespan):
             lifespan = manager_of(lifespan)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from keyrun.control.options import Control
 from keyrun.hosting.sync_host import AnyLifespan, StartedRuntime, opened, started
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.sync_face import Runtime
@@ -45,6 +46,7 @@ def open_runtime(
     evict_after: float = 1.0,
     lifespan: AnyLifespan | None = None,
     tuning: Tuning = Tuning(),
+    control: bool | Control = False,
 ) -> AbstractContextManager[Runtime]:
     """Open a runtime on a store:
     `with keyrun.sync.open_runtime("state/", workflows=[checkout]) as rt:`.
@@ -74,8 +76,11 @@ def open_runtime(
       `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
       the open raises `UnknownWorkflow` instead, before anything starts.
     - `when_locked`: If another process, or another runtime of this process, has the store open,
-      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended.
-    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`.
+      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
+      `"join"` the processes share the store: one of them owns it and runs all steps, the others
+      forward their calls to it, and another process takes over if the owner ends.
+    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
+      that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
     - `transform`: a `Transform` of stored payloads, for example encryption.
     - `wall`: the wall clock, in seconds since the epoch.
     - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
@@ -86,6 +91,8 @@ def open_runtime(
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
+    - `control`: With `True`, other processes of the same user can operate the runtime: see
+      `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network.
 
     `lifespan` may also be a plain context manager.
     """
@@ -114,6 +121,7 @@ def open_runtime(
         evict_after=evict_after,
         lifespan=lifespan,
         tuning=tuning,
+        control=control,
     )
 
 
@@ -143,6 +151,7 @@ def start(
     evict_after: float = 1.0,
     lifespan: AnyLifespan | None = None,
     tuning: Tuning = Tuning(),
+    control: bool | Control = False,
 ) -> StartedRuntime:
     """Open a runtime that stays open until `rt.stop()`, or until the program ends:
 
@@ -175,4 +184,5 @@ def start(
         evict_after=evict_after,
         lifespan=lifespan,
         tuning=tuning,
+        control=control,
     )

@@ -102,7 +102,7 @@ class AsyncioBridge:
             self.post(wait.cancel)
             raise
         if end is NEEDS_TASK:
-            return await self.call(self.runtime._find_end, submission.number)
+            return await self.call(self.runtime._find_end, submission)
         return end
 
     def _wrong_caller(self) -> RuntimeError:

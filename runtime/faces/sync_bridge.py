@@ -131,5 +131,5 @@ class SyncBridge:
             self.post(wait.cancel)
             raise
         if end is NEEDS_TASK:
-            return self.call(self.runtime._find_end, submission.number)
+            return self.call(self.runtime._find_end, submission)
         return end

@@ -48,7 +48,8 @@ Rejection = tuple[str, str, str | None, str | None, str | None]
 
 
 class Write(StrEnum):
-    """Name the writes of a runtime. The names are those of the methods, and are stored."""
+    """Name the writes of a runtime. The names are those of the methods, and are stored. Below them
+    are writes that consist of several others."""
 
     SUBMIT = "submit"
     SUBMIT_GROUP = "submit_group"
@@ -72,6 +73,14 @@ class Write(StrEnum):
     RESUME_SCHEDULE = "resume_schedule"
     DELETE_SCHEDULE = "delete_schedule"
     DISCARD_OUTCOMES = "discard_outcomes"
+    SUBMIT_MANY = "submit_many"
+    CANCEL_GROUP = "cancel_group"
+
+
+SINGLE_WRITES = tuple(
+    each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP)
+)
+"""The writes that are methods of a runtime."""
 
 
 @attrs.frozen(kw_only=True)

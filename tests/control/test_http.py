@@ -20,6 +20,8 @@ async def test_a_run_is_submitted_and_its_result_is_awaited(autojump_clock: Any)
             "run_id": "run-1",
             "key": "k",
             "newly_submitted": True,
+            "workflow": "greet",
+            "version": 1,
             "number": 1,
         }
         assert not (await client.good("POST", "/v1/runs", run))["newly_submitted"]

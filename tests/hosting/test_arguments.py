@@ -72,8 +72,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("on_terminal", lambda: None, "on_terminal must be a function of one RunOutcome, got"),
     ("retention", 60, "retention must be a Retention, got 60"),
     ("on_unregistered", "drop", "on_unregistered must be 'hold' or 'refuse', got 'drop'"),
-    ("when_locked", "join", "when_locked must be 'fail' or 'wait', got 'join'"),
-    ("when_locked", [], r"when_locked must be 'fail' or 'wait', got \[\]"),
+    ("when_locked", "share", "when_locked must be 'fail', 'wait' or 'join', got 'share'"),
+    ("when_locked", [], r"when_locked must be 'fail', 'wait' or 'join', got \[\]"),
+    ("when_locked", "join", "when_locked='join' requires the path of a store, got MemoryStore"),
+    ("control", 3, r"control must be True, False or Control\(...\), got 3"),
+    ("control", True, "MemoryStore.* has none: pass Control"),
     ("transform", 5, "transform must have the methods wrap and unwrap, got 5"),
     ("transform", Cipher, "transform must be an instance, got .*Cipher'>: call the class"),
     ("wall", 3, "wall must be callable, got 3"),
@@ -110,7 +113,7 @@ def test_a_bad_argument_is_named(name: str, value: Any, message: str) -> None:
 
 def test_every_option_is_checked() -> None:
     parameters = set(signature(keyrun.open_runtime).parameters) - {"host_loop"}
-    assert set(CHECKS) == {name for name, _, _ in BAD} == parameters
+    assert {*CHECKS, "control"} == {name for name, _, _ in BAD} == parameters
 
 
 @pytest.mark.parametrize("name", ["keyrun.asyncio", "keyrun.sync"])

@@ -1,0 +1,54 @@
+"""The options of a control plane."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    """Return the host and the port of `127.0.0.1:8470`, `[::1]:8470` or `:8470`."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"http must be HOST:PORT, such as 127.0.0.1:8470, got {text!r}")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _path(path: "str | os.PathLike[str] | None") -> Path | None:
+    return None if path is None else Path(path)
+
+
+@attrs.frozen(kw_only=True)
+class Control:
+    """Serve the control plane of a runtime: `open_runtime("state", control=Control(...))`.
+
+    `control=True` is the same as `control=Control()`: it serves the socket in the directory of the
+    store, which only the same user can use."""
+
+    http: tuple[str, int] | None = attrs.field(default=None, converter=_address)
+    """The address to listen on besides the socket, as `HOST:PORT`. Calls over HTTP require a
+    token."""
+    token_file: Path | None = attrs.field(default=None, converter=_path)
+    """The file with the tokens. Default: `tokens` in the directory of the store."""
+    allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    """Names of hosts by which browsers may address the server, besides that of `http`."""
+
+    @allowed_hosts.validator
+    def _check_hosts(self, attribute: object, value: Iterable[object]) -> None:
+        for each in value:
+            if not isinstance(each, str) or not each:
+                raise ValueError(f"allowed_hosts must be names of hosts, got {each!r}")
+
+    @classmethod
+    def of(cls, given: object) -> "Control | None":
+        """Return the options that `control=...` names."""
+        if given is None or given is False:
+            return None
+        if given is True:
+            return cls()
+        if not isinstance(given, cls):
+            raise TypeError(f"control must be True, False or Control(...), got {given!r}")
+        return given

@@ -1,0 +1,701 @@
+"""The Python client: a `Runtime` whose calls another process performs.
+
+`RemoteRuntime` has the methods of `Runtime`. Those that are an operation of the table are derived
+from it. The others name a workflow or an entity, encode a payload, or return a handle.
+"""
+
+import inspect
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
+from contextlib import aclosing, suppress
+from functools import wraps
+from time import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import attrs
+import trio
+
+from keyrun.actors import checks
+from keyrun.control.frames import BEGUN, END, ERROR, ITEM
+from keyrun.control.operation import Operation
+from keyrun.control.problems import read_error
+from keyrun.control.requests import NewMember, RunEnd, Submitted, SubmittedGroup, When
+from keyrun.control.shapes import CODEC, WIRE, Payload
+from keyrun.control.table import CALLS
+from keyrun.control.transport import Calls, Disconnected, Transport, write_arguments
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.entities.entity import (
+    EntityDefinition,
+    EntityMethod,
+    EntityProxy,
+    definition_of,
+)
+from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.events.subscription import check_kinds
+from keyrun.runtime.events.types import Event, EventKind, Missed
+from keyrun.runtime.groups.handle import GroupHandle
+from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
+from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.inspect.history import History
+from keyrun.runtime.inspect.progress import Progress
+from keyrun.runtime.limits import DEFAULTS, Limits, ResolvedLimits
+from keyrun.runtime.records.checks import check_key, check_run_id
+from keyrun.runtime.records.submission import StatusRecord, Submission
+from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.texts import brief
+from keyrun.runtime.values import Priority, RunStatus
+from keyrun.runtime.waiting.signals import Delivery
+from keyrun.storage import StoreClosed
+
+if TYPE_CHECKING:
+    from keyrun.runtime.inspect.statistics import RuntimeStatistics
+    from keyrun.runtime.schedules.records import Misfire, ScheduleStatus
+    from keyrun.runtime.schedules.timetable import Timetable
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+_NO_LIMITS = ResolvedLimits.of(DEFAULTS)
+
+
+@attrs.frozen(kw_only=True)
+class Described:
+    """The checked arguments of a submit."""
+
+    workflow: Workflow[Any, Any]
+    arguments: dict[str, Any]
+
+
+class RemoteRuntime(Runtime):
+    """Submit runs to the runtime of another process, and observe, signal, pause and cancel them.
+    `keyrun.connect` returns one. It has the methods of `Runtime`.
+
+    An entity method that raises an exception of the application raises the nearest builtin class
+    here, because the class does not travel."""
+
+    def __init__(self, transport: Transport, workflows: Iterable[Workflow[Any, Any]] = ()) -> None:
+        # A runtime of another process has no partition here, so there is nothing to set up.
+        self._transport = transport
+        self._workflows = {(each.name, each.version): each for each in workflows}
+
+    async def _perform(
+        self, operation: Operation, arguments: dict[str, Any], operation_id: str | None = None
+    ) -> Any:
+        """Perform an operation in the process that owns the store."""
+        return await self._transport.call(operation, arguments, operation_id)
+
+    async def _do(self, name: str, /, **arguments: Any) -> Any:
+        return await self._perform(CALLS[name], arguments)
+
+    def _lifted(self, status: RunStatus) -> RunStatus:
+        """Return a status whose result has the type that its workflow declares, if it is known."""
+        if status.result is None:
+            return status
+        result = self.decode_result(status.workflow, status.version, CODEC.encode(status.result))
+        return attrs.evolve(status, result=result)
+
+    def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
+        """Return a result as its workflow declares it, or as plain data."""
+        known = self._workflows.get((workflow, version))
+        return CODEC.decode(payload, Any if known is None else known.result_type)
+
+    # Submitting
+
+    def _describe(
+        self,
+        workflow: Workflow[Any, Any],
+        input_: Any,
+        key: str,
+        run_id: str | None,
+        headers: Mapping[str, str] | None,
+        tags: Iterable[str],
+        priority: Priority,
+        limits: Limits | None,
+        delay: float,
+    ) -> Any:
+        """Check the arguments of a submit, and return them as they travel."""
+        if not isinstance(workflow, Workflow):
+            raise TypeError(f"submit requires a workflow, got {brief(workflow)}")
+        self._workflows.setdefault((workflow.name, workflow.version), workflow)
+        check_key(key)
+        arguments: dict[str, Any] = {
+            "workflow": workflow.name,
+            "input": _payload(input_, workflow.input_type),
+            "key": key,
+        }
+        if run_id is not None:
+            arguments["run_id"] = check_run_id(run_id)
+        _add_options(arguments, headers, tags, priority, limits)
+        if delay:
+            arguments["delay"] = delay
+        return Described(workflow=workflow, arguments=arguments)
+
+    def _admit_at_once(self, described: Any) -> Any:
+        return None
+
+    async def _admit(self, described: Any, *, wait: bool) -> RunHandle[Any]:
+        arguments = described.arguments if wait else {**described.arguments, "nowait": True}
+        return self._handle(await self._do("submit", **arguments))
+
+    def _handle(self, found: Submitted) -> RunHandle[Any]:
+        return RunHandle(self, _submission(found), found.newly_submitted)
+
+    async def submit(self, workflow: Any, input: Any = None, **options: Any) -> Any:  # noqa: A002
+        """Start a run; see `Runtime.submit`."""
+        return await self._admit(self._described(workflow, input, **options), wait=True)
+
+    async def submit_nowait(self, workflow: Any, input: Any = None, **options: Any) -> Any:  # noqa: A002
+        """Start a run unless the queue is full; see `Runtime.submit_nowait`."""
+        return await self._admit(self._described(workflow, input, **options), wait=False)
+
+    def _described(
+        self,
+        workflow: Any,
+        input_: Any,
+        *,
+        key: str,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+        delay: float = 0,
+    ) -> Any:
+        return self._describe(workflow, input_, key, run_id, headers, tags, priority, limits, delay)
+
+    async def submit_or_signal(
+        self,
+        workflow: Any,
+        input: Any = None,  # noqa: A002
+        *,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        signal_id: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send a signal, and start the run if there is none; see `Runtime.submit_or_signal`."""
+        described = self._described(workflow, input, run_id=run_id, **options)
+        more = {"name": name, "payload": _payload(payload), "signal_id": signal_id}
+        return self._handle(await self._do("submit_or_signal", **described.arguments, **more))
+
+    async def submit_group(
+        self, group_id: str, members: Iterable[Member[Any, Any]]
+    ) -> GroupHandle[Any]:
+        """Start many runs as one group; see `Runtime.submit_group`."""
+        new: list[NewMember] = []
+        for each in members:
+            if not isinstance(each, Member):
+                raise TypeError(f"members must be Member(...), got {brief(each)}")
+            self._workflows.setdefault((each.workflow.name, each.workflow.version), each.workflow)
+            options: dict[str, Any] = {}
+            _add_options(options, each.headers, each.tags, each.priority, each.limits)
+            new.append(
+                NewMember(
+                    workflow=each.workflow.name,
+                    input=_payload(each.input, each.workflow.input_type),
+                    key=each.key,
+                    member_id=each.member_id,
+                    delay=each.delay,
+                    **options,
+                )
+            )
+        found: SubmittedGroup = await self._do("submit_group", group_id=group_id, members=new)
+        return RemoteGroup(self, group_id, found.newly_submitted)
+
+    async def group(self, group_id: str) -> GroupHandle[Any] | None:
+        """Return the handle of a group, or None if it is unknown."""
+        found = await self.group_status(group_id)
+        return None if found is None else RemoteGroup(self, group_id, False)
+
+    # Runs
+
+    async def find_submission(self, run_id: str) -> Submission:
+        """Return which run has an id. Raises `UnknownRun`."""
+        return _submission(await self._do("find_run", run_id=run_id))
+
+    async def status_of(self, about: Submission) -> RunStatus | None:
+        """Return the status of a run, or None if it was forgotten."""
+        found = await self._do("status_of_run", run_id=about.run_id, number=about.number)
+        return None if found is None else self._lifted(found)
+
+    def wait_for_end(self, submission: Submission) -> Awaitable[StatusRecord | None]:
+        """Return an awaitable of the last status of a run."""
+        return self._find_end(submission)
+
+    async def _find_end(self, about: Submission) -> StatusRecord | None:
+        found: RunEnd | None = await self._do(
+            "wait_for_end", run_id=about.run_id, number=about.number
+        )
+        return None if found is None else found.status()
+
+    async def status(self, run_id: str, *, result: bool = True) -> RunStatus | None:
+        """Return the status of a run, or None if the run is unknown."""
+        try:
+            found: RunStatus = await self._do("status", run_id=run_id)
+        except UnknownRun:
+            return None
+        return self._lifted(found) if result else attrs.evolve(found, result=None)
+
+    async def history(self, run_id: str) -> History:
+        """Return everything that happened to a run; see `Runtime.history`."""
+        if await self.status(run_id, result=False) is None:
+            return History(None)
+        return History.from_json(await self._do("export", run_id=run_id))
+
+    def value(self, stored: bytes) -> Any:
+        """Return what an event of a history carries as plain data."""
+        return CODEC.decode(stored)
+
+    async def signal(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        replace: bool = False,
+        signal_id: str | None = None,
+    ) -> Delivery:
+        """Send a signal; see `Runtime.signal`."""
+        found: Delivery = await self._do(
+            "signal",
+            run_id=run_id,
+            name=name,
+            payload=_payload(payload),
+            replace=replace,
+            signal_id=signal_id,
+        )
+        return found
+
+    async def unfinished(self) -> dict[tuple[str, int], int]:
+        """Return the number of unfinished runs, by workflow and version."""
+        found = (await self.counts()).unfinished
+        return {(each.workflow, each.version): each.runs for each in found}
+
+    # Entities
+
+    async def call(  # type: ignore[override]
+        self,
+        entity: type,
+        key: str,
+        method: str | Callable[..., Any],
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method of an entity; see `Runtime.call`."""
+        definition = definition_of(entity)
+        return await self._call(
+            definition,
+            check_key(key),
+            definition.method(method),
+            timeout,
+            request_id,
+            *args,
+            **kwargs,
+        )
+
+    async def _call(
+        self,
+        definition: EntityDefinition,
+        key: str,
+        method: EntityMethod,
+        timeout: float | None,
+        request_id: str | None,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        types = method.types
+        named = dict(zip(method.parameters, args, strict=False))
+        written = [_payload(value, types.get(name, Any)) for name, value in named.items()]
+        answer = await self._do(
+            "call",
+            entity=definition.name,
+            key=key,
+            method=method.name,
+            args=[*written, *(_payload(value) for value in args[len(named) :])],
+            kwargs={name: _payload(item, types.get(name, Any)) for name, item in kwargs.items()},
+            request_id=request_id,
+            timeout=timeout,
+        )
+        return CODEC.decode(CODEC.encode(answer), method.declared)
+
+    def entity(
+        self,
+        entity: type[E],
+        key: str,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> E:
+        """Return a proxy of an entity; see `Runtime.entity`."""
+        if timeout is not None:
+            checks.positive("timeout", timeout)
+        definition = definition_of(entity)
+        limit = cast(float, timeout)  # None: the runtime decides
+        return cast(E, EntityProxy(self._call, definition, check_key(key), limit, request_id))
+
+    # Schedules
+
+    async def schedule(
+        self,
+        schedule_id: str,
+        workflow: Workflow[Any, Any],
+        input: Any = None,  # noqa: A002
+        *,
+        key: str,
+        when: "Timetable",
+        misfire: "Misfire" = "fire_once",
+        overlap: bool = False,
+        paused: bool = False,
+        headers: Mapping[str, str] | None = None,
+        tags: Iterable[str] = (),
+        priority: Priority = Priority.NORMAL,
+        limits: Limits | None = None,
+    ) -> "ScheduleStatus":
+        """Start runs of a workflow at certain times; see `Runtime.schedule`."""
+        described = self._described(
+            workflow, input, key=key, headers=headers, tags=tags, priority=priority, limits=limits
+        )
+        found: ScheduleStatus = await self._do(
+            "schedule",
+            schedule_id=schedule_id,
+            when=When.of(when),
+            misfire=misfire,
+            overlap=overlap,
+            paused=paused,
+            **described.arguments,
+        )
+        return found
+
+    # Streams
+
+    def events(  # type: ignore[override]
+        self,
+        *,
+        run_id: str | None = None,
+        kinds: Iterable[str] | None = None,
+        buffer: int = 1024,
+    ) -> "RemoteEvents":
+        """Subscribe to events; see `Runtime.events`."""
+        wanted = check_kinds(kinds)
+        arguments = {
+            "run_id": None if run_id is None else check_run_id(run_id),
+            "kinds": None if wanted is None else sorted(wanted),
+            "buffer": buffer,
+        }
+        return RemoteEvents(self._streams, arguments)
+
+    def watch(self, run_id: str, *, interval: float = 0.2) -> "RemoteWatch":  # type: ignore[override]
+        """Return an async iterator of the progress of a run; see `Runtime.watch`."""
+        return RemoteWatch(self._streams, check_run_id(run_id), interval)
+
+    async def _streams(self) -> Transport:
+        """Return the transport for a stream that begins."""
+        return self._transport
+
+    def statistics(self) -> "RuntimeStatistics":
+        """Raise an error: the numbers are in another process. `fetch_statistics` gets them."""
+        raise RuntimeError(
+            "statistics() returns at once, and the numbers are in another process: use "
+            "`await client.fetch_statistics()`"
+        )
+
+    async def fetch_statistics(self) -> "RuntimeStatistics":
+        """Return a snapshot of the queue depths, slots, commits and other counters of the
+        runtime."""
+        found: RuntimeStatistics = await self._do("statistics")
+        return found
+
+
+def _payload(value: Any, declared: Any = Any) -> Payload:
+    return Payload("payload", encoded=CODEC.encode(value, declared))
+
+
+def _add_options(
+    arguments: dict[str, Any],
+    headers: Mapping[str, str] | None,
+    tags: Iterable[str],
+    priority: Priority,
+    limits: Limits | None,
+) -> None:
+    """Add the options of a submit that are not the defaults."""
+    if headers:
+        arguments["headers"] = dict(headers)
+    if tags:
+        checks.several("tags", tags)
+        arguments["tags"] = list(tags)
+    checks.instance("priority", priority, Priority)
+    if priority is not Priority.NORMAL:
+        arguments["priority"] = priority
+    if limits is not None:
+        checks.instance("limits", limits, Limits)
+        arguments["limits"] = limits
+
+
+def _submission(found: Submitted) -> Submission:
+    """Return what a handle needs of a submission. The rest is in the other process."""
+    return Submission(
+        number=found.number,
+        run_id=found.run_id,
+        key=found.key,
+        workflow=found.workflow,
+        version=found.version,
+        input=b"",
+        digest=None,
+        headers={},
+        tags=(),
+        priority=Priority.NORMAL,
+        limits=_NO_LIMITS,
+        submitted_at=0.0,
+        delay=0.0,
+        origin="",
+    )
+
+
+def _derived(operation: Operation) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the method of the client for an operation that is a method of `Runtime`."""
+    signature = inspect.signature(operation.function)
+    lifts = operation.result == list[RunStatus]
+
+    @wraps(operation.function)
+    async def method(self: RemoteRuntime, *args: Any, **kwargs: Any) -> Any:
+        given = dict(signature.bind(self, *args, **kwargs).arguments)
+        del given["self"]
+        answer = await self._perform(operation, given)
+        return [self._lifted(each) for each in answer] if lifts else answer
+
+    return method
+
+
+for _operation in CALLS.values():
+    if getattr(Runtime, _operation.name, None) is _operation.function:
+        setattr(RemoteRuntime, _operation.name, _derived(_operation))
+
+
+class RemoteGroup(GroupHandle[T]):
+    """Refer to one group in the runtime of another process."""
+
+    __slots__ = ("_runtime",)
+
+    def __init__(self, runtime: RemoteRuntime, group_id: str, newly: bool) -> None:
+        self._runtime = runtime
+        self.group_id = group_id
+        self.newly_submitted = newly
+
+    async def status(self) -> GroupStatus:
+        """Return the number of members in each state."""
+        found: GroupStatus = await self._runtime._do("group", group_id=self.group_id)
+        return found
+
+    def __aiter__(self) -> AsyncIterator[MemberOutcome[T]]:
+        return self._outcomes()
+
+    async def _outcomes(self) -> AsyncIterator[MemberOutcome[T]]:
+        seen: set[str] = set()
+        operation = CALLS["outcomes"]
+        while True:
+            transport = await self._runtime._streams()
+            try:
+                stream = Stream(transport, operation, {"group_id": self.group_id})
+                async with aclosing(stream.items()) as items:
+                    async for outcome in items:
+                        if outcome.member_id not in seen:
+                            seen.add(outcome.member_id)
+                            yield outcome
+                return
+            except Disconnected:
+                continue
+
+    async def cancel(self) -> int:
+        """Cancel all members that have not ended, and return their number."""
+        found: int = await self._runtime._do("cancel_group", group_id=self.group_id)
+        return found
+
+
+class Stream:
+    """The answers of an operation that streams, over one connection."""
+
+    def __init__(
+        self, transport: Transport, operation: Operation, arguments: dict[str, Any]
+    ) -> None:
+        self._transport = transport
+        self._operation = operation
+        self._arguments = write_arguments(operation, arguments)
+        self._read = WIRE.reader(operation.result)
+        self._found: deque[tuple[int, Any]] = deque()
+        self._news = trio.lowlevel.ParkingLot()
+        self._connection: Calls | None = None
+        self._call = 0
+
+    async def begin(self) -> None:
+        """Begin the operation. Raise `Disconnected` if the connection breaks."""
+        connection = await self._transport.connected()
+        self._call = connection.begin(self._operation.name, None, self._arguments, self._take)
+        self._connection = connection
+        kind, _ = await self._next()
+        assert kind == BEGUN
+
+    def _take(self, kind: int, value: Any) -> None:
+        self._found.append((kind, value))
+        self._news.unpark()
+
+    async def _next(self) -> tuple[int, Any]:
+        while not self._found:
+            await self._news.park()
+        kind, value = self._found.popleft()
+        if kind == ERROR:
+            error = read_error(value)
+            if isinstance(error, StoreClosed):
+                raise Disconnected from error  # another process may take over
+            raise error
+        if kind < 0:
+            raise Disconnected
+        return kind, value
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether an item has arrived."""
+        return bool(self._found)
+
+    async def next(self) -> Any:
+        """Return the next item. Raises `StopAsyncIteration` at the end."""
+        kind, value = await self._next()
+        if kind == END:
+            raise StopAsyncIteration
+        assert kind == ITEM
+        return self._read(value)
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """Begin, and yield all items."""
+        try:
+            await self.begin()
+            while True:
+                try:
+                    item = await self.next()
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the operation."""
+        if self._connection is not None:
+            self._connection.end(self._call, cancel=True)
+        self._news.unpark_all()
+
+
+class RemoteEvents:
+    """Iterate over the events of a runtime in another process. If the connection breaks, the
+    iterator connects again and marks the gap with a `Missed` event whose number is 0: it is not
+    known how many events were missed."""
+
+    def __init__(
+        self, streams: Callable[[], Awaitable[Transport]], arguments: dict[str, Any]
+    ) -> None:
+        self._streams = streams
+        self._arguments = arguments
+        self._stream: Stream | None = None
+        self._over = False
+        self.run_id: str | None = arguments["run_id"]
+        """The run of the subscription, or None for all runs."""
+        self.dropped = 0
+        """The number of events that were dropped so far, as far as is known."""
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _begin(self) -> Stream:
+        while True:
+            transport = await self._streams()
+            self._stream = Stream(transport, CALLS["events"], self._arguments)
+            with suppress(Disconnected):
+                await self._stream.begin()
+                return self._stream
+
+    def close(self) -> None:
+        """Receive no more events."""
+        self._over = True
+        if self._stream is not None:
+            self._stream.close()
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the next step of the iteration returns an event without waiting."""
+        return self._stream is not None and self._stream.has_more
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._over:
+            raise StopAsyncIteration
+        if self._stream is None:
+            raise RuntimeError(
+                "the subscription is not open; use `async with runtime.events() as events:`"
+            )
+        try:
+            event: Event = await self._stream.next()
+        except Disconnected:
+            await self._begin()
+            return Missed(EventKind.MISSED, time(), self.run_id, None, None, 0)
+        if isinstance(event, Missed):
+            self.dropped += event.missed
+        return event
+
+
+class RemoteWatch:
+    """Iterate over the progress of a run in another process, until the run ends."""
+
+    def __init__(
+        self, streams: Callable[[], Awaitable[Transport]], run_id: str, interval: float
+    ) -> None:
+        self._streams = streams
+        self._arguments = {"run_id": run_id, "interval": interval}
+        self._stream: Stream | None = None
+        self._last: Progress | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Progress:
+        while True:
+            try:
+                if self._stream is None:
+                    stream = Stream(await self._streams(), CALLS["watch"], self._arguments)
+                    await stream.begin()
+                    self._stream = stream
+                progress: Progress = await self._stream.next()
+            except Disconnected:
+                self._stream = None
+                continue
+            if progress != self._last:
+                self._last = progress
+                return progress
+
+    def close(self) -> None:
+        """Stop the watch."""
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,123 @@
+"""`keyrun.open_runtime`. `keyrun.hosting.generate` writes this file."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from keyrun.control.options import Control
+from keyrun.hosting.trio_host import opened
+from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.host.lifespan import Lifespan
+from keyrun.runtime.limits import Limits
+from keyrun.runtime.options import OnUnregistered, WhenLocked
+from keyrun.runtime.policies.resources import Resources
+from keyrun.runtime.queue.hook import Hook
+from keyrun.runtime.recovery.retention import Retention
+from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.tuning import Tuning
+from keyrun.storage import Store
+from keyrun.storage.payload import Transform
+
+
+def open_runtime(
+    store: str | os.PathLike[str] | Store,
+    *,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    entities: Iterable[type] = (),
+    namespace: str = "default",
+    limits: Limits = Limits(),
+    max_concurrent_steps: int = 256,
+    max_pending: int = 100000,
+    max_pending_per_key: int = 10000,
+    backpressure_timeout: float = 30.0,
+    drain_timeout: float = 10.0,
+    on_terminal: Hook | None = None,
+    hook_timeout: float = 60.0,
+    retention: Retention = Retention(),
+    on_unregistered: OnUnregistered = "hold",
+    when_locked: WhenLocked = "fail",
+    lock_timeout: float = 30.0,
+    transform: Transform | None = None,
+    wall: Callable[[], float] = time.time,
+    max_restarts: int = 5,
+    restart_window: float = 60.0,
+    resources: Resources | None = None,
+    evict_after: float = 1.0,
+    lifespan: Lifespan | None = None,
+    tuning: Tuning = Tuning(),
+    control: bool | Control = False,
+) -> AbstractAsyncContextManager[Runtime]:
+    """Open a runtime on a store: `async with open_runtime("state/", workflows=[checkout]) as rt:`.
+
+    Unfinished runs of an earlier process resume by themselves. Leaving the block drains the
+    runtime, also if an exception or a cancellation leaves it: no step starts any more, running
+    steps have `drain_timeout` seconds to finish, and unfinished runs resume at the next open.
+
+    - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
+    - `workflows`: the workflows that the runtime can run, in one or several versions.
+    - `entities`: the entity classes that can be called.
+    - `namespace`: a name for the part of the store that this runtime uses. Runtimes of one process
+      can share a store under different namespaces.
+    - `limits`: limits of all runs. Limits of a workflow and of a submit come before them.
+    - `max_concurrent_steps`: the number of slots, that is of steps that may run at once.
+    - `max_pending`, `max_pending_per_key`: the number of runs that may wait to start, in all and
+      per key. Beyond it `rt.submit` waits.
+    - `backpressure_timeout`: seconds that `rt.submit` waits for room before it raises
+      `Backpressure`.
+    - `drain_timeout`: seconds that running steps have to finish when the block is left.
+    - `on_terminal`: the terminal hook, a function that takes a `RunOutcome`. Keyrun calls it at
+      least once for every end of a run, in order per key. A sync function runs in a thread.
+    - `hook_timeout`: seconds that an async hook has for one call. Then it is cancelled, and called
+      again later.
+    - `retention`: how long ended runs are kept.
+    - `on_unregistered`: If the store has unfinished runs of workflows or versions that are not in
+      `workflows`, Keyrun quarantines them and logs one warning with their counts. With `"refuse"`
+      the open raises `UnknownWorkflow` instead, before anything starts.
+    - `when_locked`: If another process, or another runtime of this process, has the store open,
+      the open raises `StoreLocked`. With `"wait"` it waits until the other one has ended. With
+      `"join"` the processes share the store: one of them owns it and runs all steps, the others
+      forward their calls to it, and another process takes over if the owner ends.
+    - `lock_timeout`: seconds that `when_locked="wait"` waits before it raises `StoreLocked`, and
+      that a call waits for an owner with `when_locked="join"` before it raises `NoOwner`.
+    - `transform`: a `Transform` of stored payloads, for example encryption.
+    - `wall`: the wall clock, in seconds since the epoch.
+    - `max_restarts`, `restart_window`: If Keyrun's own code fails for a key, it restarts the key.
+      After `max_restarts` restarts within `restart_window` seconds it quarantines the key.
+    - `resources`: the `Resources` that steps share.
+    - `evict_after`: seconds after which a run that waits is evicted from memory.
+    - `lifespan`: an async context manager, or a function that returns one, such as a function with
+      `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
+      step. Steps find its value in `current_step().resources`.
+    - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
+    - `control`: With `True`, other processes of the same user can operate the runtime: see
+      `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network.
+    """
+    return opened(
+        store,
+        workflows=workflows,
+        entities=entities,
+        namespace=namespace,
+        limits=limits,
+        max_concurrent_steps=max_concurrent_steps,
+        max_pending=max_pending,
+        max_pending_per_key=max_pending_per_key,
+        backpressure_timeout=backpressure_timeout,
+        drain_timeout=drain_timeout,
+        on_terminal=on_terminal,
+        hook_timeout=hook_timeout,
+        retention=retention,
+        on_unregistered=on_unregistered,
+        when_locked=when_locked,
+        lock_timeout=lock_timeout,
+        transform=transform,
+        wall=wall,
+        max_restarts=max_restarts,
+        restart_window=restart_window,
+        resources=resources,
+        evict_after=evict_after,
+        lifespan=lifespan,
+        tuning=tuning,
+        control=control,
+    )
