@@ -254,6 +254,8 @@ class Listing:
         """Return the first `room` runs that match, or may match, and the number of rows that were
         looked at before the slice was over. Of a run that cannot be read, return the error."""
         fitting = None
+        if table != "runs":
+            slices.left -= len(rows)
         if wanted.states is not None:
             damaged = State.QUARANTINED in wanted.states
             fitting = await self._in_state(rows, wanted.stored_states(), damaged=damaged)

@@ -152,6 +152,24 @@ async def test_a_page_that_found_too_little_says_how_far_it_has_looked(
         assert [run.run_id for run in await reader.runs(state=State.FAILED)] == ids(pages)
 
 
+async def test_a_page_of_dead_letters_is_bounded(autojump_clock: MockClock) -> None:
+    store = CountingStore()
+    await ended_runs(store, 12_000)
+    async with open_test_runtime(store) as rt:
+        ledger = rt._partition.state.ledger
+        group = ledger.store.open_group()
+        for record, _ in await ledger.store.scan("runs", prefix=ledger.prefix):
+            group.put("dead", record, b"")
+        await group.wait()
+        store.read = 0
+        page = await rt.find_dead_letters(tag="nothing has this")
+        assert 1000 < page.examined < store.read < MOST
+        assert page.cursor is not None
+        letters = await rt.find_dead_letters(limit=3, cursor=page.cursor)
+        first = page.examined
+        assert [run.run_id for run in letters.runs] == [f"r{first + at}" for at in range(3)]
+
+
 async def test_a_cursor_stays_valid_when_its_run_is_forgotten(autojump_clock: MockClock) -> None:
     store = MemoryStore()
     await ended_runs(store, 10)
