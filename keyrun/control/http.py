@@ -8,8 +8,7 @@ An operation whose answer is no object has it under `result`.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.resources import files
-from types import NoneType
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote_from_bytes
 
 from keyrun.control import batches, streams
@@ -24,7 +23,7 @@ from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, s
 from keyrun.control.request import Receive, Request, Scope, Send
 from keyrun.control.roles import Caller, require
 from keyrun.control.routes import Routes, below
-from keyrun.control.shapes import Misplaced, is_object
+from keyrun.control.shapes import Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.logger import logger
@@ -233,8 +232,7 @@ class HttpApi:
     @staticmethod
     def answer_of(operation: Operation, arguments: Mapping[str, Any], answer: Any) -> Answer:
         """Return the answer with the result of an operation."""
-        result = operation.result
-        if answer is None and result is not NoneType and NoneType in get_args(result):
+        if answer is None and operation.may_have_no_answer:
             run_id = arguments.get("run_id")
             raise UnknownRun(
                 f"{operation.name} has no answer for the run {run_id!r}: it is unknown or of "
@@ -242,7 +240,7 @@ class HttpApi:
                 run_id=run_id,
             )
         written = operation.write_json(answer)
-        return 200, JSON_HEADERS, dump(written if is_object(result) else {"result": written})
+        return 200, JSON_HEADERS, dump(written if operation.answers_object else {"result": written})
 
     async def _stream(
         self,

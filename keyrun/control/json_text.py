@@ -7,6 +7,7 @@ infinite, and halves of surrogate pairs. `parse` rejects them and names the plac
 import json
 import re
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any
 
@@ -16,7 +17,15 @@ _LONE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
 _HUGE = re.compile(rb"\d{300}|[eE]\+?\d{3}")
 
-_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+def _unknown(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+# `JSONEncoder.encode` makes a new one of these for each text.
+_write: Any = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, _unknown, encode_basestring, None, ":", ",", False, False, False
+)
 
 
 class BrokenJson(Refused):
@@ -26,40 +35,60 @@ class BrokenJson(Refused):
         super().__init__(400, "BrokenJson", detail)
 
 
-class _Fault:
-    """Stands in the parsed data for what JSON does not have."""
+class _Fault(Exception):
+    """Describes what JSON does not have. It stands in the parsed data in its place."""
 
     def __init__(self, complaint: str) -> None:
+        super().__init__(complaint)
         self.complaint = complaint
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Fault(f"the key {twice!r} occurs twice")
+    return read
+
+
+def _constant(name: str) -> Any:
+    raise _Fault(f'{name} is no JSON; write {{"$float": ...}}')
+
+
+def _kept(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a hook that leaves the fault in the data, to find its place."""
+
+    def call(given: Any) -> Any:
+        try:
+            return hook(given)
+        except _Fault as fault:
+            return fault
+
+    return call
+
+
+_read = json.JSONDecoder(object_pairs_hook=_mapping, parse_constant=_constant).decode
+_read_with_faults = json.JSONDecoder(
+    object_pairs_hook=_kept(_mapping), parse_constant=_kept(_constant)
+).decode
 
 
 def dump(value: Any) -> bytes:
     """Return the JSON text of a value, in one line."""
-    return _write(value).encode("utf-8", "backslashreplace")
+    return "".join(_write(value, 0)).encode("utf-8", "backslashreplace")
 
 
 def parse(data: bytes) -> Any:
     """Return the value of a JSON text. Raise `BrokenJson` if the text is not valid."""
-    faults = []
-
-    def fault(complaint: str) -> _Fault:
-        faults.append(found := _Fault(complaint))
-        return found
-
-    def mapping(pairs: list[tuple[str, Any]]) -> Any:
-        read = dict(pairs)
-        if len(read) == len(pairs):
-            return read
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        return fault(f"the key {twice!r} occurs twice")
-
     try:
-        value = json.loads(
-            data.decode(),
-            object_pairs_hook=mapping,
-            parse_constant=lambda name: fault(f'{name} is no JSON; write {{"$float": ...}}'),
-        )
+        text = data.decode()
+        try:
+            value = _read(text)
+        except _Fault as fault:
+            value = _read_with_faults(text)
+            _reject(value, lambda each: each.complaint if isinstance(each, _Fault) else None)
+            raise BrokenJson(fault.complaint) from None  # of an object that has another fault
     except UnicodeDecodeError as error:
         raise BrokenJson(f"the text is not UTF-8: byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -70,9 +99,6 @@ def parse(data: bytes) -> Any:
         raise BrokenJson("the text nests too deep") from None
     except ValueError:  # a limit of Python
         raise BrokenJson("the text has an integer with too many digits") from None
-    if faults:
-        _reject(value, lambda each: each.complaint if isinstance(each, _Fault) else None)
-        raise BrokenJson(faults[0].complaint)  # inside of an object that has another fault
     if _ESCAPED.search(data):
         _reject(value, _is_broken_text)
     if _HUGE.search(data):

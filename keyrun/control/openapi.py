@@ -18,7 +18,6 @@ from keyrun.control.shapes import (
     JsonShapes,
     Schema,
     fields_of,
-    is_object,
     is_time,
     one_paragraph,
 )
@@ -152,12 +151,12 @@ def _operation(operation: Operation, answers: JsonShapes, inputs: InputShapes) -
         required = any(each.required for each in in_body)
         found["requestBody"] = {"content": content, "required": required}
     result = answers.schema(_without_none(operation.result))
-    if not is_object(operation.result):
+    if not operation.answers_object:
         result = {"type": "object", "properties": {"result": result}, "required": ["result"]}
     content = _json(result)
     if operation.streams:
         content = {"text/event-stream": {"schema": {"type": "string"}, "x-item": result}}
-        if not is_object(operation.result):
+        if not operation.answers_object:
             content["text/event-stream"]["x-item"] = result["properties"]["result"]
     if operation.name == "submit":
         content[LINES] = {"schema": {"type": "string"}}

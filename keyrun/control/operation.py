@@ -9,7 +9,8 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import attrs
 
@@ -20,6 +21,7 @@ from keyrun.control.shapes import (
     Hook,
     Misplaced,
     Payload,
+    is_object,
     names,
     one_paragraph,
     read_json,
@@ -116,6 +118,16 @@ class Operation:
         """The type of the answer, or of each item of a stream."""
         declared = self._hints["return"]
         return declared.__args__[0] if self.streams else declared
+
+    @cached_property
+    def answers_object(self) -> bool:
+        """Whether the answer is a JSON object."""
+        return is_object(self.result)
+
+    @cached_property
+    def may_have_no_answer(self) -> bool:
+        """Whether the answer may be None instead of a value."""
+        return NoneType in get_args(self.result)
 
     @property
     def summary(self) -> str:

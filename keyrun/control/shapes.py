@@ -525,6 +525,7 @@ def _read_payloads(name: str, data: Any) -> dict[str, Payload]:
 def _object_reader(fields: Fields) -> Reader:
     readers = {field: json_reader(field, each) for field, each in fields.types.items()}
     required = [field for field in fields.types if field not in fields.defaults]
+    strings = {field for field, each in fields.types.items() if each in (str, str | None)}
     cls = fields.cls
 
     def read(name: str, data: Any) -> Any:
@@ -537,9 +538,13 @@ def _object_reader(fields: Fields) -> Reader:
         for field in required:
             if field not in data:
                 raise Misplaced(f"{name}.{field} is missing")
-        return cls(
-            **{field: readers[field](f"{name}.{field}", item) for field, item in data.items()}
-        )
+        values = {}
+        for field, item in data.items():
+            if type(item) is str and field in strings:
+                values[field] = item
+            else:
+                values[field] = readers[field](f"{name}.{field}", item)
+        return cls(**values)
 
     return read
 

@@ -35,11 +35,15 @@ RING = 10_000
 """Entries of the ring. A step that starts and completes without waiting is one entry."""
 LINGER = 60.0
 """Seconds that the ring stays up to date without subscribers, for those that connect again."""
-MOST_AT_ONCE = 500
-"""Entries that one subscriber receives at once."""
-PACE = 0.002
+MOST_AT_ONCE = 250
+"""Events that one subscriber receives at once."""
+PACE = 0.005
 """Seconds between two reads of a subscriber, for each subscriber. Many subscribers thus read
 larger parts, less often."""
+LEAST_PACE = 0.02
+SHIFTS = 8
+"""Subscribers that read at the same time share what they read. They read in this many shifts, so
+that they do not hold the event loop."""
 PATIENCE = 1.0
 """Seconds to wait for the first answer, or an error, before the answer to the request begins."""
 
@@ -86,6 +90,7 @@ class EventRing:
         self._left_at: float | None = None
         self._news: trio.Event | None = None
         self._followers: set[RingFollower] = set()
+        self._count = 0
         self._chunks: dict[Any, tuple[bytes, int]] = {}
         """What was read last, by position and filter, until the next event."""
 
@@ -128,7 +133,9 @@ class EventRing:
             None if run_id is None else check_run_id(run_id),
             check_kinds(kinds),
             min(buffer, self.size),
+            self._count % SHIFTS / SHIFTS,
         )
+        self._count += 1
         self._left_at = None
         self._followers.add(follower)
         follower.begin(last_id)
@@ -156,7 +163,7 @@ class EventRing:
     @property
     def pace(self) -> float:
         """The seconds between two reads of a subscriber."""
-        return len(self._followers) * PACE
+        return max(LEAST_PACE, len(self._followers) * PACE)
 
     def oldest(self, most: int) -> int:
         """Return the first position that a subscriber can read."""
@@ -231,8 +238,10 @@ class RingFollower:
         run_id: str | None,
         kinds: frozenset[EventKind] | None,
         most: int,
+        shift: float,
     ) -> None:
         self._ring = ring
+        self._shift = shift
         self._filter = run_id, kinds
         self._most = most
         self._position = 0
@@ -259,9 +268,9 @@ class RingFollower:
         ring = self._ring
         with trio.move_on_after(seconds):
             if self._read_at >= 0:
-                # Subscribers read at the same times, so that they share what they read.
                 pace = ring.pace
-                await trio.sleep_until((self._read_at // pace + 1) * pace)
+                at = (self._read_at // pace + 1 + self._shift) * pace
+                await trio.sleep_until(at)
             while True:
                 if self._said:
                     said, self._said = self._said, b""

@@ -143,3 +143,11 @@ async def test_a_batch_is_also_an_operation_with_one_body(autojump_clock: Any) -
         answers = (await client.good("POST", "/v1/batches", {"runs": runs}))["result"]
         assert answers[0]["newly_submitted"]
         assert (answers[1]["status"], answers[1]["error"]) == (404, "UnknownWorkflow")
+
+
+async def test_a_text_is_no_list_of_texts(autojump_clock: Any) -> None:
+    async with served() as client:
+        run = {"workflow": "greet", "input": "ann", "key": "k"}
+        answers = await submit(client, lines_of([run | {"tags": "ab"}, run | {"headers": "x"}]))
+        assert [each["status"] for each in answers] == [422, 422]
+        assert answers[0]["detail"].startswith("run.tags: ")
