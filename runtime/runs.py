@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LIVE, _EVICTING = Location.LIVE, Location.EVICTING
 _AT_REST = frozenset({Location.QUEUED, Location.EVICTED, Location.DELAYED})
 
-_MOVES: dict[Location, frozenset[Location]] = {
+MOVES: dict[Location, frozenset[Location]] = {
     Location.QUEUED: frozenset({Location.LIVE}) | _AT_REST,
     Location.LIVE: frozenset({Location.EVICTING}) | _AT_REST,
     Location.EVICTING: frozenset({Location.LIVE, Location.EVICTED, Location.QUEUED}),
@@ -150,7 +150,7 @@ class RunTable:
         """Move a run to another location. Raise `IllegalMove` if that is not allowed."""
         number, here, key = run.number, run.location, run.key
         there = self._runs.get(number)
-        if (there is not None and there is not run) or to not in _MOVES[here]:
+        if (there is not None and there is not run) or to not in MOVES[here]:
             raise IllegalMove(f"run {number} cannot move from {here.value} to {to.value}")
         was_at_rest = there is not None and not is_driven(run)
         at_rest = self._at_rest.get(key, 0) + (to in _AT_REST) - was_at_rest

@@ -9,6 +9,7 @@ import pytest
 
 import keyrun.runtime
 from keyrun.runtime.run.run import Location
+from keyrun.runtime.runs import MOVES
 from tests.test_layers import ROWS
 
 ROOT = Path(__file__).parent.parent
@@ -90,3 +91,11 @@ def test_the_page_has_every_location_of_a_run() -> None:
     table = TEXT[TEXT.index("| `Location`") :].partition("\n\n")[0]
     listed = re.findall(r"^\| `(\w+)` \| [A-Z]", table, re.MULTILINE)
     assert listed == [location.value for location in Location]
+
+
+def test_the_page_has_every_move_of_a_run() -> None:
+    table = TEXT[TEXT.index("| `Location`") :].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([a-z]+)` \| .* \| ([^|]*) \|$", table, re.MULTILINE)
+    assert {here: set(re.findall(r"`(\w+)`", there)) for here, there in rows} == {
+        here.value: {there.value for there in MOVES.get(here, ())} for here in Location
+    }
