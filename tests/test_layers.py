@@ -1,7 +1,8 @@
 """The layers of `runtime/`: a module imports only modules of its own row and of the rows below.
 
 `ROWS` is the plan of the package, the lowest layer first. Imports under `TYPE_CHECKING` and inside
-functions count. A lower row that has to call a higher one defines a protocol with what it calls.
+functions count, and so do names of modules in strings, which code can import by name. A lower row
+that has to call a higher one defines a protocol with what it calls.
 """
 
 import ast
@@ -63,16 +64,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """Yield the modules of `runtime/` that a file imports, also late and for the type checker."""
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Yield the modules that a file imports, also late, by name and for the type checker."""
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if _own(name) in known else node.module for name in names]
+            yield from (name if _own(name) in known else node.module for name in names)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        yield from (_own(name) for name in names if _own(name) in known)
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"keyrun(\.\w+)+", str(node.value)):
+            yield str(node.value)
+
+
+def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Yield the modules of `runtime/` that a file imports."""
+    yield from (_own(name) for name in imported(path, known) if _own(name) in known)
 
 
 def _own(name: str) -> str:
@@ -110,6 +116,32 @@ def test_no_module_imports_a_higher_row_or_another_feature() -> None:
     assert sorted(violations()) == []
 
 
+LEAVES = {"keyrun._errors", "keyrun._waking"}
+BY_NAME = {
+    "graphs.arguments": {"keyrun.flows.scope", "keyrun.flows.templates"},
+    "graphs.graph": {"keyrun.flows.files"},
+}
+"""Modules of higher folders that `runtime/` imports by name, for programs that use the extra
+`flows`: templates in arguments, and `Graph.from_file`."""
+
+
+def test_runtime_imports_only_actors_and_storage_and_loads_flows_by_name() -> None:
+    known, found = modules(), {}
+    for module, path in known.items():
+        names = {name for name in imported(path, known) if (ROOT / _file_of(name)).exists()}
+        lower = {name for name in names if name.startswith(("keyrun.actors", "keyrun.storage"))}
+        if higher := {
+            name for name in names - lower - LEAVES if not name.startswith("keyrun.runtime")
+        }:
+            found[module] = higher
+    assert found == BY_NAME
+
+
+def _file_of(name: str) -> str:
+    path = name.replace(".", "/")
+    return path if (ROOT / path).is_dir() else f"{path}.py"
+
+
 def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     """Return the sets of nodes that reach each other."""
 
@@ -142,18 +174,33 @@ BY_NUMBER = {
     "waiting.signals": "signals of runs whose commit is under way",
 }
 """Modules that keep something by run number, and what. None of it says where a run is."""
-BY_OTHER_NUMBERS = ("graphs.frontier", "graphs.map_items", "definitions.workflow")
-"""Modules that keep something by the number of an edge, of an item or of a version."""
+BY_OTHER_NUMBERS = (
+    "definitions.workflow",
+    "graphs.agenda",
+    "graphs.frontier",
+    "graphs.map_items",
+    "graphs.plan",
+    "records.journal_entry",
+)
+"""Modules that keep something by the number of a version, level, edge, item or kind of entry."""
+
+
+def attributes(tree: ast.Module) -> Iterator[str]:
+    """Yield the types of all attributes and of the variables of modules and classes."""
+    for node in ast.walk(tree):
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef) else [node]
+        for each in body:
+            if isinstance(each, ast.AnnAssign) and (
+                each is not node or isinstance(each.target, ast.Attribute)
+            ):
+                yield ast.unparse(each.annotation).replace("'", "")
 
 
 def test_only_the_run_table_keeps_runs_by_their_number() -> None:
     found = set()
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
-                continue
-            kept = ast.unparse(node.annotation).replace("'", "")
-            by_run = re.search(r"\b(dict|set)\[(int|Run)\b", kept)
+        for kept in attributes(ast.parse(path.read_text())):
+            by_run = re.search(r"([dD]ict|[sS]et|Counter)\[(tuple\[)?(int|Run)\b", kept)
             if by_run and module not in ("runs", *BY_OTHER_NUMBERS):
                 found.add(module)
     assert found == BY_NUMBER.keys(), "ask the run table where a run is"
