@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from keyrun._errors import KeyrunError
+from keyrun._errors import KeyrunError, class_name
 
 ENDINGS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end the task in which the actor runs. They are not crashes of the actor."""
@@ -30,7 +30,7 @@ def shown(value: object, form: Callable[[object], str] = repr) -> str:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"<{type(value).__name__} whose {form.__name__} raised {type(error).__name__}>"
+        return f"<{class_name(value)} whose {form.__name__} raised {class_name(error)}>"
 
 
 def logged(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:

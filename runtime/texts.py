@@ -7,6 +7,7 @@ it has no lone surrogates, which for example undecodable file names have.
 import traceback
 from collections.abc import Collection
 
+from keyrun._errors import class_name
 from keyrun.actors.errors import shown
 from keyrun.runtime.errors import InvalidText, ScopeTimeout
 from keyrun.runtime.user_errors import leaves
@@ -68,11 +69,11 @@ def a_reason(reason: object) -> str:
 def named(error: BaseException) -> str:
     """Return the type and the message of an exception. For a group, as nurseries raise, add the
     first exceptions inside it."""
-    said = f"{type(error).__name__}: {shown(error, str)}"
+    said = f"{class_name(error)}: {shown(error, str)}"
     if issubclass(type(error), BaseExceptionGroup):
-        inside = list(leaves(error))
-        more = ", ..." if len(inside) > MENTIONED else ""
-        said += f" [{'; '.join(named(one) for one in inside[:MENTIONED])}{more}]"
+        found = list(leaves(error))
+        more = ", ..." if len(found) > MENTIONED else ""
+        said += f" [{'; '.join(named(one) for one in found[:MENTIONED])}{more}]"
     return clean(said)
 
 
@@ -144,7 +145,12 @@ def workflow_error(error: BaseException) -> Failure:
 
 def type_of(error: BaseException) -> str:
     """Return the module and the name of the type of an exception."""
-    return clean(f"{type(error).__module__}.{type(error).__qualname__}")
+    cls = type(error)
+    return clean(f"{shown(_MODULE(cls), str)}.{_QUALNAME(cls)}")
+
+
+_MODULE, _QUALNAME = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
+"""Read these attributes of a class. Its metaclass may define attributes that raise."""
 
 
 def traceback_of(error: BaseException) -> str:
@@ -154,5 +160,5 @@ def traceback_of(error: BaseException) -> str:
     except BaseException as other:
         if isinstance(other, KeyboardInterrupt):
             raise
-        text = f"<a traceback that could not be formatted: {type(other).__name__}>"
+        text = f"<a traceback that could not be formatted: {class_name(other)}>"
     return clean(text[-TRACEBACK_LIMIT:])

@@ -66,6 +66,14 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
     if not issubclass(type(error), BaseExceptionGroup):
         yield error
         return
-    assert isinstance(error, BaseExceptionGroup)
-    for inner in error.exceptions:
+    for inner in inside(error):
         yield from leaves(inner)
+
+
+def inside(group: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions in a group. The attribute of a class of users may raise."""
+    found: tuple[BaseException, ...] = _EXCEPTIONS(group)
+    return found
+
+
+_EXCEPTIONS = BaseExceptionGroup.__dict__["exceptions"].__get__

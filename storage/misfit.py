@@ -8,7 +8,7 @@ import json
 from types import UnionType
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin
 
-from keyrun._errors import KeyrunError
+from keyrun._errors import KeyrunError, class_name
 
 _SHOWN_KEY = 40
 _SHOWN_STEPS = 12
@@ -85,7 +85,7 @@ def said_by(error: BaseException) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as other:
-        return f"<{type(error).__name__} whose str raised {type(other).__name__}>"
+        return f"<{class_name(error)} whose str raised {class_name(other)}>"
 
 
 def at_key(key: Any) -> str:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from msgpack import Packer, unpackb
 
+from keyrun._errors import class_name
 from keyrun.storage.classes import must_be_declared
 from keyrun.storage.extension import (
     TUPLE_MARK,
@@ -198,7 +199,7 @@ def unpack(data: bytes) -> Any:
     except PayloadError as error:
         raise PayloadError(f"{UNREADABLE}: {error}") from error.__cause__
     except Exception as error:  # msgpack raises a dozen kinds
-        raise PayloadError(f"{UNREADABLE}: {error or type(error).__name__}") from error
+        raise PayloadError(f"{UNREADABLE}: {error or class_name(error)}") from error
 
 
 def _unmark(items: list[Any]) -> Any:

@@ -6,6 +6,7 @@ anything else is refused at once with the place named. Instances may be shared b
 
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
+from keyrun._errors import class_name
 from keyrun.storage.census import holds_more_than
 from keyrun.storage.json_schema import Schemas
 from keyrun.storage.misfit import (
@@ -243,7 +244,7 @@ class PayloadCodec:
             ) from None
         if isinstance(error, Misfit):
             raise error.error(str(error)) from error.__cause__
-        said = f"{type(error).__name__}: {said_by(error)}"
+        said = f"{class_name(error)}: {said_by(error)}"
         raise PayloadTypeError(f"value: cannot be stored as {name_of(declared)}: {said}") from error
 
     def _inspect(self, value: Any) -> Any:

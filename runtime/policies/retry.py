@@ -7,6 +7,7 @@ import attrs
 
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.internal_errors import from_user
+from keyrun.runtime.user_errors import inside
 
 Shape = Literal["none", "fixed", "linear", "exponential"]
 _AGES = 1e300
@@ -152,10 +153,7 @@ def _is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> 
 
 def _inside(error: BaseException) -> tuple[BaseException, ...]:
     """Return the exceptions of a group, or nothing if `error` is not a group."""
-    if not issubclass(type(error), BaseExceptionGroup):
-        return ()
-    assert isinstance(error, BaseExceptionGroup)
-    return error.exceptions
+    return inside(error) if issubclass(type(error), BaseExceptionGroup) else ()
 
 
 DEFAULT_RETRY = Retry.exponential()
