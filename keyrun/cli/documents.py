@@ -157,6 +157,7 @@ def explanation(found: "Explanation") -> Document:
         "holder": found.holder,
         "holder_key": found.holder_key,
         "until": utc(found.until),
+        "by": found.by,
     }
 
 

@@ -16,6 +16,7 @@ import trio
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.journal_entry import CHILD, GATE
+from keyrun.runtime.records.operation import Pause
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.run.wait import BACKOFF, TIMER
 from keyrun.runtime.values import Obstacle, RunStatus, State
@@ -101,6 +102,8 @@ class Explanation:
     """The key of the child run that it waits for."""
     until: float | None = None
     """When the wait ends at the latest, in seconds since the epoch. None if no time is set."""
+    by: str | None = None
+    """Who paused the run, the key or the runtime, if a caller from outside did."""
 
 
 class Inside:
@@ -172,6 +175,7 @@ class _Answer:
     holder: str | None = attrs.field(default=None, kw_only=True)
     holder_key: str | None = attrs.field(default=None, kw_only=True)
     until: float | None = attrs.field(default=None, kw_only=True)
+    by: str | None = attrs.field(default=None, kw_only=True)
 
 
 class Explainer:
@@ -197,6 +201,7 @@ class Explainer:
             holder=answer.holder,
             holder_key=answer.holder_key,
             until=answer.until,
+            by=answer.by,
         )
 
     async def key(self, key: str) -> Explanation:
@@ -206,13 +211,18 @@ class Explainer:
         if found is not None:
             return found
         held = self._statuses.quarantined.get(key)
-        cause, says, holder = Cause.IDLE, "has no run that holds it", None
+        cause, says = Cause.IDLE, "has no run that holds it"
+        holder: str | None = None
+        by: str | None = None
         if held is not None:
             cause, says = Cause.QUARANTINED, f"is quarantined: {held.reason}"
-        elif await self._is_held(key):
-            cause, says, holder = Cause.PAUSED, "is paused, and no run holds it", "key"
+        elif (pause := await self._hold(key)) is not None:
+            says = f"is paused{_by(pause)}, and no run holds it"
+            cause, holder, by = Cause.PAUSED, "key", pause.by
         sentence = f"Key {key} {says}."
-        return Explanation(cause=cause, sentence=sentence, key=key, run_id=None, holder=holder)
+        return Explanation(
+            cause=cause, sentence=sentence, key=key, run_id=None, holder=holder, by=by
+        )
 
     async def _head(self, key: str) -> int | None:
         """Return the number of the head run of a key. Other tasks run while this looks for it
@@ -225,9 +235,15 @@ class Explainer:
                 return number
         return None
 
-    async def _is_held(self, key: str) -> bool:
-        ledger = self._ledger
-        return await ledger.store.get("held", ledger.name(key)) is not None
+    async def _hold(self, key: str) -> Pause | None:
+        """Return since when a key is paused, or the runtime for the empty key. None if it is not
+        paused."""
+        ledger, unknown = self._ledger, Pause(0.0, None)
+        try:
+            fields = await ledger.get("held", ledger.name(key))
+        except DAMAGE:
+            return unknown
+        return None if fields is None else Pause.read(fields) or unknown
 
     async def _answer(self, status: RunStatus, number: int, depth: int = 0) -> _Answer:
         if status.state.terminal:
@@ -297,12 +313,16 @@ class Explainer:
             live = None if self._inside is None else self._inside.live(number)
             stored = await self._ledger.status(number) if live is None else live.status
             if stored is not None and stored.paused:
-                return _Answer(Cause.PAUSED, "is paused until it is resumed", holder="run")
-        if await self._is_held(status.key):
-            says = "is paused, because its key is paused"
-            return _Answer(Cause.PAUSED, says, holder="key")
-        says = "is paused, because the runtime is paused"
-        return _Answer(Cause.PAUSED, says, holder="runtime")
+                by = None if stored.pause is None else stored.pause.by
+                says = f"is paused{_by(stored.pause)} until it is resumed"
+                return _Answer(Cause.PAUSED, says, holder="run", by=by)
+        pause = await self._hold(status.key)
+        if pause is not None:
+            says = f"is paused, because its key is paused{_by(pause)}"
+            return _Answer(Cause.PAUSED, says, holder="key", by=pause.by)
+        pause = await self._hold("")
+        says = f"is paused, because the runtime is paused{_by(pause)}"
+        return _Answer(Cause.PAUSED, says, holder="runtime", by=None if pause is None else pause.by)
 
     async def _live(self, run: "Run", depth: int) -> _Answer:
         """Explain a run in memory: what runs comes first, then what waits for a policy, then the
@@ -401,6 +421,13 @@ def _together(answers: list[_Answer]) -> _Answer:
     others = [each.says.removeprefix("waits ") for each in answers[1:_NAMED]]
     more = [f"{len(answers) - _NAMED} more"] if answers[_NAMED:] else []
     return attrs.evolve(first, says=", and ".join([first.says, *others, *more]))
+
+
+def _by(pause: Pause | None) -> str:
+    """Return who paused something and when, if a caller from outside did."""
+    if pause is None or pause.by is None:
+        return ""
+    return f" by {pause.by} since {_time(pause.at)}"
 
 
 def _time(at: float) -> str:

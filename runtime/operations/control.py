@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.pass_end import Unwind
-from keyrun.runtime.records.operation import Write
+from keyrun.runtime.records.operation import Pause, Write
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.records.unfinished import UNCOUNTED
@@ -245,7 +245,9 @@ class Control:
                 return self._unchanged(run)
         with partition.together() as group:
             group.when_dropped(setattr, run.status, "paused", not paused)
+            group.when_dropped(setattr, run.status, "pause", run.status.pause)
             run.status.paused = paused
+            run.status.pause = Pause(partition.wall(), partition.caller()) if paused else None
             run.note("", "paused" if paused else "resumed")
             run.store_status()
             partition.applied(_RUN_WRITES[paused], True, run.submission)
@@ -294,13 +296,14 @@ class Control:
         partition = self._partition
         partition.check_caller()
         record = partition.ledger.name(key)
+        before = self._is_paused(key)
         with partition.together() as group:
-            if paused:
-                group.put("held", record, sealed("held", record))
-            else:
+            if not paused:
                 group.delete("held", record)
+            elif not before:
+                since = partition.wall(), partition.caller()
+                group.put("held", record, sealed("held", record, *since))
             partition.applied((_KEY_WRITES if key else _ALL_WRITES)[paused], None)
-            before = self._is_paused(key)
             group.when_dropped(self._set_paused, key, before)
             self._set_paused(key, paused)
             if partition.feed is not None:

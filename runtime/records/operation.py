@@ -77,9 +77,7 @@ class Write(StrEnum):
     CANCEL_GROUP = "cancel_group"
 
 
-SINGLE_WRITES = tuple(
-    each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP)
-)
+SINGLE_WRITES = tuple(each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP))
 """The writes that are methods of a runtime."""
 
 
@@ -218,6 +216,23 @@ class AuditEntry:
             operation_id=operation_id,
             number=number,
         )
+
+
+@attrs.frozen
+class Pause:
+    """Since when a run, a key or the runtime is paused, and who paused it, if that is known: a
+    caller from outside."""
+
+    at: float
+    by: str | None
+
+    @classmethod
+    def read(cls, fields: object) -> "Pause | None":
+        """Return the pause in stored fields. None if they have none: an older Keyrun wrote them."""
+        match fields:
+            case [float(at), str() | None as by]:
+                return cls(at, by)
+        return None
 
 
 def result_text(answer: object) -> str:

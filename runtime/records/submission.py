@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from keyrun.runtime.limits import ResolvedLimits
+from keyrun.runtime.records.operation import Pause
 from keyrun.runtime.values import (
     CompensationProgress,
     Failure,
@@ -226,6 +227,8 @@ class StatusRecord:
     """The counts of an evicted or ended run. None if they are all zero."""
     compensation: CompensationProgress | None = None
     """The progress of the compensation, if there is anything to compensate."""
+    pause: Pause | None = None
+    """Since when the run is paused, if it is and that is known. It is stored as `paused`."""
 
     @classmethod
     def damaged(cls, error: Exception) -> "StatusRecord":
@@ -265,7 +268,7 @@ class StatusRecord:
             self.reason,
             self.failure and write_failure(self.failure),
             self.cancel_requested,
-            self.paused,
+            self.paused and (self.pause is None or (self.pause.at, self.pause.by)),
             self.evicted_wait and (self.evicted_wait.due, self.evicted_wait.channels),
             self.fingerprint,
             self.patches,
@@ -302,7 +305,7 @@ class StatusRecord:
             reason,
             failure and read_failure(failure),
             cancel_requested,
-            paused,
+            bool(paused),
             evicted_wait and EvictedWait(evicted_wait[0], tuple(evicted_wait[1])),
             fingerprint,
             patches,
@@ -310,6 +313,7 @@ class StatusRecord:
             journal_next,
             summary and Summary.read(summary),
             undone and _read_compensation(*undone),
+            (paused and Pause.read(paused)) or None,
         )
 
 

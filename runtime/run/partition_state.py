@@ -136,6 +136,13 @@ class PartitionState:
             if performing is not None and performing.operation.write is write:
                 performing.stage(self.commits.open_group(), answer, about)
 
+    def caller(self) -> str | None:
+        """Return who makes the operation that this task performs. None if it performs none."""
+        if not self.performing:
+            return None
+        performing = self.performing.get(trio.lowlevel.current_task())
+        return None if performing is None else performing.operation.who
+
     async def read_counter(self) -> None:
         """Read the admission number and the time at which the last owner of the store stopped."""
         self.next_number = self.opened_at = await stored_counter(self.ledger)

@@ -1,5 +1,6 @@
 """Operations from outside: applied once, answered the same, and kept in the audit log."""
 
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -618,3 +619,60 @@ async def test_operations_in_any_order_with_crashes_are_each_applied_once(
         answers: dict[str, set[str]] = {name: set() for _, name, _ in plan}
         assert await point.run(random_world(plan, answers), **OPTIONS) == expected, point
         assert all(len(given) == 1 for given in answers.values()), point
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize(
+    ("write", "pause", "holder", "says"),
+    [
+        (Write.PAUSE, lambda rt: rt.pause("r"), "run", "is paused{} until it is resumed."),
+        (
+            Write.PAUSE_KEY,
+            lambda rt: rt.pause_key("k"),
+            "key",
+            "is paused, because its key is paused{}.",
+        ),
+        (
+            Write.PAUSE_ALL,
+            lambda rt: rt.pause_all(),
+            "runtime",
+            "is paused, because the runtime is paused{}.",
+        ),
+    ],
+)
+async def test_an_explanation_names_who_paused_and_since_when(
+    autojump_clock: trio.testing.MockClock,
+    write: Write,
+    pause: Callable[[Runtime], Awaitable[object]],
+    holder: str,
+    says: str,
+    outside: bool,
+) -> None:
+    """A second pause, by another caller, changes nothing."""
+    store, about = MemoryStore(), RUN if write is Write.PAUSE else {}
+    found: list[Any] = []
+    async with open_test_runtime(store, **OPTIONS) as rt:
+        await rt.pause_key("k")
+        await rt.submit(ends, key="k", run_id="r")
+        if holder == "key":
+            await rt.resume_key("k")
+            await rt.run("r").result()
+            await rt.forget("r")
+        if outside:
+            await perform(rt, write, partial(pause, rt), **about)
+        else:
+            await pause(rt)
+        await rt.submit(ends, key="k", run_id="r")
+        if holder != "key":
+            await rt.resume_key("k")
+        await perform(rt, write, partial(pause, rt), operation_id="op-2", who="bob", **about)
+        found.append(await rt.explain("r"))
+    async with open_test_runtime(store, **OPTIONS) as rt:
+        await trio.sleep(100)
+        found.append(await rt.explain("r"))
+    async with open_reader(store) as reader:
+        found.append(await reader.explain("r"))
+    for one in found:
+        assert (one.holder, one.by) == (holder, "alice" if outside else None)
+        since = r" by alice since 20.* UTC" if outside else ""
+        assert re.fullmatch("Run r " + says.format(since), one.sentence)
