@@ -64,7 +64,10 @@ class OwnerLock:
         text = self._file.read().strip()
         pid = int(text) if text.isdecimal() else None
         if pid == os.getpid():
-            advice = "this process has it open already: share that Store object instead"
+            advice = (
+                "this process has it open already: close the runtime that has it open, or share "
+                "its Store object"
+            )
         elif pid is None:
             advice = "another process has it open: stop that process, or open it read-only"
         elif not _alive(pid):

@@ -22,7 +22,7 @@ from keyrun.runtime.records.tables import placed, sealed
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.payload import PayloadError, PayloadTypeError
+from keyrun.storage.payload import UNFIT
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
@@ -85,13 +85,18 @@ class Admission:
             raise TypeError(f"priority must be a Priority, got {brief(priority)}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits, got {brief(limits)}")
+        try:
+            payload = partition.codec.encode(input_, latest.input_type)
+        except UNFIT as error:
+            error.args = (f"the input of the workflow {latest.name!r}: {error}",)
+            raise
         return Submission(
             number=0,
             run_id=run_id or "",
             key=key,
             workflow=latest.name,
             version=latest.version,
-            input=partition.codec.encode(input_, latest.input_type),
+            input=payload,
             digest=None if run_id is None else self._digest(latest, input_),
             headers={} if headers is None else check_headers(headers),
             tags=() if tags == () else check_tags(tags),
@@ -161,7 +166,7 @@ class Admission:
         try:
             input_ = self._partition.codec.decode(known.input, workflow.input_type)
             return self._digest(workflow, input_)
-        except (PayloadError, PayloadTypeError):
+        except UNFIT:
             return None
 
     def admit(self, submission: Submission) -> "Group":

@@ -81,7 +81,7 @@ FORKING = """
 
 async def test_opening_twice_in_one_process_says_to_share_the_object(tmp_path: Path) -> None:
     async with LmdbStore(tmp_path):
-        with pytest.raises(StoreLocked, match="share that Store object") as caught:
+        with pytest.raises(StoreLocked, match="or share its Store object") as caught:
             async with LmdbStore(tmp_path):
                 pass
         assert caught.value.pid == os.getpid()

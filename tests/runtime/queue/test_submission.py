@@ -428,6 +428,17 @@ class Receipt:
     total: int
 
 
+async def test_an_input_that_does_not_fit_is_named(autojump_clock: MockClock) -> None:
+    @workflow
+    async def typed(ctx: Context, number: int) -> None: ...
+
+    async with open_test_runtime(workflows=[typed]) as rt:
+        with pytest.raises(
+            TypeError, match="the input of the workflow 'typed': value: expected int, got None"
+        ):
+            await rt.submit(typed, None, key="k")  # type: ignore[arg-type]
+
+
 async def test_input_and_result_may_be_attrs_classes(autojump_clock: MockClock) -> None:
     @step
     async def charge(order: Order) -> Receipt:
