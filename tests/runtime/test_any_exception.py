@@ -78,11 +78,11 @@ class Closed(ExceptionGroup[Exception]):
 
 class Nameless(type):
     @property
-    def __name__(cls) -> NoReturn:
+    def __name__(cls) -> NoReturn:  # type: ignore[override]
         raise OSError("no name")
 
     @property
-    def __module__(cls) -> NoReturn:
+    def __module__(cls) -> NoReturn:  # type: ignore[override]
         raise OSError("no module")
 
 
