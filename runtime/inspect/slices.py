@@ -10,6 +10,8 @@ from time import perf_counter
 
 import trio
 
+FIRST = 32
+"""Records in the first slice."""
 SLICE = 0.002
 """Seconds after which other tasks run."""
 BUDGET = 7000
@@ -27,8 +29,8 @@ class PageBudget:
 
     __slots__ = ("_began", "_most", "left", "size")
 
-    def __init__(self, *, first: int = 32, most: int = 512) -> None:
-        self.size = min(first, most)
+    def __init__(self, *, first: int | None = None, most: int = 512) -> None:
+        self.size = min(FIRST if first is None else first, most)
         """Records in the next slice."""
         self.left = BUDGET
         """Records that the page may still read."""

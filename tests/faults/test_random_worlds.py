@@ -37,7 +37,7 @@ SMALL = {
 def played(seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
     random = Random(seed)
     with monkeypatch.context() as patch:
-        patch.setattr("keyrun.runtime.inspect.stored_run._FIRST", random.randint(1, 4))
+        patch.setattr("keyrun.runtime.inspect.slices.FIRST", random.randint(1, 4))
         sizes = Tuning(
             **{name: random.randint(least, most) for name, (least, most) in SMALL.items()}
         )

@@ -210,6 +210,7 @@ def test_an_explanation_has_these_fields_in_this_order(filled: Path) -> None:
     (found,) = read("why", filled, "--key", "carol")
     assert list(found) == [
         *("run_id", "key", "cause", "sentence", "step", "holder", "holder_key", "until"),
+        "by",
     ]
     assert (found["run_id"], found["cause"]) == ("r4", "timer")
     assert found["until"] == KEY["waiting_until"]
