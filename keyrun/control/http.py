@@ -151,6 +151,8 @@ class HttpApi:
             raw_path = quote_from_bytes(scope["path"].encode()).encode()
         segments = below(raw_path, scope.get("root_path") or "")
         if len(segments) == 1 and segments[0] in self._probes and scope["method"] in SAFE:
+            if scope["method"] == "OPTIONS":
+                return 204, [*SECURITY_HEADERS, (b"allow", b"GET, HEAD, OPTIONS")], b""
             word = self._probes[segments[0]]()
             return (200, TEXT_HEADERS, b"ok") if word is None else _unready(word)
         if len(scope["headers"]) > MAX_HEADERS:

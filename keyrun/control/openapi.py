@@ -159,7 +159,8 @@ def _operation(operation: Operation, answers: JsonShapes, inputs: InputShapes) -
         if not operation.answers_object:
             content["text/event-stream"]["x-item"] = result["properties"]["result"]
     if operation.name == "submit":
-        content[LINES] = {"schema": {"type": "string"}}
+        problem = {"$ref": "#/components/schemas/Problem"}
+        content[LINES] = {"schema": {"type": "string"}, "x-item": {"anyOf": [result, problem]}}
     found["responses"] = {
         "200": {"description": "The answer.", "content": content},
         "default": {"$ref": "#/components/responses/Problem"},

@@ -660,9 +660,9 @@ class RemoteEvents:
             event: Event = await self._stream.next()
         except Disconnected:
             await self._begin()
-            return Missed(EventKind.MISSED, time(), self.run_id, None, None, 0)
+            return Missed(EventKind.MISSED, time(), self.run_id, None, None, None)
         if isinstance(event, Missed):
-            self.dropped += event.missed
+            self.dropped += event.missed or 0
         return event
 
 

@@ -263,15 +263,17 @@ class KeyEvent(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Report that events were dropped at this point because the buffer was full."""
+    """Report that events are missing at this point: the buffer was full, or the connection to the
+    runtime was lost."""
 
     kind: EventKind
     at: float
     run_id: str | None
     key: str | None
     workflow: str | None
-    missed: int
-    """The number of events that were dropped."""
+    missed: int | None
+    """The number of events that were dropped. None if the connection was lost: then it is not
+    known."""
 
 
 Event = (

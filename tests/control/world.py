@@ -13,6 +13,7 @@ from keyrun.control.guard import Guard, TokenGuard
 from keyrun.control.http import HttpApi
 from keyrun.control.owner import Owner
 from keyrun.testing import open_test_runtime
+from tests.control.conformity import check_answer
 
 PEER = {"keyrun_peer": "uid 1000"}
 
@@ -77,6 +78,7 @@ class Exchange:
         root_path: str = "",
     ) -> None:
         path, _, query = target.partition("?")
+        self.method, self.path, self.root = method, path, root_path
         self.scope = {
             "type": "http",
             "method": method,
@@ -139,6 +141,14 @@ class Exchange:
                 await self.more()
         return b"".join(self.parts)
 
+    def check(self) -> None:
+        """Raise AssertionError if the answer is not as `openapi.json` says."""
+        if self.start:
+            answer = self.answer
+            check_answer(
+                self.method, self.path, answer.status, answer.headers, answer.body, self.root
+            )
+
     @property
     def answer(self) -> Answer:
         """Return the whole answer."""
@@ -164,6 +174,7 @@ class Client:
         exchange = Exchange(method, target, body or b"", headers=headers, **more)
         await self.api(exchange.scope, exchange.receive, exchange.send)
         assert exchange.over, "the answer has no end"
+        exchange.check()
         return exchange.answer
 
     async def good(self, method: str, target: str, data: Any = None, **more: Any) -> Any:
@@ -180,6 +191,7 @@ class Client:
             nursery.start_soon(self.api, exchange.scope, exchange.receive, exchange.send)
             yield exchange
             exchange.close()
+        exchange.check()
 
 
 @asynccontextmanager
