@@ -730,7 +730,13 @@ class Runtime(Reader):
         partition = self._partition
         if partition.state.operator:
             return Explainer(self._statuses, None)
-        inside = Inside(partition.state, partition.runs, partition.queues, partition.instances)
+        inside = Inside(
+            partition.state,
+            partition.runs,
+            partition.queues,
+            partition.instances,
+            partition.dispatcher.running,
+        )
         return Explainer(self._statuses, inside)
 
     def statistics(self) -> "RuntimeStatistics":

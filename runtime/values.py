@@ -65,6 +65,7 @@ class Obstacle(StrEnum):
     CIRCUIT = "circuit"
     RESOURCES = "resources"
     MAX_CONCURRENT = "max_concurrent"
+    MAX_WAITING = "max_waiting"
     INSTANCES = "instances"
     SUSPECT = "suspect"
 

@@ -12,6 +12,7 @@ from keyrun.runtime.graphs.activation import Activation
 from keyrun.runtime.graphs.frontier import Frontier
 from keyrun.runtime.host.step_gates import HeldNode, StepGate
 from keyrun.runtime.run.run import Run
+from keyrun.runtime.values import Obstacle
 
 
 class PlaceReservations:
@@ -42,12 +43,14 @@ class PlaceReservations:
             lacking = self._lacking(activation)
             assert lacking is not None
             self._awaited[lacking] += 1
+            self._run.block(activation.ident, Obstacle.MAX_WAITING)
             try:
                 # Several waits for the same gate are one saturation.
                 with lacking.saturation.wait(self._held(activation, lacking)):
                     while self._lacking(activation) is lacking:
                         await lacking.wait_for_place()
             finally:
+                self._run.unblock(activation.ident)
                 self._awaited[lacking] -= 1
 
     def _held(self, activation: Activation, lacking: StepGate) -> HeldNode:

@@ -4,6 +4,7 @@ A runtime knows what its runs wait for in memory, such as slots and rate limits.
 process knows what the store has: it explains a run that waits for a slot as running.
 """
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,6 +23,7 @@ from keyrun.runtime.run.wait import BACKOFF, TIMER
 from keyrun.runtime.values import Obstacle, RunStatus, State
 
 if TYPE_CHECKING:
+    from keyrun.runtime.entities.calls import EntityCall
     from keyrun.runtime.queue.instance_limits import Instances
     from keyrun.runtime.queue.key_queues import KeyQueues
     from keyrun.runtime.run.partition_state import PartitionState
@@ -57,6 +59,10 @@ class Cause(StrEnum):
     """The resources that a step reserves are taken."""
     MAX_CONCURRENT = "max_concurrent"
     """As many calls of the step as its `max_concurrent` allows are running."""
+    MAX_WAITING = "max_waiting"
+    """As many calls of a later node of the graph as its `max_waiting` allows are waiting."""
+    CALL = "call"
+    """A call of an entity under the same key is before it."""
     INSTANCES = "instances"
     """As many runs of the workflow as its `instances` allows have started."""
     SUSPECT = "suspect"
@@ -96,8 +102,8 @@ class Explanation:
     step: str | None = None
     """The step that runs or waits."""
     holder: str | None = None
-    """What it waits for: the id of a run, the name of a signal or a gate, or `run`, `key` or
-    `runtime` for a pause."""
+    """What it waits for: the id of a run, the name of a signal or a gate, the entity and the method
+    of a call, or `run`, `key` or `runtime` for a pause."""
     holder_key: str | None = None
     """The key of the child run that it waits for."""
     until: float | None = None
@@ -115,10 +121,12 @@ class Inside:
         runs: "RunTable",
         queues: "KeyQueues",
         instances: "Instances | None",
+        calls: "Collection[EntityCall]",
     ) -> None:
         self._partition = partition
         self._queues = queues
         self._instances = instances
+        self._calls = calls
         self.live = runs.live
 
     @property
@@ -138,6 +146,20 @@ class Inside:
         at_gate = self._queues.is_at_gate(key) if queue is None else queue.queued
         return Obstacle.SLOT if at_gate else None
 
+    def running_call(self, key: str) -> str | None:
+        """Return the entity and the method of the call that runs under a key."""
+        return next((each.name for each in self._calls if each.key == key), None)
+
+    def call_before(self, key: str, number: int) -> str | None:
+        """Return the entity and the method of the call that has to run before the run at the head
+        of a queue."""
+        queue = self._queues.get(key)
+        if queue is None or not queue.calls:
+            return None
+        first = queue.calls[0]
+        place = next((place for place, each, _ in queue.window if each == number), 0)
+        return first.name if first.number <= place else None
+
 
 _OBSTACLES = {
     Obstacle.SLOT: (Cause.SLOT, "waits for a slot, because all of max_concurrent_steps are taken"),
@@ -147,6 +169,10 @@ _OBSTACLES = {
     Obstacle.MAX_CONCURRENT: (
         Cause.MAX_CONCURRENT,
         "waits until one of the running calls has ended, because of its max_concurrent",
+    ),
+    Obstacle.MAX_WAITING: (
+        Cause.MAX_WAITING,
+        "waits, because as many calls of a later node wait as its max_waiting allows",
     ),
     Obstacle.INSTANCES: (
         Cause.INSTANCES,
@@ -219,10 +245,15 @@ class Explainer:
         elif (pause := await self._hold(key)) is not None:
             says = f"is paused{_by(pause)}, and no run holds it"
             cause, holder, by = Cause.PAUSED, "key", pause.by
+        elif (holder := self._running_call(key)) is not None:
+            says, cause = f"is running the call of {holder}, and no run holds it", Cause.CALL
         sentence = f"Key {key} {says}."
         return Explanation(
             cause=cause, sentence=sentence, key=key, run_id=None, holder=holder, by=by
         )
+
+    def _running_call(self, key: str) -> str | None:
+        return None if self._inside is None else self._inside.running_call(key)
 
     async def _head(self, key: str) -> int | None:
         """Return the number of the head run of a key. Other tasks run while this looks for it
@@ -257,20 +288,22 @@ class Explainer:
             before = await self._before_start(status, number, depth)
             if before is not None:
                 return before
-        if live is not None and (live.current or live.blocked or live.waits):
-            return await self._live(live, depth)
         paused = await self._paused(status, number)
+        waits: _Answer | None = None
+        if live is not None and (live.current or live.blocked or live.waits):
+            waits = await self._live(live, depth)
+            if paused is None or waits.cause is Cause.RUNNING:
+                return waits
+        elif live is None and paused is not None and status.waiting_on is not None:
+            waits = await self._evicted(status, number, depth)
         if paused is not None:
-            return paused
+            also = "" if waits is None else f", and {waits.says}"
+            return attrs.evolve(paused, says=f"{paused.says}{also}")
         if self._inside is not None and self._inside.draining:
             return _Answer(Cause.DRAINING, "resumes at the next open, because the runtime closes")
         if live is not None or status.state is not State.WAITING:
-            obstacle = None
-            if self._inside is not None:
-                obstacle = self._inside.obstacle(status.key, number)
-            if obstacle is not None:
-                return _Answer(*_OBSTACLES[obstacle])
-            return _running(status)
+            held = None if self._inside is None else self._held(status.key, number)
+            return held or _running(status)
         return await self._evicted(status, number, depth)
 
     async def _before_start(self, status: RunStatus, number: int, depth: int) -> _Answer | None:
@@ -304,6 +337,21 @@ class Explainer:
     async def _has_delay(self, until: float, number: int) -> bool:
         ledger = self._ledger
         return await ledger.store.get("delayed", ledger.timed(until, number)) is not None
+
+    def _held(self, key: str, number: int) -> _Answer | None:
+        """Explain a run at the head of a queue that a call, a slot or another run of its workflow
+        keeps from its start."""
+        assert self._inside is not None
+        call = self._inside.running_call(key)
+        if call is not None:
+            return _Answer(Cause.CALL, f"waits behind the call of {call}, which runs", holder=call)
+        obstacle = self._inside.obstacle(key, number)
+        if obstacle is not None:
+            return _Answer(*_OBSTACLES[obstacle])
+        call = self._inside.call_before(key, number)
+        if call is None:
+            return None
+        return _Answer(Cause.CALL, f"waits behind a call of {call}", holder=call)
 
     async def _paused(self, status: RunStatus, number: int) -> _Answer | None:
         """Explain a run that is paused itself, or with its key or the runtime."""

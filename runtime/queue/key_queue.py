@@ -43,6 +43,10 @@ class QueuedCall(Protocol):
     """Whether the call holds a slot."""
 
     @property
+    def name(self) -> str:
+        """Return the names of the entity and of the method."""
+
+    @property
     def number(self) -> int:
         """Return the admission number that comes next: runs with a smaller place go first."""
 
