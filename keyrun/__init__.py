@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keyrun import web as web
     from keyrun._errors import KeyrunError as KeyrunError
     from keyrun.control.connecting import connect as connect
+    from keyrun.hosting.app import App as App
     from keyrun.hosting.trio_open import open_runtime as open_runtime
     from keyrun.runtime.definitions.step import step as step
     from keyrun.runtime.definitions.workflow import Workflow as Workflow
@@ -129,6 +130,7 @@ _PARTS = (
     "web",
 )
 _DEFINED_IN = {
+    "App": "keyrun.hosting.app",
     "ApprovalRejected": "keyrun.runtime.errors",
     "Backpressure": "keyrun.runtime.errors",
     "CallFailed": "keyrun.runtime.errors",

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast
 import trio
 from trio.testing import MockClock
 
-from keyrun import Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun import App, Limits, Retention, RunOutcome, Runtime, Workflow, open_runtime
+from keyrun.hosting.app import with_app
 from keyrun.hosting.virtual_time import Threads, TimeWatch
 from keyrun.policies import Resources
 from keyrun.runtime.host.lifespan import Lifespan
 from keyrun.runtime.inspect.replay import Replayed, replay
+from keyrun.runtime.schedules.declared import Schedule
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, MemoryStore, Store, StoreCrashed
 from keyrun.storage.batch import Tables
@@ -38,7 +40,7 @@ from keyrun.storage.payload import Transform
 if TYPE_CHECKING:
     import keyrun.asyncio
     import keyrun.sync
-    from keyrun.hosting.sync_host import AnyLifespan
+    from keyrun.runtime.host.lifespan import AnyLifespan
 
 __all__ = [
     "EPOCH",
@@ -96,8 +98,10 @@ class RecordingHook:
 class RuntimeOptions(TypedDict, total=False):
     """Type the options of `open_runtime` besides the store."""
 
+    app: App | None
     workflows: Iterable[Workflow[Any, Any]]
     entities: Iterable[type]
+    schedules: Iterable[Schedule[Any]]
     namespace: str
     limits: Limits
     max_concurrent_steps: int
@@ -151,7 +155,7 @@ async def _open_test_runtime(
         async with AsyncExitStack() as stack:
             with _watching_trio(threads):
                 runtime = await stack.enter_async_context(
-                    open_runtime(store, lifespan=lifespan, **_on_virtual_time(options))
+                    open_runtime(store, **_on_virtual_time(options, lifespan))
                 )
             opened = True
             yield runtime
@@ -180,8 +184,9 @@ class _HostOutsideOfTrio:
         """Return the time of the wall clock: `EPOCH`, and the virtual time that has passed."""
         return EPOCH + self._clock.current_time()
 
-    def _on_virtual_time(self, options: RuntimeOptions) -> RuntimeOptions:
-        return {"wall": self.wall, **options}
+    def _on_virtual_time(self, options: RuntimeOptions, lifespan: object) -> dict[str, Any]:
+        merged = with_app({"wall": self.wall, **_with_lifespan(options, lifespan)})
+        return {"lifespan": None, "on_terminal": None, **merged}
 
 
 class SyncHost(_HostOutsideOfTrio):
@@ -225,7 +230,7 @@ class SyncHost(_HostOutsideOfTrio):
             with ExitStack() as stack:
                 with TimeWatch(self._clock, threads).watching():
                     self._runtime = stack.enter_context(
-                        opened(store, lifespan=lifespan, **self._on_virtual_time(options))
+                        opened(store, **self._on_virtual_time(options, lifespan))
                     )
                 yield self._runtime
         except StoreCrashed:
@@ -281,14 +286,12 @@ class AsyncioHost(_HostOutsideOfTrio):
     ) -> "AsyncIterator[keyrun.asyncio.Runtime]":
         from keyrun.hosting.asyncio_host import opened
 
-        given: dict[str, Any] = {"on_terminal": None, **self._on_virtual_time(options)}
+        given = self._on_virtual_time(options, lifespan)
         is_open = False
         try:
             async with AsyncExitStack() as stack:
                 with TimeWatch(self._clock, threads).watching():
-                    runtime = await stack.enter_async_context(
-                        opened(store, thread=False, lifespan=lifespan, **given)
-                    )
+                    runtime = await stack.enter_async_context(opened(store, thread=False, **given))
                 is_open = True
                 self._runtimes.append(runtime)
                 stack.callback(self._runtimes.remove, runtime)
@@ -305,9 +308,17 @@ class AsyncioHost(_HostOutsideOfTrio):
             self._clock.jump(seconds)
 
 
-def _on_virtual_time(options: RuntimeOptions) -> RuntimeOptions:
+def _on_virtual_time(options: RuntimeOptions, lifespan: object = None) -> dict[str, Any]:
     clock = trio.lowlevel.current_clock()  # steps in threads ask for the time, too
-    return {"wall": lambda: EPOCH + clock.current_time(), **options}
+    return {
+        "wall": lambda: EPOCH + clock.current_time(),
+        **_with_lifespan(options, lifespan),
+    }
+
+
+def _with_lifespan(options: RuntimeOptions, lifespan: object) -> dict[str, Any]:
+    """Return options with a lifespan. An `App` among the options may have one of its own."""
+    return {**options} if lifespan is None else {**options, "lifespan": lifespan}
 
 
 class _Crashing(Store):

@@ -39,6 +39,7 @@ from keyrun.runtime.records.tables import sealed
 from keyrun.runtime.recovery import startup
 from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.schedules.declared import check_schedules
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import LmdbStore, Store, StoreError
 from keyrun.storage.claiming import claimed
@@ -48,6 +49,7 @@ from keyrun.storage.payload import PayloadCodec, Transform
 if TYPE_CHECKING:
     from keyrun.runtime.host.host_loop import HostLoop
     from keyrun.runtime.policies.resources import Resources
+    from keyrun.runtime.schedules.declared import Schedule
 
 
 Background = Iterable[Callable[[], Awaitable[None]]]
@@ -100,6 +102,7 @@ async def open_runtime(
     *,
     workflows: Iterable[Workflow[Any, Any]] = (),
     entities: Iterable[type] = (),
+    schedules: "Iterable[Schedule[Any]]" = (),
     namespace: str = "default",
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     max_concurrent_steps: int = 256,
@@ -132,6 +135,8 @@ async def open_runtime(
     - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
     - `workflows`: the workflows that the runtime can run, in one or several versions.
     - `entities`: the entity classes that can be called.
+    - `schedules`: a list of `keyrun.schedules.Schedule(...)`. Each is put in place as by
+      `rt.schedule` before anything runs. A schedule that is no longer in the list stays.
     - `namespace`: a name for the part of the store that this runtime uses. Runtimes of one process
       can share a store under different namespaces.
     - `limits`: limits of all runs. Limits of a workflow and of a submit come before them.
@@ -171,7 +176,7 @@ async def open_runtime(
     store = as_store(store)
     check_on_trio()
     checks.at_least("wall()", wall(), -inf)
-    registry = Registry(workflows, resources)
+    registry, declared = Registry(workflows, resources), check_schedules(schedules)
     patience = lock_timeout if when_locked == "wait" else None
     async with claimed(store, namespace, timeout=patience), AsyncExitStack() as stack:
         host = Host(
@@ -208,6 +213,7 @@ async def open_runtime(
                 partition,
                 drain_timeout=drain_timeout,
                 on_unregistered=on_unregistered,
+                schedules=declared,
                 background=host.background,
             ):
                 runtime = Runtime(partition)
@@ -223,11 +229,15 @@ async def serve(
     *,
     drain_timeout: float,
     on_unregistered: OnUnregistered,
+    schedules: "Iterable[Schedule[Any]]" = (),
     background: Background = (),
 ) -> AsyncIterator[None]:
-    """Recover a partition, let its runs resume, and drain it when the block is left. `background`
-    has further tasks that run as long as the partition is open."""
+    """Recover a partition, put its schedules in place, let its runs resume, and drain it when the
+    block is left. `background` has further tasks that run as long as the partition is open."""
     state, host = partition.state, partition.state.host
+    tasks = list(background)
+    # A task that is started before the work begins, starts with it.
+    state.start = tasks.append
     state.store.when_failed(partition.fail)
     if host.pass_size is not None:
         state.commits.wake_in_slices(host.pass_size)
@@ -235,6 +245,8 @@ async def serve(
     state.commits.on_commit.append(host.transitions.look_at_level)
     try:
         await _begin(partition, on_unregistered)
+        for each in schedules:
+            await partition.schedules.put(each)
     except BaseException:
         state.commits.on_commit.remove(state.unfinished.stage)
         state.commits.on_commit.remove(host.transitions.look_at_level)
@@ -245,7 +257,7 @@ async def serve(
             try:
                 with trio.CancelScope(shield=True):
                     # The tasks shield themselves, so a cancelled start would wait for them forever.
-                    await nursery.start(_run_work, partition, background)
+                    await nursery.start(_run_work, partition, tasks)
                 with partition.block:
                     yield
             except trio.Cancelled:

@@ -92,6 +92,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "store": _store,
     "workflows": checks.several,
     "entities": checks.several,
+    "schedules": checks.several,
     "namespace": lambda name, value: check_name(value),
     "limits": partial(checks.instance, kind=Limits),
     "max_concurrent_steps": partial(checks.count, least=1),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from keyrun.actors import checks
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.entities.entity import EntityProxy
-from keyrun.runtime.errors import InvalidSchedule, UnknownRun
+from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.events.subscription import Events, check_kinds
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.host.callers import on_trio, wrong_caller
@@ -636,31 +636,23 @@ class Runtime(Reader):
         the schedule: its counters, its last run and whether it is paused stay, and so does the
         next firing unless `when` differs.
         """
-        from keyrun.runtime.schedules.records import SchedulePlan, check_schedule_id
+        from keyrun.runtime.schedules.declared import Schedule
 
-        check_schedule_id(schedule_id)
-        partition = self._partition
-        described = partition.admission.describe(
-            workflow, input, key, schedule_id, headers, tags, priority, limits, 0
-        )
-        for name, value in (("overlap", overlap), ("paused", paused)):
-            if not isinstance(value, bool):
-                raise InvalidSchedule(f"{name} must be True or False, got {value!r}")
-        assert described.digest is not None
-        plan = SchedulePlan(
-            workflow=described.workflow,
+        declared: Schedule[Any] = Schedule(
+            schedule_id,
+            workflow,
+            input,
             key=key,
-            input=described.input,
-            digest=described.digest,
-            headers=described.headers,
-            tags=described.tags,
-            priority=priority,
-            limits=limits or Limits(),
             when=when,
             misfire=misfire,
             overlap=overlap,
+            paused=paused,
+            headers=headers,
+            tags=tags,
+            priority=priority,
+            limits=limits,
         )
-        return await partition.schedules.put(schedule_id, plan, paused=paused)
+        return await self._partition.schedules.put(declared)
 
     async def pause_schedule(self, schedule_id: str) -> bool:
         """Stop the firings of a schedule until it is resumed, and return whether this changed

@@ -52,7 +52,7 @@ PAGES = (
         "Start with the [quickstart](../quickstart.md). [Workflows](../workflows.md) and"
         " [failure and recovery](../failure.md) show these calls in programs.",
         (
-            Section("Open a runtime", "open_runtime open_operator Retention"),
+            Section("Open a runtime", "open_runtime App open_operator Retention"),
             Section("Call a runtime of another process", "connect"),
             Section("Control runs", "Runtime"),
             Section("Handle of a run", "RunHandle"),
@@ -118,7 +118,7 @@ PAGES = (
         "See [groups](../groups.md) and [schedules](../schedules.md).",
         (
             Section("Groups", "Member GroupHandle MemberOutcome GroupStatus"),
-            Section("Schedules", "Once Every Cron ScheduleStatus"),
+            Section("Schedules", "Schedule Once Every Cron ScheduleStatus"),
         ),
     ),
     Page(

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from keyrun.control.options import Control
+from keyrun.hosting.app import App, takes_app
 from keyrun.hosting.asyncio_host import opened
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.asyncio_face import Runtime
@@ -16,16 +17,19 @@ from keyrun.runtime.options import OnUnregistered, WhenLocked
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention
+from keyrun.runtime.schedules.declared import Schedule
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import Store
 from keyrun.storage.payload import Transform
 
 
+@takes_app
 def open_runtime(
     store: str | os.PathLike[str] | Store,
     *,
     workflows: Iterable[Workflow[Any, Any]] = (),
     entities: Iterable[type] = (),
+    schedules: Iterable[Schedule[Any]] = (),
     namespace: str = "default",
     limits: Limits = Limits(),
     max_concurrent_steps: int = 256,
@@ -47,6 +51,7 @@ def open_runtime(
     evict_after: float = 1.0,
     lifespan: Lifespan | None = None,
     tuning: Tuning = Tuning(),
+    app: App | None = None,
     control: bool | Control = False,
     thread: bool = False,
 ) -> AbstractAsyncContextManager[Runtime]:
@@ -60,6 +65,8 @@ def open_runtime(
     - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
     - `workflows`: the workflows that the runtime can run, in one or several versions.
     - `entities`: the entity classes that can be called.
+    - `schedules`: a list of `keyrun.schedules.Schedule(...)`. Each is put in place as by
+      `rt.schedule` before anything runs. A schedule that is no longer in the list stays.
     - `namespace`: a name for the part of the store that this runtime uses. Runtimes of one process
       can share a store under different namespaces.
     - `limits`: limits of all runs. Limits of a workflow and of a submit come before them.
@@ -93,6 +100,8 @@ def open_runtime(
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
+    - `app`: an `App`. It takes the place of all arguments that describe an application. An error
+      names an argument that is given beside it.
     - `control`: With `True`, other processes of the same user can operate the runtime: see
       `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network.
 
@@ -105,6 +114,7 @@ def open_runtime(
         store,
         workflows=workflows,
         entities=entities,
+        schedules=schedules,
         namespace=namespace,
         limits=limits,
         max_concurrent_steps=max_concurrent_steps,

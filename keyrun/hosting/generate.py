@@ -386,10 +386,14 @@ def _is_code(line: str) -> bool:
 
 
 SHARED_NOTES = """
+- `app`: an `App`. It takes the place of all arguments that describe an application. An error
+  names an argument that is given beside it.
 - `control`: With `True`, other processes of the same user can operate the runtime: see
   `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network."""
 
-SHARED_OPTIONS = "control: bool | Control = False"
+SHARED_OPTIONS = "app: App | None = None, control: bool | Control = False"
+OF_APP = "app"
+"""The argument that the decorator `takes_app` replaces by what it has."""
 
 OPEN_NOTES = {
     "trio": "",
@@ -407,6 +411,7 @@ loop. `lifespan` and an async `on_terminal` run on the loop of the application."
 OPEN_START = {
     "sync": '''
 
+@takes_app
 def start({arguments}) -> StartedRuntime:
     """Open a runtime that stays open until `rt.stop()`, or until the program ends:
 
@@ -443,7 +448,8 @@ def write_open(face: Face) -> str:
         argument.annotation = _unquoted(argument.annotation)
         if argument.arg == "lifespan" and not face.is_async:
             argument.annotation = ast.parse("AnyLifespan | None", mode="eval").body
-    given = ["store", *(f"{each.arg}={each.arg}" for each in arguments.kwonlyargs)]
+    passed = [each.arg for each in arguments.kwonlyargs if each.arg != OF_APP]
+    given = ["store", *(f"{name}={name}" for name in passed)]
     signature = ast.unparse(arguments)
     if face.is_async:
         if face is not TRIO:
@@ -471,8 +477,10 @@ def write_open(face: Face) -> str:
     ]
     imports += [f"import {n}" for n in ("os", "time") if f"{n}." in signature]
     imports.append("from keyrun.control.options import Control")
+    imports.append("from keyrun.hosting.app import App, takes_app")
     if not face.is_async:
-        imports.append("from keyrun.hosting.sync_host import AnyLifespan, StartedRuntime, started")
+        imports.append("from keyrun.hosting.sync_host import StartedRuntime, started")
+        imports.append("from keyrun.runtime.host.lifespan import AnyLifespan")
     parts = [
         f'''"""`{module}.open_runtime`. `keyrun.hosting.generate` writes this file."""
 
@@ -485,6 +493,7 @@ from {face.home} import Runtime
         *sorted(set(imports)),
         f'''
 
+@takes_app
 def open_runtime({signature}) -> {manager}[Runtime]:
     """{doc}
     """

@@ -2,14 +2,14 @@
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
     contextmanager,
     nullcontext,
 )
-from typing import Any, TypeAlias
+from typing import Any
 
 import trio
 
@@ -19,14 +19,9 @@ from keyrun.hosting.trio_side import Block, TrioThread
 from keyrun.runtime.faces.calls import Waiter
 from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
-from keyrun.runtime.host.lifespan import Lifespan, is_for_asyncio, manager_of
+from keyrun.runtime.host.lifespan import is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.options import check_options
-
-AnyLifespan: TypeAlias = (
-    Lifespan | Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any]
-)
-"""A plain or an async context manager, or a function that returns one."""
 
 
 @contextmanager

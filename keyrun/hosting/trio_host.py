@@ -34,7 +34,7 @@ async def opened(
     if when_locked == "join":
         if path is None:
             raise ValueError(f"when_locked='join' requires the path of a store, got {store!r}")
-        for name in ("workflows", "entities"):
+        for name in ("workflows", "entities", "schedules"):
             # They are read each time this process gets the store.
             options[name] = list(options.get(name, ()))
         from keyrun.control.joining import joined

@@ -23,7 +23,7 @@ from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.values import Failure
 
-Schedule = Literal["eager", "waves"]
+Order = Literal["eager", "waves"]
 
 
 class Graph(Workflow[Any, Any], GraphBody):
@@ -54,7 +54,7 @@ class Graph(Workflow[Any, Any], GraphBody):
         *,
         fail_fast: bool = False,
         max_concurrency: int | None = None,
-        schedule: Schedule = "eager",
+        schedule: Order = "eager",
         max_output: int = OUTPUT,
         max_run_output: int = RUN,
         resources: Resources | None = None,
@@ -72,7 +72,7 @@ class Graph(Workflow[Any, Any], GraphBody):
             raise ValueError(f"compensation must be 'all' or 'branch', got {compensation!r}")
         if resources is not None and not isinstance(resources, Resources):
             raise TypeError(f"resources must be a Resources, got {resources!r}")
-        if schedule not in get_args(Schedule):
+        if schedule not in get_args(Order):
             raise ValueError(f"schedule must be 'eager' or 'waves', got {schedule!r}")
 
         async def execute(context: Context, input_: Any) -> Any:

@@ -12,6 +12,11 @@ Lifespan: TypeAlias = (
 )
 """An async context manager, or a function that returns one."""
 
+AnyLifespan: TypeAlias = (
+    Lifespan | Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any]
+)
+"""A plain or an async context manager, or a function that returns one."""
+
 L = TypeVar("L", bound=Callable[[], AbstractAsyncContextManager[Any]])
 
 _MARK = "_keyrun_runs_on_asyncio"

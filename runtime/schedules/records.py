@@ -9,7 +9,7 @@
 import re
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -51,19 +51,9 @@ class SchedulePlan:
     tags: tuple[str, ...]
     priority: Priority
     limits: Limits
-    when: Timetable = attrs.field()
-    misfire: Misfire = attrs.field()
+    when: Timetable
+    misfire: Misfire
     overlap: bool
-
-    @misfire.validator
-    def _check_misfire(self, attribute: object, value: object) -> None:
-        if value not in get_args(Misfire):
-            raise InvalidSchedule(f"misfire must be 'fire_once' or 'skip', got {value!r}")
-
-    @when.validator
-    def _check_when(self, attribute: object, value: object) -> None:
-        if not isinstance(value, Timetable):
-            raise InvalidSchedule(f"when must be Once(...), Every(...) or Cron(...), got {value!r}")
 
     def fields(self) -> tuple[Any, ...]:
         """Return the fields as they are stored."""

@@ -8,7 +8,7 @@ durable yet.
 
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ import trio
 from keyrun.runtime.errors import InputMismatch, InvalidSchedule, UnknownWorkflow
 from keyrun.runtime.host.due_loop import NOW, DueLoop
 from keyrun.runtime.host.wall_clock import TOLERANCE, WallClock
+from keyrun.runtime.limits import Limits
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.operation import Write
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from keyrun.runtime.queue.admission import Admission
     from keyrun.runtime.run.partition_state import PartitionState
     from keyrun.runtime.runs import RunTable
+    from keyrun.runtime.schedules.declared import Schedule
     from keyrun.runtime.values import State
     from keyrun.storage.group import Group
 
@@ -99,8 +101,9 @@ class Schedules:
             self._begun = True
             self._partition.start(self.run)
 
-    async def put(self, schedule_id: str, plan: SchedulePlan, *, paused: bool) -> ScheduleStatus:
+    async def put(self, declared: "Schedule[Any]") -> ScheduleStatus:
         """Make a schedule, or give an existing schedule another plan."""
+        schedule_id, plan = declared.schedule_id, self._plan(declared)
         old = await self._current(schedule_id)
         if old is not None and old.plan == plan:
             if schedule_id in self._staged:
@@ -116,12 +119,39 @@ class Schedules:
             if first is None:
                 raise InvalidSchedule(f"{plan.when} never fires: no date matches it")
             if old is None:
-                old = StoredSchedule(schedule_id=schedule_id, plan=plan, paused=paused)
+                old = StoredSchedule(schedule_id=schedule_id, plan=plan, paused=declared.paused)
             new = attrs.evolve(old, plan=plan, created=now, since=now, next=first, problem=None)
             new = self._placed(new, now)
         status = await schedule_status(new, self._state_of)
         await self._stage(old, new, Write.SCHEDULE, status).wait()
         return status
+
+    def _plan(self, declared: "Schedule[Any]") -> SchedulePlan:
+        described = self._admission.describe(
+            declared.workflow,
+            declared.input,
+            declared.key,
+            declared.schedule_id,
+            declared.headers,
+            declared.tags,
+            declared.priority,
+            declared.limits,
+            0,
+        )
+        assert described.digest is not None
+        return SchedulePlan(
+            workflow=described.workflow,
+            key=described.key,
+            input=described.input,
+            digest=described.digest,
+            headers=described.headers,
+            tags=described.tags,
+            priority=declared.priority,
+            limits=declared.limits or Limits(),
+            when=declared.when,
+            misfire=declared.misfire,
+            overlap=declared.overlap,
+        )
 
     async def pause(self, schedule_id: str, paused: bool) -> bool:
         """Pause or resume a schedule. Return whether this changed anything."""

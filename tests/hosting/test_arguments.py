@@ -55,6 +55,9 @@ BAD: list[tuple[str, Any, str]] = [
         [Cipher],
         "entities must be classes decorated with @entity, got .*Cipher",
     ),
+    ("schedules", 3, "schedules must be a list, got 3"),
+    ("schedules", [3], r"schedules must be a list of Schedule\(...\), got 3"),
+    ("app", 3, "app must be a App, got 3"),
     ("namespace", "a/b", "namespace must be 1 to 64 of A-Z, .* got 'a/b'"),
     ("namespace", [], r"namespace must be 1 to 64 of A-Z, .* got \[\]"),
     ("limits", 3, "limits must be a Limits, got 3"),
@@ -113,7 +116,7 @@ def test_a_bad_argument_is_named(name: str, value: Any, message: str) -> None:
 
 def test_every_option_is_checked() -> None:
     parameters = set(signature(keyrun.open_runtime).parameters) - {"host_loop"}
-    assert {*CHECKS, "control"} == {name for name, _, _ in BAD} == parameters
+    assert {*CHECKS, "app", "control"} == {name for name, _, _ in BAD} == parameters
 
 
 @pytest.mark.parametrize("name", ["keyrun.asyncio", "keyrun.sync"])
