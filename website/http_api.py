@@ -60,13 +60,12 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _arguments(operation: Operation, described: dict[str, Any]) -> Iterator[str]:
-    found = {each["name"]: each["schema"] for each in described["parameters"]}
+    found = {each["name"]: each["schema"] | each for each in described["parameters"]}
     if "requestBody" in described:
         found |= described["requestBody"]["content"]["application/json"]["schema"]["properties"]
     for each in operation.parameters.values():
         needed = " Required." if each.required and not each.in_path else ""
-        about = f" {sentence(each.about)}" if each.about else ""
-        yield f"- `{each.name}` ({_type(found[each.name])}):{about}{needed}".rstrip(":")
+        yield _line(each.name, found[each.name], needed)
 
 
 def _entry(operation: Operation, described: dict[str, Any]) -> Iterator[str]:
@@ -128,6 +127,12 @@ def _objects(schemas: dict[str, Any]) -> Iterator[str]:
         required = set(schema["required"])
         closed = schema.get("additionalProperties") is False
         yield "\n".join(
-            f"- `{field}` ({_type(each)})" + (" Required." if closed and field in required else "")
+            _line(field, each, " Required." if closed and field in required else "")
             for field, each in schema["properties"].items()
         )
+
+
+def _line(name: str, schema: dict[str, Any], needed: str) -> str:
+    """Return one argument or field, with what it means."""
+    about = f" {sentence(schema['description'])}" if "description" in schema else ""
+    return f"- `{name}` ({_type(schema)}):{about}{needed}".rstrip(":")

@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from keyrun.control.batches import MEDIA_TYPE as LINES
+from keyrun.control.field_docs import json_prose
 from keyrun.control.operation import Operation, Parameter
 from keyrun.control.problems import MEDIA_TYPE
 from keyrun.control.requests import NewRun
@@ -17,9 +18,10 @@ from keyrun.control.shapes import (
     LISTS,
     JsonShapes,
     Schema,
+    described,
+    described_class,
     fields_of,
     is_time,
-    one_paragraph,
 )
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.values import Unset
@@ -74,10 +76,11 @@ class InputShapes:
             self.schemas[title] = {}
             self.schemas[title] = {
                 "type": "object",
-                "description": one_paragraph(fields.cls.__doc__),
-                "properties": {
-                    field: self.schema(each, field) for field, each in fields.types.items()
-                },
+                **described_class(fields.cls),
+                "properties": described(
+                    fields.cls,
+                    {field: self.schema(each, field) for field, each in fields.types.items()},
+                ),
                 "required": [each for each in fields.types if each not in fields.defaults],
                 "additionalProperties": False,
             }
@@ -103,13 +106,16 @@ class InputShapes:
 
 def sentence(text: str) -> str:
     """Return a text as a sentence."""
-    return text[:1].upper() + text[1:]
+    return json_prose(text[:1].upper() + text[1:])
 
 
 def prose(operation: Operation) -> str:
     """Return the description of an operation without that of its arguments."""
     parts = operation.description.split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in parts if not each.startswith("- `"))
+    kept = [" ".join(each.split()) for each in parts if not each.startswith("- `")]
+    if operation.may_have_no_answer:
+        kept.append("Over HTTP, the answer is 404 instead of None.")
+    return json_prose("\n\n".join(kept))
 
 
 def _json(schema: Schema) -> Schema:

@@ -32,16 +32,16 @@ from keyrun.control.shapes import (
 _PLACES = re.compile(r"\{(\w+)\}")
 _ABOUT = re.compile(r"^- ((?:`\w+`(?:, )?)+): (.*?)(?=\n\S|\n\n|\Z)", re.M | re.S)
 _GENERAL = {
-    "limit": "the number of items after which a page ends",
-    "cursor": "the cursor of the page before",
-    "newest_first": "list in the opposite order",
-    "run_id": "the id of the run",
-    "key": "the ordering key",
-    "gate": "the name of the gate",
-    "by": "who decides",
-    "comment": "what the workflow receives with the decision",
-    "group_id": "the id of the group",
-    "schedule_id": "the id of the schedule",
+    "limit": "the number of items after which a page ends.",
+    "cursor": "the cursor of the page before.",
+    "newest_first": "list in the opposite order.",
+    "run_id": "the id of the run.",
+    "key": "the ordering key.",
+    "gate": "the name of the gate.",
+    "by": "who decides.",
+    "comment": "what the workflow receives with the decision.",
+    "group_id": "the id of the group.",
+    "schedule_id": "the id of the schedule.",
 }
 """What arguments mean that docstrings do not describe."""
 

@@ -13,6 +13,7 @@ import trio
 from keyrun.control.owner import PlainRuntime
 from keyrun.control.problems import problem
 from keyrun.control.requests import (
+    HistoryEntries,
     HistoryEntry,
     NewMember,
     NewRun,
@@ -149,8 +150,8 @@ async def submit_or_signal(
 ) -> Submitted:
     """Send a signal to a run, and start the run if there is none with this id.
 
-    - `workflow`, `input`: the workflow to start if there is no run.
-    - `key`: the ordering key.
+    - `workflow`: the name of the workflow to start if there is no run.
+    - `input`: the input of the run that starts.
     - `run_id`: the id of the run.
     - `name`: the name of the signal.
     - `payload`: the payload of the signal.
@@ -233,7 +234,8 @@ async def call(
     - `entity`: the name of the entity.
     - `key`: the ordering key.
     - `method`: the name of the method.
-    - `args`, `kwargs`: the arguments of the method.
+    - `args`: the arguments of the method, by position.
+    - `kwargs`: the arguments of the method, by name.
     - `request_id`: a repeat with the same id returns the answer without running the method.
     - `timeout`: seconds that the method may take.
     """
@@ -273,7 +275,8 @@ async def schedule(
     """Start runs of a workflow at certain times.
 
     - `schedule_id`: the id of the schedule. The same id with other arguments replaces it.
-    - `workflow`, `input`, `key`: what each firing submits.
+    - `workflow`: the name of the workflow of which each firing starts a run.
+    - `input`: the input of each run.
     - `when`: the times.
     - `misfire`: whether times that passed while no runtime was open start one run.
     - `overlap`: start a run although the run of the last firing has not ended.
@@ -345,12 +348,18 @@ async def wait_for_end(rt: PlainRuntime, run_id: str, number: int) -> RunEnd | N
     return None if end is None else RunEnd.of(end, rt.value)
 
 
-async def history(rt: PlainRuntime, run_id: str) -> list[HistoryEntry]:
-    """Return everything that happened to a run, with times and values."""
-    found = await rt.history(run_id)
-    if not found:
+async def history(
+    rt: PlainRuntime, run_id: str, *, limit: int = 1000, cursor: str | None = None
+) -> HistoryEntries:
+    """Return one page of what happened to a run, with times and values.
+
+    - `limit`: the number of journal entries after which the page ends.
+    """
+    page = await rt.history_page(run_id, limit=limit, cursor=cursor)
+    if not page.events:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
-    return [HistoryEntry.of(each, rt.value) for each in found]
+    events = [HistoryEntry.of(each, rt.value) for each in page.events]
+    return HistoryEntries(events=events, cursor=page.cursor)
 
 
 async def export(rt: PlainRuntime, run_id: str) -> str:
@@ -383,8 +392,8 @@ async def events(
 ) -> AsyncIterator[Event]:
     """Stream events, of all runs or of one run, of all kinds or of some kinds.
 
-    - `run_id`: the id of the run.
-    - `kinds`: the kinds of events.
+    - `run_id`: send only events of this run.
+    - `kinds`: send only events of these kinds.
     - `buffer`: events that may wait to be sent. More events are dropped and counted.
     """
     found = rt.events(run_id=run_id, kinds=kinds, buffer=buffer)

@@ -193,6 +193,8 @@ class HistoryEntry:
     """The failure of the attempt or of the run."""
     detail: str | None = None
     """More about the event, as text."""
+    who: str | None = None
+    """For `operation`, the name of the caller."""
     value: Any = None
     """What the event carries: the input or the result of the run, the result of a step or of a
     child, or the payload of a signal."""
@@ -210,8 +212,19 @@ class HistoryEntry:
             delay=happening.delay,
             failure=happening.failure,
             detail=happening.detail,
+            who=happening.who,
             value=None if stored is None else value(stored),
         )
+
+
+@attrs.frozen(kw_only=True)
+class HistoryEntries:
+    """Hold one page of the history of a run."""
+
+    events: list[HistoryEntry]
+    """What happened to the run, in order."""
+    cursor: str | None
+    """Pass it to get the next page. None if this is the last page."""
 
 
 @attrs.frozen(kw_only=True)

@@ -26,7 +26,7 @@ from keyrun.storage.payload import PayloadCodec, PayloadError, PayloadTypeError
 Hook = Callable[[Any], Any]
 Schema = dict[str, Any]
 
-TIMES = frozenset({"at", "deadline", "since", "until"})
+TIMES = frozenset({"at", "deadline", "since", "start", "until"})
 TIME_ENDS = ("_at", "_until", "_since")
 LISTS = (list, tuple, set, frozenset, Collection, Iterable, Sequence)
 CONTAINERS = {tuple: tuple, set: set, frozenset: frozenset}
@@ -327,10 +327,11 @@ class JsonShapes(Shapes):
             every = fields.types | fields.derived
             self.schemas[name] = {
                 "type": "object",
-                "description": one_paragraph(fields.cls.__doc__),
-                "properties": {
-                    field: self.schema(declared, field) for field, declared in every.items()
-                },
+                **described_class(fields.cls),
+                "properties": described(
+                    fields.cls,
+                    {field: self.schema(declared, field) for field, declared in every.items()},
+                ),
                 "required": list(every),
             }
         return {"$ref": f"#/components/schemas/{name}"}
@@ -428,6 +429,24 @@ class WireShapes(Shapes):
         readers = {name: self.reader(declared) for name, declared in fields.types.items()}
         cls = fields.cls
         return lambda data: cls(**{name: readers[name](item) for name, item in data.items()})
+
+
+def described_class(cls: type) -> Schema:
+    """Return what the docstring of a class says, as a part of its schema."""
+    from keyrun.control.field_docs import json_prose
+
+    return {"description": json_prose(one_paragraph(cls.__doc__))}
+
+
+def described(cls: type, properties: dict[str, Schema]) -> dict[str, Schema]:
+    """Return the schemas of the fields of a class, with what their docstrings say."""
+    from keyrun.control.field_docs import field_docs
+
+    about = field_docs(cls)
+    return {
+        name: {**schema, "description": about[name]} if about.get(name) else schema
+        for name, schema in properties.items()
+    }
 
 
 def _is_unset(declared: Any) -> bool:

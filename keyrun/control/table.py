@@ -41,7 +41,12 @@ def _entry(
 _ENTRIES = (
     _entry("POST /runs", SUBMIT, operations.submit),
     _entry("POST /batches", SUBMIT, operations.submit_many),
-    _entry("POST /runs/{run_id}/submit-or-signal", SUBMIT, operations.submit_or_signal),
+    _entry(
+        "POST /runs/{run_id}/submit-or-signal",
+        SUBMIT,
+        operations.submit_or_signal,
+        like=operations.submit,
+    ),
     _entry("POST /runs/{run_id}/signals/{name}", SUBMIT, operations.signal),
     _entry("POST /runs/{run_id}/gates/{gate}/approve", OPERATE, Runtime.approve),
     _entry("POST /runs/{run_id}/gates/{gate}/reject", OPERATE, Runtime.reject),
@@ -83,7 +88,7 @@ _ENTRIES = (
     _entry("GET /groups/{group_id}/outcomes", READ, operations.outcomes, streams=True),
     _entry("POST /groups/{group_id}/cancel", OPERATE, operations.cancel_group),
     _entry("GET /schedules", READ, Runtime.find_schedules),
-    _entry("PUT /schedules/{schedule_id}", OPERATE, operations.schedule),
+    _entry("PUT /schedules/{schedule_id}", OPERATE, operations.schedule, like=operations.submit),
     _entry("POST /schedules/{schedule_id}/pause", OPERATE, Runtime.pause_schedule),
     _entry("POST /schedules/{schedule_id}/resume", OPERATE, Runtime.resume_schedule),
     _entry("DELETE /schedules/{schedule_id}", ADMIN, Runtime.delete_schedule),
@@ -106,6 +111,7 @@ _FOR_CLIENTS = (
     _entry("GET", READ, operations.status_of_run),
     _entry("GET", READ, operations.wait_for_end),
     _entry("GET", READ, Runtime.group_status),
+    _entry("GET", READ, Runtime.history_page),
 )
 CALLS = OPERATIONS | {each.name: each for each in _FOR_CLIENTS}
 """All operations, and those that only Python clients need, by name. The latter have no route."""

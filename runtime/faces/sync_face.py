@@ -665,16 +665,22 @@ class Runtime:
     ) -> list[RunStatus]:
         """List runs in the order in which they were submitted.
 
-        - `state`, `key`, `workflow`, `version`, `tag`: list only runs that match all of them.
-          `state` is one state or several.
+        Each argument that is given leaves out the runs that do not match it:
+
+        - `state`: list only runs in this state, or in one of several states.
+        - `key`: list only runs with this ordering key.
+        - `workflow`: list only runs of the workflow with this name.
+        - `version`: list only runs of this version of their workflow.
+        - `tag`: list only runs that have this tag.
         - `step`: list only runs that are at this step, or that failed there. `"charge"` also
           stands for `"g1.0/charge#2"`.
         - `error`: list only runs that failed with this type of exception, for example
           `"ValueError"` or `"stripe.CardError"`, or because of it.
         - `origin`: list only runs that this source started, for example `"schedule:nightly"`.
         - `group`: list only members of this group.
-        - `since`, `until`: list only runs that were submitted in this time, in seconds since the
+        - `since`: list only runs that were submitted at this time or later, in seconds since the
           epoch.
+        - `until`: list only runs that were submitted before this time, in seconds since the epoch.
         - `limit`: the number of runs in one page.
         - `after`: the id of the last run of the page before.
         - `newest_first`: list in the opposite order."""
@@ -752,7 +758,8 @@ class Runtime:
         - `quarantined`: list only keys that are quarantined or whose first run is, with False only
           the others. If Keyrun's own code failed for a key, only the runtime of that process
           reports the quarantine.
-        - `limit`, `after`: the size of a page, and the last key of the page before."""
+        - `limit`: the number of keys in one page.
+        - `after`: the last key of the page before."""
         return self._bridge.call(
             self._inner.keys, key=key, quarantined=quarantined, limit=limit, after=after
         )
@@ -762,7 +769,8 @@ class Runtime:
     ) -> KeyView:
         """Return what a key does and why, the runs in its queue, its state and its entities.
 
-        - `limit`, `cursor`: the number of runs, and the cursor of the page before.
+        - `limit`: the number of runs in one page.
+        - `cursor`: the cursor of the page before.
         - `max_value`: the size in bytes up to which stored values are shown."""
         return self._bridge.call(
             self._inner.key_view, key, limit=limit, cursor=cursor, max_value=max_value
@@ -798,7 +806,8 @@ class Runtime:
         """Return one page of the approval gates that wait for a decision, over all unfinished runs,
         and read a bounded number of records for it.
 
-        - `key`, `workflow`: return only gates of these runs.
+        - `key`: return only gates of runs with this ordering key.
+        - `workflow`: return only gates of runs of the workflow with this name.
         - `limit`: the number of gates after which the page ends. The gates of one run are always
           in one page.
         - `cursor`: the cursor of the page before. The gates are in the order of the keys.
@@ -811,7 +820,8 @@ class Runtime:
         """Return what started a run, and the children that it has started. None if the run is
         unknown.
 
-        - `limit`, `cursor`: the number of children, and the cursor of the page before."""
+        - `limit`: the number of children in one page.
+        - `cursor`: the cursor of the page before."""
         return self._bridge.call(self._inner.family, run_id, limit=limit, cursor=cursor)
 
     def dead_letters(
@@ -923,9 +933,12 @@ class Runtime:
         """List the writes that came in from outside, such as through the control plane: who did
         what, when, and with which result.
 
-        - `since`, `until`: list only writes of this time, in seconds since the epoch.
-        - `who`, `operation`, `run_id`, `key`: list only writes that match all of them. `operation`
-          is the name of a method, for example `"cancel"`.
+        - `since`: list only writes at this time or later, in seconds since the epoch.
+        - `until`: list only writes before this time, in seconds since the epoch.
+        - `who`: list only writes of this caller.
+        - `operation`: list only writes of this kind: the name of a method, for example `"cancel"`.
+        - `run_id`: list only writes about this run.
+        - `key`: list only writes about this ordering key.
         - `limit`: the number of entries in one page.
         - `cursor`: the cursor of the page before.
         - `newest_first`: list in the opposite order.

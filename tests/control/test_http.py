@@ -58,6 +58,26 @@ async def test_an_answer_that_is_no_object_is_under_result(autojump_clock: Any) 
         assert await client.good("POST", "/v1/pause") == {"result": None}
 
 
+async def test_the_history_of_a_run_is_read_in_pages(autojump_clock: Any) -> None:
+    async with served() as client:
+        run = {"workflow": "greet", "input": "ann", "key": "k", "run_id": "r"}
+        await client.good("POST", "/v1/runs", run)
+        await client.good("GET", "/v1/runs/r?wait=5")
+        whole = await client.good("GET", "/v1/runs/r/history")
+        assert whole["cursor"] is None
+        assert {"submitted": "ann", "step_completed": "ANN"}.items() <= {
+            each["event"]: each["value"] for each in whole["events"]
+        }.items()
+        assert {each["who"] for each in whole["events"]} == {None, "uid 1000"}
+        events: list[Any] = []
+        target = "/v1/runs/r/history?limit=1"
+        page = await client.good("GET", target)
+        while page["cursor"] is not None:
+            events += page["events"]
+            page = await client.good("GET", f"{target}&cursor={page['cursor']}")
+        assert events + page["events"] == whole["events"]
+
+
 async def test_an_entity_is_called(autojump_clock: Any) -> None:
     async with served() as client:
         path = "/v1/entities/Account/ann/deposit"

@@ -1,10 +1,13 @@
-"""The table of operations: each entry has what is derived from it."""
+"""The table of operations: it is complete, and each entry has what is derived from it."""
+
+import inspect
 
 import pytest
 
+from keyrun import Runtime
 from keyrun.control.operation import Operation
 from keyrun.control.shapes import JSON, WIRE
-from keyrun.control.table import OPERATIONS
+from keyrun.control.table import CALLS, OPERATIONS
 
 EACH = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda each: each.name)
 
@@ -31,3 +34,46 @@ def test_an_operation_has_one_line_of_help(operation: Operation) -> None:
 def test_no_two_operations_have_the_same_route() -> None:
     routes = [(each.verb, each.path) for each in OPERATIONS.values() if each.path]
     assert len(set(routes)) == len(routes)
+
+
+NOT_OPERATIONS = {
+    "entity": "returns a proxy, whose methods are the operation call",
+    "run": "returns a handle, whose methods are operations",
+    "value": "decodes what the caller already has",
+    "submit_nowait": "is the operation submit with nowait",
+    "unfinished": "is a part of the operation counts",
+    "find_submission": "is for handles: the operation find_run answers what they need",
+    "status_of": "is for handles: the operation status_of_run answers what they need",
+}
+"""The public methods of `Runtime` that are no operations, with the reason."""
+
+
+def test_each_public_method_of_a_runtime_is_an_operation_or_has_a_reason_not_to_be() -> None:
+    methods = {
+        name
+        for name, each in inspect.getmembers(Runtime, callable)
+        if not name.startswith("_") and not isinstance(each, type)
+    }
+    assert methods - CALLS.keys() == NOT_OPERATIONS.keys()
+
+
+NEEDED = """
+    submit submit_many submit_or_signal call signal approve reject cancel pause resume
+    redrive forget release_key status history find_runs find_keys find_dead_letters
+    find_groups group find_schedules pause_schedule resume_schedule delete_schedule
+    entities progress events statistics execution_graph workflows key_view find_approvals
+    family policies bulk explain explain_key
+"""
+
+
+def test_what_operators_and_the_web_page_need_has_a_route() -> None:
+    assert {name for name in NEEDED.split() if not OPERATIONS[name].path} == set()
+
+
+@EACH
+def test_each_argument_has_a_description_of_its_own(operation: Operation) -> None:
+    if not operation.path:
+        return
+    abouts = [each.about for each in operation.parameters.values()]
+    assert all(each.endswith(".") for each in abouts), abouts
+    assert len(set(abouts)) == len(abouts), abouts
