@@ -18,7 +18,8 @@ from keyrun.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from keyrun.control.guard import Authorize, Guard
-    from keyrun.control.http import HttpApi, Performer
+    from keyrun.control.http import HttpApi
+    from keyrun.control.performer import Performer
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 

@@ -39,8 +39,8 @@ class InternalError(Halt):
         self.error = error
 
 
-class Guard:
-    """A block of Keyrun's own code that user code calls: `with GUARD: ...`."""
+class InternalGuard:
+    """A block of Keyrun's own code that user code calls: `with INTERNAL_CODE: ...`."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class Guard:
             check_internal(error)
 
 
-GUARD = Guard()
+INTERNAL_CODE = InternalGuard()
 
 
 def from_user(error: E) -> E:

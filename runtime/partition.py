@@ -18,7 +18,7 @@ from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.operations.control import Control
+from keyrun.runtime.operations.control import RunControl
 from keyrun.runtime.operations.damaged_runs import DamagedRuns
 from keyrun.runtime.operations.performed import PerformedOperations
 from keyrun.runtime.operations.redrive import Redrive
@@ -162,7 +162,7 @@ class Partition:
         )
         self.cycles.has_children = lambda: self.children.used
         self.cycles.called_by = self.dispatcher.waits.keys
-        self.control = Control(
+        self.control = RunControl(
             state,
             self.runs,
             self.queues,

@@ -204,3 +204,19 @@ def test_only_the_run_table_keeps_runs_by_their_number() -> None:
             if by_run and module not in ("runs", *BY_OTHER_NUMBERS):
                 found.add(module)
     assert found == BY_NUMBER.keys(), "ask the run table where a run is"
+
+
+FOLDERS = ("actors", "storage", "runtime", "keyrun")
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """The faces have the same classes for asyncio and for threads, with the same names."""
+    homes: dict[str, set[str]] = {}
+    for path in (each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
+        parts = path.relative_to(ROOT).parts
+        if "faces" not in parts and not (ROOT / parts[0] / parts[1]).is_symlink():
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, set()).add("/".join(parts))
+    assert len(homes) > 500, "no classes were found"
+    assert {name: sorted(found) for name, found in homes.items() if len(found) > 1} == {}

@@ -5,8 +5,7 @@ together share a commit. Answers wait in memory while the client still sends, up
 """
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
@@ -14,6 +13,7 @@ from keyrun.control.bodies import parsed, read_lines
 from keyrun.control.guard import SECURITY_HEADERS
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
+from keyrun.control.performer import Performer
 from keyrun.control.problems import Refused, problem
 from keyrun.control.request import Request, Send
 from keyrun.control.requests import NewRun
@@ -25,19 +25,6 @@ MOST_UNREAD = 8 * 1024 * 1024
 """Bytes of answers that wait for a client that does not read them."""
 
 HEADERS = [(b"content-type", MEDIA_TYPE.encode()), *SECURITY_HEADERS]
-
-
-class Performer(Protocol):
-    """Performs operations."""
-
-    async def perform(
-        self,
-        operation: Operation,
-        arguments: Mapping[str, Any],
-        caller: Caller,
-        operation_id: str | None = None,
-    ) -> Any:
-        """Perform an operation, and return its answer."""
 
 
 class _Unread:

@@ -1,9 +1,9 @@
 """The owner's side of a channel: performs the calls of one Python client, many at once."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
@@ -20,6 +20,7 @@ from keyrun.control.frames import (
     unpacker,
 )
 from keyrun.control.operation import Operation
+from keyrun.control.performer import Performer
 from keyrun.control.problems import write_error
 from keyrun.control.roles import Caller
 from keyrun.control.shapes import Misplaced
@@ -31,24 +32,6 @@ Send = Callable[[Any], Awaitable[None]]
 
 MOST_WAITING = 4 * 1024 * 1024
 """Bytes of answers that wait to be sent. Streams wait while there are more."""
-
-
-class Performer(Protocol):
-    """Performs operations: `Owner`, or its counterpart on asyncio."""
-
-    async def perform(
-        self,
-        operation: Operation,
-        arguments: Mapping[str, Any],
-        caller: Caller,
-        operation_id: str | None = None,
-    ) -> Any:
-        """Perform an operation, and return its answer."""
-
-    async def stream(
-        self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
-    ) -> AsyncGenerator[Any, None]:
-        """Begin an operation that streams, and return its answers."""
 
 
 class Channel:

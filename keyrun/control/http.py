@@ -5,10 +5,10 @@ in this process, on this or another event loop. Each answer that is not a stream
 An operation whose answer is no object has it under `result`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, quote_from_bytes
 
 from keyrun.control import batches, streams
@@ -19,6 +19,7 @@ from keyrun.control.frames import PATH
 from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
+from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
 from keyrun.control.request import Receive, Request, Scope, Send
 from keyrun.control.roles import Caller, require
@@ -39,32 +40,6 @@ Answer = tuple[int, Headers, bytes]
 JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
 PROBLEM_HEADERS = [(b"content-type", MEDIA_TYPE.encode()), *SECURITY_HEADERS]
 TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
-
-
-class Performer(Protocol):
-    """Performs operations."""
-
-    async def perform(
-        self,
-        operation: Operation,
-        arguments: Mapping[str, Any],
-        caller: Caller,
-        operation_id: str | None = None,
-    ) -> Any:
-        """Perform an operation, and return its answer."""
-
-    async def stream(
-        self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
-    ) -> AsyncGenerator[Any, None]:
-        """Begin an operation that streams, and return its answers. Close them at the end."""
-
-    async def follow(
-        self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
-    ) -> streams.Follower:
-        """Return a reader of the events of all runs."""
-
-    def trouble(self) -> str | None:
-        """Return one word that says why operations cannot be performed now, or None."""
 
 
 Handler = Callable[[Request, Caller, Send], Awaitable[Answer | None]]

@@ -20,7 +20,7 @@ from keyrun.control.options import Control
 from keyrun.control.remote import RemoteRuntime
 from keyrun.control.serving import control_plane
 from keyrun.control.target import Target
-from keyrun.control.transport import Refused, Transport
+from keyrun.control.transport import ClientRejected, Transport
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.handle import RunHandle
@@ -194,7 +194,7 @@ class Membership:
             async with beside(report, leave):
                 try:
                     await self._transport.stay_connected()
-                except Refused as error:
+                except ClientRejected as error:
                     raise error.error from error
         await trio.sleep(RETRY_EVERY)
 

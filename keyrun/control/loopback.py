@@ -7,7 +7,8 @@ did not answer and for streams: they have the same form wherever the owner is.
 from collections.abc import Mapping
 from typing import Any
 
-from keyrun.control.channel import Channel, Performer
+from keyrun.control.channel import Channel
+from keyrun.control.performer import Performer
 from keyrun.control.roles import ITSELF
 from keyrun.control.transport import Calls
 

@@ -23,8 +23,7 @@ from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.operations.performed import PerformedOperations
 from keyrun.runtime.partition import Partition
-from keyrun.runtime.records.operation import Operation as Performed
-from keyrun.runtime.records.operation import Write
+from keyrun.runtime.records.operation import Write, WriteRequest
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage.payload import PayloadCodec
 
@@ -107,7 +106,7 @@ class Delegate:
 
 def described(
     operation: Operation, arguments: Mapping[str, Any], caller: Caller, operation_id: str
-) -> Performed:
+) -> WriteRequest:
     """Return a write as it is recorded. Payloads are only in its hash."""
     about = {name: arguments[name] for name in ("run_id", "key") if arguments.get(name)}
     target = next((arguments[name] for name in TARGETS if name in arguments), "")
@@ -117,7 +116,7 @@ def described(
         if name not in about and name not in TARGETS and isinstance(value, bool | int | float | str)
     }
     written = [arguments[name] for name in sorted(arguments)]
-    return Performed(
+    return WriteRequest(
         operation_id=operation_id,
         write=Write(operation.name),
         who=caller.name,

@@ -45,7 +45,7 @@ class Disconnected(Exception):
     """Raised if the connection broke before a call was answered."""
 
 
-class Refused(Exception):
+class ClientRejected(Exception):
     """Raised if the other end does not accept the client. To connect again does not help."""
 
     def __init__(self, error: Exception) -> None:
@@ -204,8 +204,8 @@ def refusal(status: int, body: bytes, target: Target) -> Exception:
     if status in (421, 502, 503, 504):
         return Disconnected(detail)
     if status in (401, 403):
-        return Refused(PermissionError(f"{target} rejected the client: {detail}"))
-    return Refused(
+        return ClientRejected(PermissionError(f"{target} rejected the client: {detail}"))
+    return ClientRejected(
         RuntimeError(f"{target} is not a control plane that this client can use: {detail}")
     )
 
@@ -238,7 +238,7 @@ class Transport:
                 began = trio.current_time()
                 try:
                     await self.stay_connected()
-                except Refused:
+                except ClientRejected:
                     delay = RECONNECT_MOST
                 if trio.current_time() - began > 1:
                     delay = RECONNECT
@@ -254,7 +254,7 @@ class Transport:
 
     async def stay_connected(self) -> None:
         """Connect, and return when the connection breaks, or at once if there is no owner. Raise
-        `Refused` if the other end does not accept the client."""
+        `ClientRejected` if the other end does not accept the client."""
         connection = None
         with suppress(OSError, Disconnected, ssl.SSLError):
             connection = await self._opened()
@@ -282,7 +282,7 @@ class Transport:
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
-            if isinstance(error, Refused):
+            if isinstance(error, ClientRejected):
                 self._refused = error.error
                 self._notify()
             raise

@@ -39,7 +39,7 @@ from keyrun import (
 from keyrun.storage import LmdbStore
 from keyrun.stress.acting import Planner, perform, scene, turning
 from keyrun.stress.evidence import Log, Mark
-from keyrun.stress.plan import Pause, PlannedRun, number_of
+from keyrun.stress.plan import PlannedPause, PlannedRun, number_of
 
 TICK = 0.1
 NEVER = 1_000_000
@@ -66,7 +66,7 @@ class Setup:
     committer: str = "inline"
     begun: list[int]
     cancels: list[int]
-    paused: list[Pause]
+    paused: list[PlannedPause]
 
     def encoded(self) -> bytes:
         """Return the instructions as one line of JSON."""
@@ -222,7 +222,7 @@ class Child:
         answer = await runtime.cancel(scene.plan(number).run_id)
         self._log.write(Mark.CANCELLED, number, int(answer))
 
-    async def _pause(self, runtime: Runtime, pause: Pause) -> None:
+    async def _pause(self, runtime: Runtime, pause: PlannedPause) -> None:
         plan, whole = scene.plan(pause.number), int(pause.whole_key)
         self._log.write(Mark.PAUSE, pause.number, whole)
         answer = True
@@ -234,7 +234,7 @@ class Child:
         await trio.sleep(pause.seconds)
         await self._resume(runtime, pause)
 
-    async def _resume(self, runtime: Runtime, pause: Pause) -> None:
+    async def _resume(self, runtime: Runtime, pause: PlannedPause) -> None:
         plan, whole = scene.plan(pause.number), int(pause.whole_key)
         self._log.write(Mark.RESUME, pause.number, whole)
         if pause.whole_key:

@@ -6,8 +6,8 @@ import attrs
 
 from keyrun.stress.plan import (
     MAX_ATTEMPTS,
-    Pause,
     PlannedFault,
+    PlannedPause,
     PlannedRun,
     PlannedStep,
     Stage,
@@ -84,7 +84,7 @@ class Options:
         ordinal = number // self.keys
         pause = None
         if chance.random() < self.pause_rate:
-            pause = Pause(
+            pause = PlannedPause(
                 number=(ordinal - chance.randint(0, min(3, ordinal))) * self.keys + key,
                 whole_key=chance.random() < 0.3,
                 seconds=chance.uniform(0.0, 0.1),

@@ -61,7 +61,7 @@ class Stage:
 
 
 @attrs.frozen(kw_only=True)
-class Pause:
+class PlannedPause:
     """A pause of a run, or of its key, some time after the submit of a later run."""
 
     number: int
@@ -83,7 +83,7 @@ class PlannedRun:
     retry_budget: int | None = None
     max_iterations: int | None = None
     cancel_after: float | None = None
-    pause: Pause | None = None
+    pause: PlannedPause | None = None
     hook_refuses: bool = False
     awaited: bool = False
     machine: bool = False

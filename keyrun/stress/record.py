@@ -4,7 +4,7 @@ import attrs
 
 from keyrun.stress.acting import Planner
 from keyrun.stress.evidence import Line, Mark
-from keyrun.stress.plan import Pause
+from keyrun.stress.plan import PlannedPause
 
 
 @attrs.define
@@ -32,7 +32,7 @@ class CampaignRecord:
     """The time of the last line that is not a count of commits."""
     _commits: list[tuple[int, int]] = attrs.field(factory=list)
     _cancels: dict[int, None] = attrs.field(factory=dict)
-    _paused: dict[Pause, None] = attrs.field(factory=dict)
+    _paused: dict[PlannedPause, None] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.begun = [0] * self.keys
@@ -58,7 +58,7 @@ class CampaignRecord:
         return list(self._cancels)
 
     @property
-    def paused(self) -> list[Pause]:
+    def paused(self) -> list[PlannedPause]:
         """Return the pauses that may still hold."""
         return list(self._paused)
 
@@ -94,7 +94,7 @@ class CampaignRecord:
             case Mark.CANCELLED:
                 self._cancels.pop(line.run, None)
             case Mark.PAUSE | Mark.RESUMED:
-                pause = Pause(number=line.run, whole_key=line.fields[1] == "1", seconds=0.0)
+                pause = PlannedPause(number=line.run, whole_key=line.fields[1] == "1", seconds=0.0)
                 if line.mark is Mark.PAUSE:
                     self._paused[pause] = None
                 else:

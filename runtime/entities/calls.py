@@ -23,7 +23,7 @@ from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.entities.requests import AnswerStore, CallRequest
 from keyrun.runtime.entities.state_cache import CachedState, StateCache
 from keyrun.runtime.errors import CallFailed, CallTimeout, TransientError
-from keyrun.runtime.internal_errors import GUARD, InternalError
+from keyrun.runtime.internal_errors import INTERNAL_CODE, InternalError
 from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.texts import named, needs_asyncio, traceback_of, type_of
 from keyrun.runtime.user_errors import is_fatal, is_user_error
@@ -182,7 +182,7 @@ class EntityCall:
     def begin_wait(self) -> None:
         """Take a slot and start the timeout, because the method suspends. A slot is free, because
         no other task has run since the method began."""
-        with GUARD:
+        with INTERNAL_CODE:
             services = self.services
             if not self.has_slot:
                 self.has_slot = True

@@ -14,7 +14,7 @@ from keyrun.runtime.execution.context import Context
 from keyrun.runtime.graphs.arguments import Arguments, rendering
 from keyrun.runtime.graphs.edge import Edge
 from keyrun.runtime.graphs.node_input import NodeInput, NodeInputRecord, copied
-from keyrun.runtime.internal_errors import GUARD, check_internal, from_user
+from keyrun.runtime.internal_errors import INTERNAL_CODE, check_internal, from_user
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.values import Failure, Priority
 
@@ -105,7 +105,7 @@ def subworkflow(
 
     @durable
     async def child(ctx: Context, given: NodeInput) -> Any:
-        with GUARD:
+        with INTERNAL_CODE:
             record = given.record
             input_ = record.run_input if record.output is None else record.output
             key = None if workflow.kind == "function" else f"{ctx.key}/{node}"

@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from keyrun.runtime.graphs.condition import NO_FAILURES
-from keyrun.runtime.internal_errors import GUARD, from_user
+from keyrun.runtime.internal_errors import INTERNAL_CODE, from_user
 from keyrun.runtime.values import Failure
 
 _FIXED = frozenset({type(None), bool, int, float, str, bytes})
@@ -129,7 +129,7 @@ class NodeInput:
         return None if self.record.item is None else self.record.item.at
 
     def _kept(self, name: str, value: Any) -> Any:
-        with GUARD:
+        with INTERNAL_CODE:
             own = self._own = {} if self._own is None else self._own
             if name not in own:
                 own[name] = copied(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.graphs.activation import Activation
-from keyrun.runtime.internal_errors import GUARD
+from keyrun.runtime.internal_errors import INTERNAL_CODE
 from keyrun.runtime.steps.current_step import CurrentStep
 from keyrun.runtime.steps.inline_start import start_inline
 from keyrun.runtime.steps.invocation import Overrun, Raised, Started
@@ -70,7 +70,7 @@ class NodeTask:
     def _begin_wait(self) -> None:
         """Take a slot for the attempt that was started inline, if there is one, and let another
         task take the next nodes."""
-        with GUARD:
+        with INTERNAL_CODE:
             current, step, run = self._current, self._step, self._run
             if current is not None:
                 assert step is not None

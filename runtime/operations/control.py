@@ -47,7 +47,7 @@ def _request_cancel(run: Run, group: "Group") -> None:
     status.cancel_requested = True
 
 
-class Control:
+class RunControl:
     """Cancels, pauses and resumes runs and keys."""
 
     def __init__(

@@ -26,8 +26,8 @@ from keyrun.runtime.records.operation import (
     REJECTIONS,
     Answer,
     AuditEntry,
-    Operation,
     Write,
+    WriteRequest,
 )
 from keyrun.runtime.records.tables import NUMBER, sealed
 from keyrun.runtime.run.performing import Performing
@@ -65,7 +65,7 @@ class PerformedOperations:
 
     async def perform(
         self,
-        operation: Operation,
+        operation: WriteRequest,
         function: Callable[[], Awaitable[T]],
         *,
         encode: Callable[[T], bytes],
@@ -129,7 +129,7 @@ class PerformedOperations:
             if performing.group is None or performing.group.durable:
                 self._over(performing)
 
-    def _same(self, operation: Operation, identity: bytes) -> None:
+    def _same(self, operation: WriteRequest, identity: bytes) -> None:
         """Raise `InputMismatch` unless this is the operation with that identity."""
         if operation.identity() != identity:
             raise InputMismatch(
@@ -139,7 +139,7 @@ class PerformedOperations:
                 key=operation.key,
             )
 
-    async def _answer(self, operation: Operation) -> Answer | None:
+    async def _answer(self, operation: WriteRequest) -> Answer | None:
         """Return the stored answer of an operation that was performed in the last hour."""
         ledger = self._partition.ledger
         fields = await ledger.get("operations", ledger.name(operation.operation_id))
@@ -151,7 +151,7 @@ class PerformedOperations:
         self._same(operation, answer.identity)
         return answer
 
-    async def _about(self, operation: Operation) -> "Submission | None":
+    async def _about(self, operation: WriteRequest) -> "Submission | None":
         """Return the run that an operation is about, if there is one."""
         ledger = self._partition.ledger
         if operation.run_id is None:

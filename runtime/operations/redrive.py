@@ -9,7 +9,7 @@ import attrs
 from keyrun.runtime.errors import RunEnded, UnknownRun
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.types import EventKind
-from keyrun.runtime.operations.control import Control
+from keyrun.runtime.operations.control import RunControl
 from keyrun.runtime.operations.damaged_runs import DamagedRuns, check_submitted
 from keyrun.runtime.records.journal_entry import Redriven, Undo, decode
 from keyrun.runtime.records.operation import Write
@@ -77,7 +77,7 @@ class Redrive:
         runs: "RunTable",
         queues: "KeyQueues",
         *,
-        control: Control,
+        control: RunControl,
         eviction: "Evictor",
         damaged: DamagedRuns,
         signals: "Signals",

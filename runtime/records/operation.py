@@ -82,7 +82,7 @@ SINGLE_WRITES = tuple(each for each in Write if each not in (Write.SUBMIT_MANY, 
 
 
 @attrs.frozen(kw_only=True)
-class Operation:
+class WriteRequest:
     """A write that came in from outside: who does what to what."""
 
     operation_id: str
@@ -99,7 +99,7 @@ class Operation:
     digest: bytes = b""
     """A hash of the arguments. A repeat with another hash is another operation."""
 
-    def check(self) -> "Operation":
+    def check(self) -> "WriteRequest":
         """Return the operation with texts that can be stored. Raise if a field is invalid."""
         if not isinstance(self.operation_id, str) or not _ID.fullmatch(self.operation_id):
             raise ValueError(

@@ -13,9 +13,9 @@ from keyrun.runtime.errors import RuntimeFault
 from keyrun.runtime.records.operation import (
     Answer,
     AuditEntry,
-    Operation,
     Rejection,
     Write,
+    WriteRequest,
     cut,
     rejection_of,
     result_text,
@@ -45,7 +45,7 @@ class Performing:
 
     def __init__(
         self,
-        operation: Operation,
+        operation: WriteRequest,
         ledger: "Ledger",
         *,
         wall: Callable[[], float],

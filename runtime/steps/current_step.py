@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from keyrun.runtime.events import emitter
-from keyrun.runtime.internal_errors import GUARD
+from keyrun.runtime.internal_errors import INTERNAL_CODE
 from keyrun.runtime.run import reports
 from keyrun.runtime.run.continue_as import identity
 from keyrun.runtime.run.draft import Draft
@@ -84,7 +84,7 @@ class CurrentStep:
         """Take a slot and start the attempt, because its function was started inline and suspends.
         A slot is free, because no other task has run since. `scope` is the cancel scope of the
         attempt, by default that of the run."""
-        with GUARD:
+        with INTERNAL_CODE:
             run = self._run
             run.partition.slots.free -= 1
             # From here on the attempt has a slot, even if the next lines raise an error.
@@ -215,14 +215,14 @@ class CurrentStep:
         raises. The memo is removed when the step has succeeded."""
         if self._memo is None:
             self._check()
-            with GUARD:
+            with INTERNAL_CODE:
                 run = self._run
                 keep = None if self.in_thread else self._keep_memo
                 self._memo = Draft(run.partition.codec, run.memos.get(self.step, b""), keep)
         return self._memo
 
     def _keep_memo(self) -> None:
-        with GUARD:
+        with INTERNAL_CODE:
             self.store_memo()
 
     def store_memo(self) -> None:
@@ -247,7 +247,7 @@ class CurrentStep:
         the outcome of the step, and drops them if the attempt fails or is cancelled."""
         if self._state is None:
             self._check()
-            with GUARD:
+            with INTERNAL_CODE:
                 self._state = self._run.queue.borrow_state(self)
         return self._state
 
@@ -264,7 +264,7 @@ class CurrentStep:
         `percent` is a number from 0 to 100. The latest report is stored within 50 ms, and removed
         when the attempt is over."""
         reports.check(percent, message)
-        with GUARD:
+        with INTERNAL_CODE:
             reports.of_step(self._run, self, percent, message)
 
 

@@ -20,7 +20,7 @@ from keyrun.stress.child import Child, Setup, job
 from keyrun.stress.entry import assign, stress
 from keyrun.stress.evidence import Log, Mark
 from keyrun.stress.options import Options
-from keyrun.stress.plan import Pause
+from keyrun.stress.plan import PlannedPause
 from keyrun.stress.record import CampaignRecord
 from keyrun.stress.verdict import judge
 from keyrun.stress.violation import Promise
@@ -142,7 +142,7 @@ def test_a_child_does_all_that_is_left_and_says_so(tmp_path: Path) -> None:
         submit_for=60.0,
         begun=[0, 0, 0],
         cancels=[],
-        paused=[Pause(number=0, whole_key=True, seconds=0.0)],
+        paused=[PlannedPause(number=0, whole_key=True, seconds=0.0)],
     )
     scene.planner = options
     log = scene.log = Log(tmp_path / "evidence.log")

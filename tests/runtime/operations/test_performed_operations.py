@@ -31,7 +31,7 @@ from keyrun.groups import GroupHandle, Member
 from keyrun.runtime.errors import Backpressure
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.reader import Reader
-from keyrun.runtime.records.operation import SINGLE_WRITES, Operation, Write
+from keyrun.runtime.records.operation import SINGLE_WRITES, Write, WriteRequest
 from keyrun.schedules import Every, ScheduleStatus
 from keyrun.storage import MemoryStore
 from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
@@ -98,7 +98,9 @@ async def perform(
     who: str = "alice",
     **about: Any,
 ) -> str:
-    operation = Operation(operation_id=operation_id, write=write, who=who, role="operate", **about)
+    operation = WriteRequest(
+        operation_id=operation_id, write=write, who=who, role="operate", **about
+    )
     answer = await rt._operations.perform(
         operation, function, encode=lambda each: text(each).encode(), decode=bytes.decode
     )
@@ -315,14 +317,14 @@ async def test_the_same_holds_on_lmdb(
 
 KILLED = """
     import os, signal, sys, trio, keyrun
-    from keyrun.runtime.records.operation import SINGLE_WRITES, Operation, Write
+    from keyrun.runtime.records.operation import SINGLE_WRITES, WriteRequest, Write
 
     @keyrun.workflow
     async def ends(ctx: keyrun.Context) -> None: ...
 
     async def main() -> None:
         async with keyrun.open_runtime(sys.argv[1], workflows=[ends]) as rt:
-            operation = Operation(operation_id="op-1", write=Write.SUBMIT, who="alice")
+            operation = WriteRequest(operation_id="op-1", write=Write.SUBMIT, who="alice")
             answer = await rt._operations.perform(
                 operation,
                 lambda: rt.submit(ends, key="k"),

@@ -341,7 +341,7 @@ def _is_behind_a_guard(frame: FrameType) -> bool:
     return True
 
 
-GUARDS = frozenset({"GUARD", "guard", "guarded", "check_internal"})
+GUARDS = frozenset({"INTERNAL_CODE", "guard", "guarded", "check_internal"})
 CHECKS = ("a_reason", "as_step", "CurrentStep._check")
 SPECIAL = ("<module>", "Run.guard", "Run.guarded", "unseal")
 EXEMPT = (internal_errors.__name__, logs.__name__, payload.__name__)

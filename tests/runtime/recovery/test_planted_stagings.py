@@ -227,7 +227,7 @@ async def test_a_cancel_that_failed_after_it_was_staged_is_no_second_end(
     ) as rt:
         await rt.submit(receiving, key="k", run_id="r")
         await trio.sleep(20)
-        with planted("RunTable.end_waking", under="Control.cancel"), pytest.raises(Planted):
+        with planted("RunTable.end_waking", under="RunControl.cancel"), pytest.raises(Planted):
             await rt.cancel("r")
         await rt.cancel("r")
         await trio.sleep(100)
@@ -319,7 +319,7 @@ async def test_a_cancel_that_was_not_staged_leaves_no_trace_in_a_change_beside_i
             run = await rt.submit(receiving, key="k", run_id=f"r{number}")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rt.pause, run.run_id)
-                with planted(function, under="Control._settle_at_rest"), pytest.raises(Planted):
+                with planted(function, under="RunControl._settle_at_rest"), pytest.raises(Planted):
                     await trio.lowlevel.checkpoint()
                     await run.cancel()
             status = await rt.status(run.run_id)
@@ -516,7 +516,7 @@ async def test_a_pause_of_a_key_that_was_not_staged_does_not_pause_it(
         await rt.submit(receiving, key="k", run_id="r")
         await trio.sleep(1)
         for pause in (partial(rt.pause_key, "k"), rt.pause_all):
-            with planted("run_changed", under="Control.pause_key"), pytest.raises(Planted):
+            with planted("run_changed", under="RunControl.pause_key"), pytest.raises(Planted):
                 await pause()
             status = await rt.status("r")
             assert status is not None

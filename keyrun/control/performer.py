@@ -1,0 +1,37 @@
+"""A performer: what the HTTP API, the channels and the batches call to perform operations.
+
+`Owner` performs them with a runtime on Trio, and `AsyncioOwner` with one on asyncio.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Protocol
+
+from keyrun.control.operation import Operation
+from keyrun.control.roles import Caller
+from keyrun.control.streams import Follower
+
+
+class Performer(Protocol):
+    """Performs operations on the runtime that owns a store."""
+
+    async def perform(
+        self,
+        operation: Operation,
+        arguments: Mapping[str, Any],
+        caller: Caller,
+        operation_id: str | None = None,
+    ) -> Any:
+        """Perform an operation, and return its answer."""
+
+    async def stream(
+        self, operation: Operation, arguments: Mapping[str, Any], caller: Caller
+    ) -> AsyncGenerator[Any, None]:
+        """Begin an operation that streams, and return its answers. Close them at the end."""
+
+    async def follow(
+        self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
+    ) -> Follower:
+        """Return a reader of the events of all runs."""
+
+    def trouble(self) -> str | None:
+        """Return one word that says why operations cannot be performed now, or None."""
