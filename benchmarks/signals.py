@@ -71,6 +71,65 @@ def signals(turns: int, patience: float) -> dict[str, float]:
     return _percentiles(trio.run(main))
 
 
+class Reactions:
+    """The steps that signals have caused, out of those that are expected."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.met = trio.Event()
+
+    def expect(self, count: int) -> None:
+        self.expected, self.met = count, trio.Event()
+
+    def add(self) -> None:
+        self.expected -= 1
+        if self.expected == 0:
+            self.met.set()
+
+
+reactions = Reactions()
+
+
+@step
+async def react_together() -> None:
+    """Counts a reaction."""
+    reactions.add()
+
+
+@workflow
+async def reacting_often(ctx: Context, turns: int) -> None:
+    """One step for each signal."""
+    for _ in range(turns):
+        await ctx.wait_signal("go")
+        await ctx.step(react_together)
+
+
+def exchange(keys: int, turns: int, *, evicted: bool) -> None:
+    """Signal `keys` waiting runs at once, and wait until all have reacted, `turns` times. The work
+    does not depend on how long anything takes."""
+
+    async def main() -> None:
+        with folder() as path:
+            evict_after = 0.0 if evicted else inf
+            async with open_runtime(
+                path, workflows=[reacting_often], evict_after=evict_after
+            ) as runtime:
+                for number in range(keys):
+                    await runtime.submit(
+                        reacting_often, turns, key=f"key-{number}", run_id=f"run-{number}"
+                    )
+                for _ in range(turns):
+                    while evicted and runtime.statistics().live:
+                        await trio.sleep(0.05)
+                    reactions.expect(keys)
+                    async with trio.open_nursery() as nursery:
+                        for number in range(keys):
+                            nursery.start_soon(runtime.signal, f"run-{number}", "go")
+                    await reactions.met.wait()
+
+    trio.run(main)
+
+
 async def _waits(runtime: Runtime, patience: float) -> bool:
     """Whether the run waits, in memory or out of it as it should."""
     status = await runtime.status("run")

@@ -1,12 +1,13 @@
 """The harness takes ratios round by round, and says what got worse."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, report
+from benchmarks import compare, instructions, report
 from benchmarks.figure import Bar, Figure, spread
 from benchmarks.harness import Bench, Metric
 
@@ -116,3 +117,32 @@ def test_a_workload_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         compare.main([".", ".", "walks"])
     assert "no workload is called 'walks'; there are runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", instructions.WORKLOADS)
+def test_a_workload_whose_instructions_are_counted_runs_as_a_whole(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(compare.HERE))
+    instructions.WORKLOADS[name].work(64)
+
+
+def test_the_instructions_of_one_more_unit_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def counted(name: str, units: int, path: Path) -> int:
+        return 5000 + units * (100 if path == paths[0] else 125)
+
+    paths: list[Path] = []
+
+    @contextmanager
+    def importable(checkout: Path) -> Iterator[Path]:
+        paths.append(checkout)
+        yield checkout
+
+    monkeypatch.setattr(instructions, "counted", counted)
+    monkeypatch.setattr(instructions, "importable", importable)
+    assert instructions.main(["old", "new", "runs"]) == 1
+    assert "0.800  run of three steps" in capsys.readouterr().out
+    assert instructions.main(["new", "new", "runs"]) == 0
