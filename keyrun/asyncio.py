@@ -7,9 +7,18 @@ The runtime, its handles and its iterators have the methods of the Trio runtime,
 asyncio. Steps with `asyncio=True` run on the loop of the program.
 """
 
-from keyrun.hosting.asyncio_open import open_runtime
+from keyrun.hosting.asyncio_open import connect, open_runtime
 from keyrun.runtime.faces.asyncio_face import GroupHandle, RunHandle, Runtime
 from keyrun.runtime.faces.asyncio_iterators import Events, Watch
 from keyrun.runtime.host.lifespan import lifespan
 
-__all__ = ["Events", "GroupHandle", "RunHandle", "Runtime", "Watch", "lifespan", "open_runtime"]
+__all__ = [
+    "Events",
+    "GroupHandle",
+    "RunHandle",
+    "Runtime",
+    "Watch",
+    "connect",
+    "lifespan",
+    "open_runtime",
+]

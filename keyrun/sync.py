@@ -8,7 +8,7 @@ it is done, and can be called from any thread. Keyrun runs in a thread of its ow
 """
 
 from keyrun.hosting.sync_host import StartedRuntime
-from keyrun.hosting.sync_open import open_runtime, start
+from keyrun.hosting.sync_open import connect, open_runtime, start
 from keyrun.runtime.faces.sync_face import GroupHandle, RunHandle, Runtime
 from keyrun.runtime.faces.sync_iterators import Events, Watch
 
@@ -19,6 +19,7 @@ __all__ = [
     "Runtime",
     "StartedRuntime",
     "Watch",
+    "connect",
     "open_runtime",
     "start",
 ]

@@ -13,5 +13,6 @@ cannot drift apart.
 | `http.py`, `streams.py` | the HTTP API as an ASGI application |
 | `channel.py` | the connection of the Python client: many calls at once, answers as they come |
 | `listening.py` | the sockets |
-| `client.py`, `remote.py`, `joining.py` | the Python client, and processes that share a store |
+| `connecting.py`, `remote.py`, `following.py`, `transport.py`, `frames.py` | the Python client |
+| `joining.py`, `loopback.py` | processes that share a store |
 """

@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 
 from keyrun.control.frames import (
-    ALIVE,
     ANSWER,
     BEGUN,
     END,
@@ -16,8 +15,10 @@ from keyrun.control.frames import (
     HEARTBEAT,
     ITEM,
     MEDIA_TYPE,
+    WINDOW,
+    BrokenFrame,
+    Frames,
     pack,
-    unpacker,
 )
 from keyrun.control.operation import Operation
 from keyrun.control.performer import Performer
@@ -25,13 +26,44 @@ from keyrun.control.problems import write_error
 from keyrun.control.roles import Caller
 from keyrun.control.shapes import Misplaced
 from keyrun.control.table import CALLS
+from keyrun.runtime.errors import Backpressure
+from keyrun.runtime.logger import logger
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
-MOST_WAITING = 4 * 1024 * 1024
-"""Bytes of answers that wait to be sent. Streams wait while there are more."""
+MOST_UNSENT = 4 * 1024 * 1024
+"""Bytes of answers that wait to be sent. While there are more, no call begins and no answer is
+written."""
+MOST_CALLS = 20_000
+"""Calls of one client that may be under way."""
+
+_STATISTICS = CALLS["statistics"]
+
+
+class ClientCall:
+    """A call that is under way."""
+
+    __slots__ = ("_taken", "_under_way", "scope")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self._under_way = 0
+        self._taken: anyio.Event | None = None
+
+    def take(self, number: int) -> None:
+        """Record that the client has taken answers of the stream."""
+        self._under_way -= number
+        if self._taken is not None:
+            self._taken.set()
+
+    async def sent(self) -> None:
+        """Record that an answer of the stream was sent, and wait while too many are under way."""
+        self._under_way += 1
+        while self._under_way >= WINDOW:
+            self._taken = anyio.Event()
+            await self._taken.wait()
 
 
 class Channel:
@@ -41,9 +73,9 @@ class Channel:
         self._owner = owner
         self._caller = caller
         self._send = send
-        self._calls: dict[int, anyio.CancelScope] = {}
+        self._calls: dict[int, ClientCall] = {}
         self._answers: deque[bytes] = deque()
-        self._waiting = 0
+        self._unsent = 0
         self._news = anyio.Event()
         self._sent = anyio.Event()
 
@@ -51,51 +83,78 @@ class Channel:
         """Perform the calls of the client until it leaves."""
         headers = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._put(ALIVE)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send_answers)
-                frames = unpacker()
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        break
-                    frames.feed(message.get("body", b""))
-                    for frame in frames:
-                        self._begin(tasks, frame)
-                    more = message.get("more_body", False)
+                tasks.start_soon(self._report)
+                await self._receive(tasks, receive)
                 tasks.cancel_scope.cancel()
-        except* (ValueError, OSError):
-            # The client sent no frames, or is gone: its other calls were cancelled.
+        except* BrokenFrame as error:
+            logger.warning("a client of %s sent %s", self._caller.name, error.exceptions[0])
+        except* OSError:
+            # The client is gone: its other calls were cancelled.
             pass
 
+    async def _receive(self, tasks: Any, receive: Receive) -> None:
+        frames = Frames()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            for frame in frames.feed(message.get("body", b"")):
+                self._begin(tasks, frame)
+            more = message.get("more_body", False)
+            await self._room()
+
     def _begin(self, tasks: Any, frame: list[Any]) -> None:
-        if len(frame) == 1:
-            scope = self._calls.get(frame[0])
-            if scope is not None:
-                scope.cancel()
-            return
-        call, name, operation_id, arguments = frame
-        operation = CALLS.get(name)
-        if operation is None:
-            self._fail(call, Misplaced(f"there is no operation {name!r}; is the client newer?"))
-            return
+        match frame:
+            case [int(call)]:
+                if call in self._calls:
+                    self._calls[call].scope.cancel()
+            case [int(call), int(number)]:
+                if call in self._calls:
+                    self._calls[call].take(number)
+            case [int(call), str(name), str() | None as operation_id, dict(arguments)]:
+                if call in self._calls:
+                    raise BrokenFrame(f"the call {call} twice")
+                self._start(tasks, call, name, operation_id, arguments)
+            case _:
+                raise BrokenFrame("a frame of no known form")
+
+    def _start(
+        self,
+        tasks: Any,
+        call: int,
+        name: str,
+        operation_id: str | None,
+        arguments: dict[str, Any],
+    ) -> None:
         try:
+            operation = CALLS.get(name)
+            if operation is None:
+                raise Misplaced(f"the owner has no operation {name!r}; is the client newer?")
+            if len(self._calls) >= MOST_CALLS:
+                raise Backpressure(
+                    f"this client has {MOST_CALLS:,} calls under way, which is the most: wait for "
+                    "some of them"
+                )
             read = operation.read_wire(arguments)
-        except Misplaced as error:
+        except (Misplaced, Backpressure) as error:
             self._fail(call, error)
             return
         perform = self._stream if operation.streams else self._perform
-        self._calls[call] = anyio.CancelScope()
+        self._calls[call] = ClientCall()
         tasks.start_soon(perform, call, operation, read, operation_id)
 
     async def _perform(
         self, call: int, operation: Operation, arguments: dict[str, Any], operation_id: str | None
     ) -> None:
-        with self._calls[call]:
+        with self._calls[call].scope:
             try:
+                await self._room()
                 answer = await self._owner.perform(operation, arguments, self._caller, operation_id)
+                await self._room()
                 self._put(pack(call, ANSWER, operation.write_wire(answer)))
             except Exception as error:
                 self._fail(call, error)
@@ -104,15 +163,16 @@ class Channel:
     async def _stream(
         self, call: int, operation: Operation, arguments: dict[str, Any], operation_id: str | None
     ) -> None:
-        with self._calls[call]:
+        under_way = self._calls[call]
+        with under_way.scope:
             try:
                 stream = await self._owner.stream(operation, arguments, self._caller)
-                self._put(pack(call, BEGUN))
                 async with aclosing(stream):
+                    self._put(pack(call, BEGUN))
                     async for item in stream:
                         self._put(pack(call, ITEM, operation.write_wire(item)))
-                        while self._waiting > MOST_WAITING:
-                            await self._sent.wait()
+                        await under_way.sent()
+                        await self._room()
                 self._put(pack(call, END))
             except Exception as error:
                 self._fail(call, error)
@@ -123,20 +183,35 @@ class Channel:
 
     def _put(self, frame: bytes) -> None:
         self._answers.append(frame)
-        self._waiting += len(frame)
+        self._unsent += len(frame)
         self._news.set()
+
+    async def _room(self) -> None:
+        """Wait while the client does not read its answers."""
+        while self._unsent > MOST_UNSENT:
+            await self._sent.wait()
 
     async def _send_answers(self) -> None:
         """Send answers as they come. What was answered in one pass of the loop goes together."""
         while True:
-            with anyio.move_on_after(HEARTBEAT):
-                await self._news.wait()
-            if not self._answers:
-                self._put(ALIVE)
+            await self._news.wait()
             self._news = anyio.Event()
             body = b"".join(self._answers)
             self._answers.clear()
-            self._waiting = 0
-            sent, self._sent = self._sent, anyio.Event()
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            self._unsent -= len(body)
+            sent, self._sent = self._sent, anyio.Event()
             sent.set()
+
+    async def _report(self) -> None:
+        """Send the statistics of the runtime from time to time, so that the client has them and
+        knows that the connection is alive."""
+        while True:
+            if not self._unsent:
+                try:
+                    found = await self._owner.perform(_STATISTICS, {}, self._caller)
+                    self._put(pack(0, ITEM, _STATISTICS.write_wire(found)))
+                except Exception:
+                    # The caller may not read them, or the runtime closes.
+                    self._put(pack())
+            await anyio.sleep(HEARTBEAT)

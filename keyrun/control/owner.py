@@ -6,9 +6,8 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-import msgpack
+from msgpack import packb, unpackb
 
-from keyrun.control.frames import pack
 from keyrun.control.operation import Operation
 from keyrun.control.requests import Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
@@ -115,7 +114,7 @@ def described(
         for name, value in arguments.items()
         if name not in about and name not in TARGETS and isinstance(value, bool | int | float | str)
     }
-    written = [arguments[name] for name in sorted(arguments)]
+    written = sorted(arguments.items())
     return WriteRequest(
         operation_id=operation_id,
         write=Write(operation.name),
@@ -166,8 +165,8 @@ class Owner:
         return await self.runtime.performed.perform(
             described(operation, arguments, caller, operation_id or uuid4().hex),
             perform,
-            encode=lambda answer: pack(operation.write_wire(answer_of(answer))),
-            decode=lambda data: WIRE.reader(operation.result)(*msgpack.unpackb(data)),
+            encode=lambda answer: packb(operation.write_wire(answer_of(answer))),
+            decode=lambda data: WIRE.reader(operation.result)(unpackb(data)),
         )
 
     async def stream(

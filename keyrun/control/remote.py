@@ -5,9 +5,7 @@ from it. The others name a workflow or an entity, encode a payload, or return a 
 """
 
 import inspect
-from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -15,23 +13,18 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from contextlib import aclosing, suppress
 from functools import wraps
-from time import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
-import trio
 
 from keyrun.actors import checks
-from keyrun.control.frames import BEGUN, END, ERROR, ITEM
+from keyrun.control.following import RemoteEvents, RemoteOutcomes, RemoteWatch
 from keyrun.control.operation import Operation
-from keyrun.control.problems import read_error
 from keyrun.control.requests import NewMember, RunEnd, Submitted, SubmittedGroup, When
-from keyrun.control.shapes import CODEC, WIRE, Payload
+from keyrun.control.shapes import CODEC, Payload
 from keyrun.control.table import CALLS
-from keyrun.control.transport import Calls, Disconnected, Transport, write_arguments
+from keyrun.control.transport import Transport
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.entities.entity import (
     EntityDefinition,
@@ -39,14 +32,13 @@ from keyrun.runtime.entities.entity import (
     EntityProxy,
     definition_of,
 )
-from keyrun.runtime.errors import UnknownRun
-from keyrun.runtime.events.subscription import check_kinds
-from keyrun.runtime.events.types import Event, EventKind, Missed
+from keyrun.runtime.errors import NoOwner, UnknownRun
+from keyrun.runtime.events.subscription import check_buffer, check_kinds
 from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.history import History
-from keyrun.runtime.inspect.progress import Progress
+from keyrun.runtime.inspect.watch import check_interval
 from keyrun.runtime.limits import DEFAULTS, Limits, ResolvedLimits
 from keyrun.runtime.records.checks import check_key, check_run_id
 from keyrun.runtime.records.submission import StatusRecord, Submission
@@ -54,7 +46,6 @@ from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.signals import Delivery
-from keyrun.storage import StoreClosed
 
 if TYPE_CHECKING:
     from keyrun.runtime.inspect.statistics import RuntimeStatistics
@@ -388,35 +379,30 @@ class RemoteRuntime(Runtime):
         run_id: str | None = None,
         kinds: Iterable[str] | None = None,
         buffer: int = 1024,
-    ) -> "RemoteEvents":
+    ) -> RemoteEvents:
         """Subscribe to events; see `Runtime.events`."""
-        wanted = check_kinds(kinds)
-        arguments = {
-            "run_id": None if run_id is None else check_run_id(run_id),
-            "kinds": None if wanted is None else sorted(wanted),
-            "buffer": buffer,
-        }
-        return RemoteEvents(self._streams, arguments)
-
-    def watch(self, run_id: str, *, interval: float = 0.2) -> "RemoteWatch":  # type: ignore[override]
-        """Return an async iterator of the progress of a run; see `Runtime.watch`."""
-        return RemoteWatch(self._streams, check_run_id(run_id), interval)
-
-    async def _streams(self) -> Transport:
-        """Return the transport for a stream that begins."""
-        return self._transport
-
-    def statistics(self) -> "RuntimeStatistics":
-        """Raise an error: the numbers are in another process. `fetch_statistics` gets them."""
-        raise RuntimeError(
-            "statistics() returns at once, and the numbers are in another process: use "
-            "`await client.fetch_statistics()`"
+        return RemoteEvents(
+            self._transport,
+            run_id=None if run_id is None else check_run_id(run_id),
+            kinds=check_kinds(kinds),
+            buffer=check_buffer(buffer),
         )
 
-    async def fetch_statistics(self) -> "RuntimeStatistics":
-        """Return a snapshot of the queue depths, slots, commits and other counters of the
-        runtime."""
-        found: RuntimeStatistics = await self._do("statistics")
+    def watch(self, run_id: str, *, interval: float = 0.2) -> RemoteWatch:  # type: ignore[override]
+        """Return an async iterator of the progress of a run; see `Runtime.watch`."""
+        arguments = {"run_id": check_run_id(run_id), "interval": check_interval(interval)}
+        return RemoteWatch(self._transport, "watch", arguments)
+
+    def statistics(self) -> "RuntimeStatistics":
+        """Return the statistics that the owner has sent last. It sends them every 5 seconds. Raises
+        `NoOwner` if there is no connection to an owner."""
+        connection = self._transport.connection
+        if connection is None or connection.statistics is None:
+            raise NoOwner(
+                f"{self._transport.target} has sent no statistics, because it is not connected; "
+                "call statistics() after another call has returned"
+            )
+        found: RuntimeStatistics = self._transport.read(CALLS["statistics"], connection.statistics)
         return found
 
 
@@ -501,201 +487,10 @@ class RemoteGroup(GroupHandle[T]):
         return found
 
     def __aiter__(self) -> AsyncIterator[MemberOutcome[T]]:
-        return self._outcomes()
-
-    async def _outcomes(self) -> AsyncIterator[MemberOutcome[T]]:
-        seen: set[str] = set()
-        operation = CALLS["outcomes"]
-        while True:
-            transport = await self._runtime._streams()
-            try:
-                stream = Stream(transport, operation, {"group_id": self.group_id})
-                async with aclosing(stream.items()) as items:
-                    async for outcome in items:
-                        if outcome.member_id not in seen:
-                            seen.add(outcome.member_id)
-                            yield outcome
-                return
-            except Disconnected:
-                continue
+        arguments = {"group_id": self.group_id}
+        return RemoteOutcomes(self._runtime._transport, "outcomes", arguments)
 
     async def cancel(self) -> int:
         """Cancel all members that have not ended, and return their number."""
         found: int = await self._runtime._do("cancel_group", group_id=self.group_id)
         return found
-
-
-class Stream:
-    """The answers of an operation that streams, over one connection."""
-
-    def __init__(
-        self, transport: Transport, operation: Operation, arguments: dict[str, Any]
-    ) -> None:
-        self._transport = transport
-        self._operation = operation
-        self._arguments = write_arguments(operation, arguments)
-        self._read = WIRE.reader(operation.result)
-        self._found: deque[tuple[int, Any]] = deque()
-        self._news = trio.lowlevel.ParkingLot()
-        self._connection: Calls | None = None
-        self._call = 0
-
-    async def begin(self) -> None:
-        """Begin the operation. Raise `Disconnected` if the connection breaks."""
-        connection = await self._transport.connected()
-        self._call = connection.begin(self._operation.name, None, self._arguments, self._take)
-        self._connection = connection
-        kind, _ = await self._next()
-        assert kind == BEGUN
-
-    def _take(self, kind: int, value: Any) -> None:
-        self._found.append((kind, value))
-        self._news.unpark()
-
-    async def _next(self) -> tuple[int, Any]:
-        while not self._found:
-            await self._news.park()
-        kind, value = self._found.popleft()
-        if kind == ERROR:
-            error = read_error(value)
-            if isinstance(error, StoreClosed):
-                raise Disconnected from error  # another process may take over
-            raise error
-        if kind < 0:
-            raise Disconnected
-        return kind, value
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether an item has arrived."""
-        return bool(self._found)
-
-    async def next(self) -> Any:
-        """Return the next item. Raises `StopAsyncIteration` at the end."""
-        kind, value = await self._next()
-        if kind == END:
-            raise StopAsyncIteration
-        assert kind == ITEM
-        return self._read(value)
-
-    async def items(self) -> AsyncGenerator[Any, None]:
-        """Begin, and yield all items."""
-        try:
-            await self.begin()
-            while True:
-                try:
-                    item = await self.next()
-                except StopAsyncIteration:
-                    return
-                yield item
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """End the operation."""
-        if self._connection is not None:
-            self._connection.end(self._call, cancel=True)
-        self._news.unpark_all()
-
-
-class RemoteEvents:
-    """Iterate over the events of a runtime in another process. If the connection breaks, the
-    iterator connects again and marks the gap with a `Missed` event whose number is 0: it is not
-    known how many events were missed."""
-
-    def __init__(
-        self, streams: Callable[[], Awaitable[Transport]], arguments: dict[str, Any]
-    ) -> None:
-        self._streams = streams
-        self._arguments = arguments
-        self._stream: Stream | None = None
-        self._over = False
-        self.run_id: str | None = arguments["run_id"]
-        """The run of the subscription, or None for all runs."""
-        self.dropped = 0
-        """The number of events that were dropped so far, as far as is known."""
-
-    async def __aenter__(self) -> Self:
-        await self._begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def _begin(self) -> Stream:
-        while True:
-            transport = await self._streams()
-            self._stream = Stream(transport, CALLS["events"], self._arguments)
-            with suppress(Disconnected):
-                await self._stream.begin()
-                return self._stream
-
-    def close(self) -> None:
-        """Receive no more events."""
-        self._over = True
-        if self._stream is not None:
-            self._stream.close()
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether the next step of the iteration returns an event without waiting."""
-        return self._stream is not None and self._stream.has_more
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        if self._over:
-            raise StopAsyncIteration
-        if self._stream is None:
-            raise RuntimeError(
-                "the subscription is not open; use `async with runtime.events() as events:`"
-            )
-        try:
-            event: Event = await self._stream.next()
-        except Disconnected:
-            await self._begin()
-            return Missed(EventKind.MISSED, time(), self.run_id, None, None, None)
-        if isinstance(event, Missed):
-            self.dropped += event.missed or 0
-        return event
-
-
-class RemoteWatch:
-    """Iterate over the progress of a run in another process, until the run ends."""
-
-    def __init__(
-        self, streams: Callable[[], Awaitable[Transport]], run_id: str, interval: float
-    ) -> None:
-        self._streams = streams
-        self._arguments = {"run_id": run_id, "interval": interval}
-        self._stream: Stream | None = None
-        self._last: Progress | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Progress:
-        while True:
-            try:
-                if self._stream is None:
-                    stream = Stream(await self._streams(), CALLS["watch"], self._arguments)
-                    await stream.begin()
-                    self._stream = stream
-                progress: Progress = await self._stream.next()
-            except Disconnected:
-                self._stream = None
-                continue
-            if progress != self._last:
-                self._last = progress
-                return progress
-
-    def close(self) -> None:
-        """Stop the watch."""
-        if self._stream is not None:
-            self._stream.close()

@@ -8,7 +8,6 @@ applies it once.
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -21,8 +20,9 @@ from keyrun.control.frames import (
     HEARTBEAT,
     MEDIA_TYPE,
     PATH,
+    BrokenFrame,
+    Frames,
     pack,
-    unpacker,
 )
 from keyrun.control.operation import Operation
 from keyrun.control.problems import read_error
@@ -31,14 +31,23 @@ from keyrun.control.target import Target, short_path
 from keyrun.extras import need
 from keyrun.runtime.errors import NoOwner
 from keyrun.runtime.logger import logger
+from keyrun.runtime.texts import clean
 from keyrun.storage import StoreClosed
 
 SILENCE = 4 * HEARTBEAT
-"""Seconds without a byte after which a connection over TCP counts as broken."""
+"""Seconds without a byte after which a connection counts as broken."""
 RECONNECT = 0.02
 """Seconds between two attempts to connect, at first."""
 RECONNECT_MOST = 0.5
+STABLE = 1.0
+"""Seconds after which a connection that breaks is no failed attempt."""
 CHUNK = 256 * 1024
+LONGEST_REFUSAL = 64 * 1024
+"""Bytes that are read of an answer that opens no channel."""
+
+
+BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a stream raises if its connection is broken."""
 
 
 class Disconnected(Exception):
@@ -59,9 +68,11 @@ class Calls:
     def __init__(self) -> None:
         self._answers: dict[int, Callable[[int, Any], None]] = {}
         self._next = 0
-        self._frames: list[bytes] = []
+        self._waiting: list[bytes] = []
         self._wanted = trio.lowlevel.ParkingLot()
-        self._unpacker = unpacker()
+        self._frames = Frames()
+        self.statistics: Any = None
+        """The statistics of the runtime that the owner sent last, as they travel."""
         self.broken = False
         """Whether no answer comes any more."""
 
@@ -75,10 +86,11 @@ class Calls:
         """Send a call. `answer` is called with each frame of the answer, and with -1 if the
         connection breaks."""
         if self.broken:
-            raise Disconnected
+            raise Disconnected("the connection is broken")
         self._next += 1
+        frame = pack(self._next, operation, operation_id, arguments)
         self._answers[self._next] = answer
-        self._put(pack(self._next, operation, operation_id, arguments))
+        self._put(frame)
         return self._next
 
     def end(self, call: int, *, cancel: bool) -> None:
@@ -86,23 +98,35 @@ class Calls:
         if self._answers.pop(call, None) is not None and cancel and not self.broken:
             self._put(pack(call))
 
+    def take(self, call: int, number: int) -> None:
+        """Let the owner send further answers of a stream: so many were taken."""
+        if call in self._answers and not self.broken:
+            self._put(pack(call, number))
+
     def _put(self, frame: bytes) -> None:
-        self._frames.append(frame)
+        self._waiting.append(frame)
         self._wanted.unpark()
 
     async def _taken(self) -> bytes:
         """Return all frames that were sent in one pass of the loop."""
-        while not self._frames:
+        while not self._waiting:
             await self._wanted.park()
-        frames, self._frames = self._frames, []
+        frames, self._waiting = self._waiting, []
         return b"".join(frames)
 
     def _feed(self, data: bytes) -> None:
-        """Deliver the answers in data from the owner."""
-        self._unpacker.feed(data)
-        for frame in self._unpacker:
-            if frame and (answer := self._answers.get(frame[0])) is not None:
-                answer(frame[1], frame[2] if len(frame) > 2 else None)
+        """Deliver the answers in data from the owner. Raises `BrokenFrame`."""
+        for frame in self._frames.feed(data):
+            match frame:
+                case []:
+                    pass
+                case [0, int(), statistics]:
+                    self.statistics = statistics
+                case [int(call), int(kind), *values] if kind >= 0 and len(values) < 2:
+                    if (answer := self._answers.get(call)) is not None:
+                        answer(kind, values[0] if values else None)
+                case _:
+                    raise BrokenFrame("a frame of no known form")
 
     def _break(self) -> None:
         """Tell all calls that no answer comes."""
@@ -112,7 +136,7 @@ class Calls:
             answer(-1, None)
 
     async def run(self) -> None:
-        """Send calls and receive answers until the connection breaks."""
+        """Send calls and receive answers until the connection breaks, then raise `Disconnected`."""
         raise NotImplementedError
 
 
@@ -129,10 +153,10 @@ class Connection(Calls):
         self._http = h11.Connection(h11.CLIENT)
         self._target = target
         self._token = token
-        self._patience = inf if target.socket is not None else SILENCE
 
     async def open(self) -> None:
-        """Send the head of the request, and read that of the answer."""
+        """Send the head of the request, and read that of the answer. Raises `Disconnected` or
+        `ClientRejected`."""
         headers = [
             ("Host", self._target.authority),
             ("Content-Type", MEDIA_TYPE),
@@ -141,57 +165,97 @@ class Connection(Calls):
         if self._token is not None:
             headers.append(("Authorization", f"Bearer {self._token}"))
         path = f"{self._target.prefix}/v1{PATH}"
-        request = self._h11.Request(method="POST", target=path, headers=headers)
-        await self._stream.send_all(self._http.send(request))
+        try:
+            request = self._h11.Request(method="POST", target=path, headers=headers)
+        except self._h11.LocalProtocolError as error:
+            raise ClientRejected(
+                ValueError(f"{self._target} is not a valid address: {error}")
+            ) from error
+        await self._write(self._http.send(request))
         answer = await self._event()
         if not isinstance(answer, self._h11.Response):
-            raise Disconnected
+            raise Disconnected("it closed the connection before it answered")
+        kind = dict(answer.headers).get(b"content-type", b"").decode("latin-1")
         if answer.status_code != 200:
             body = b""
             while isinstance(event := await self._event(), self._h11.Data):
                 body += event.data
+                if len(body) > LONGEST_REFUSAL:
+                    break
             raise refusal(answer.status_code, body, self._target)
+        if kind != MEDIA_TYPE:
+            raise ClientRejected(
+                unusable(self._target, f"it answers with {kind or 'no content type'!r}")
+            )
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            await self._stream.send_all(data)
+        except BROKEN as error:
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                raise ClientRejected(error.__cause__) from error
+            raise Disconnected(_cause(error)) from error
 
     async def _event(self) -> Any:
         while True:
             try:
                 event = self._http.next_event()
+                if event is not self._h11.NEED_DATA:
+                    return event
+                with trio.move_on_after(SILENCE):
+                    self._http.receive_data(bytes(await self._stream.receive_some(CHUNK)))
+                    continue
             except self._h11.RemoteProtocolError as error:
-                raise Disconnected from error
-            if event is not self._h11.NEED_DATA:
-                return event
-            with trio.move_on_after(self._patience):
-                self._http.receive_data(bytes(await self._stream.receive_some(CHUNK)))
-                continue
-            raise Disconnected
+                raise Disconnected(f"it does not speak HTTP as it should ({error})") from error
+            except BROKEN as error:
+                raise Disconnected(_cause(error)) from error
+            raise Disconnected(f"it sent nothing for {SILENCE:g} s")
 
     async def run(self) -> None:
+        broken: BaseException
         try:
+            # Both tasks end with `Disconnected`.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send)
                 await self._receive()
-                nursery.cancel_scope.cancel()
+        except* Disconnected as group:
+            broken = _first(group)
         finally:
             self._break()
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
+        raise broken
 
     async def _send(self) -> None:
         data = self._h11.Data
-        # The receiving side notices a broken connection, too.
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while True:
-                frames = await self._taken()
-                await self._stream.send_all(self._http.send(data(data=frames)))
+        while True:
+            frames = await self._taken()
+            await self._write(self._http.send(data(data=frames)))
 
     async def _receive(self) -> None:
-        with suppress(
-            trio.BrokenResourceError,
-            trio.ClosedResourceError,
-            Disconnected,
-        ):
+        try:
             while isinstance(event := await self._event(), self._h11.Data):
                 self._feed(event.data)
+        except BrokenFrame as error:
+            raise Disconnected(f"it sent {error}") from error
+        raise Disconnected("it closed the connection")
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error in groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _cause(error: BaseException) -> str:
+    """Return what broke a connection. Trio hides it in the cause."""
+    return str(error.__cause__ or error) or type(error).__name__
+
+
+def unusable(target: Target, why: str) -> Exception:
+    """Return the error for a server that is not the control plane of a runtime."""
+    return RuntimeError(f"{target} is not a control plane that this client can use: {why}")
 
 
 def refusal(status: int, body: bytes, target: Target) -> Exception:
@@ -199,15 +263,13 @@ def refusal(status: int, body: bytes, target: Target) -> Exception:
     import json
 
     detail = f"HTTP status {status}"
-    with suppress(ValueError, AttributeError):
-        detail = json.loads(body).get("detail", detail)
-    if status in (421, 502, 503, 504):
+    with suppress(ValueError, AttributeError, RecursionError):
+        detail = clean(str(json.loads(body).get("detail", detail)))[:500]
+    if status in (408, 421, 429) or status >= 500:
         return Disconnected(detail)
     if status in (401, 403):
         return ClientRejected(PermissionError(f"{target} rejected the client: {detail}"))
-    return ClientRejected(
-        RuntimeError(f"{target} is not a control plane that this client can use: {detail}")
-    )
+    return ClientRejected(unusable(target, detail))
 
 
 class Transport:
@@ -221,12 +283,15 @@ class Transport:
         call_timeout: float = 60.0,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self._target = target
+        self.target = target
+        self.call_timeout = call_timeout
+        self.token = trio.lowlevel.current_trio_token()
         self._token = token
-        self._call_timeout = call_timeout
         self._context = context
         self._connection: Calls | None = None
         self._refused: Exception | None = None
+        self._trouble = ""
+        """Why the last attempt to connect failed."""
         self._changed = trio.Event()
         self._closed = False
 
@@ -240,7 +305,7 @@ class Transport:
                     await self.stay_connected()
                 except ClientRejected:
                     delay = RECONNECT_MOST
-                if trio.current_time() - began > 1:
+                if trio.current_time() - began > STABLE:
                     delay = RECONNECT
                 await trio.sleep(delay)
                 delay = min(2 * delay, RECONNECT_MOST)
@@ -255,11 +320,12 @@ class Transport:
     async def stay_connected(self) -> None:
         """Connect, and return when the connection breaks, or at once if there is no owner. Raise
         `ClientRejected` if the other end does not accept the client."""
-        connection = None
-        with suppress(OSError, Disconnected, ssl.SSLError):
-            connection = await self._opened()
-        if connection is not None:
-            await self.use(connection)
+        try:
+            await self.use(await self._opened())
+        except Disconnected as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                logger.debug("%s: %s", self.target, error)
 
     async def use(self, connection: Calls) -> None:
         """Send calls over a connection until it breaks."""
@@ -272,49 +338,70 @@ class Transport:
             self._notify()
 
     async def _opened(self) -> Connection:
-        stream = await self._connect()
-        try:
-            connection = Connection(stream, self._target, self._token)
-            with trio.move_on_after(SILENCE):
+        with trio.move_on_after(SILENCE):
+            stream = await self._connect()
+            try:
+                connection = Connection(stream, self.target, self._token)
                 await connection.open()
                 return connection
-            raise Disconnected
-        except BaseException as error:
-            with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(stream)
-            if isinstance(error, ClientRejected):
-                self._refused = error.error
-                self._notify()
-            raise
+            except BaseException as error:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
+                if isinstance(error, ClientRejected):
+                    self._refused = error.error
+                    self._notify()
+                raise
+        raise Disconnected(f"it did not answer for {SILENCE:g} s")
 
     async def _connect(self) -> trio.abc.Stream:
-        target = self._target
-        if target.socket is not None:
-            with short_path(target.socket) as path:
-                return await trio.open_unix_socket(path)
-        stream: trio.abc.Stream = await trio.open_tcp_stream(target.host, target.port)
+        target = self.target
+        try:
+            if target.socket is not None:
+                with short_path(target.socket) as path:
+                    return await trio.open_unix_socket(path)
+            stream: trio.abc.Stream = await trio.open_tcp_stream(target.host, target.port)
+        except (OSError, ValueError) as error:
+            raise Disconnected(_cause(error)) from error
         if target.tls:
             context = self._context or ssl.create_default_context()
-            return trio.SSLStream(stream, context, server_hostname=target.host)
+            return trio.SSLStream(
+                stream, context, server_hostname=target.host, https_compatible=True
+            )
         return stream
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def connected(self) -> Calls:
-        """Return the connection, or wait for one. Raise `NoOwner` if there is none for
-        `call_timeout` seconds."""
-        with trio.move_on_after(self._call_timeout):
-            while (connection := self._connection) is None or connection.broken:
-                if self._refused is not None:
-                    raise self._refused
+    @property
+    def connection(self) -> Calls | None:
+        """The connection, if there is one."""
+        found = self._connection
+        return None if found is None or found.broken else found
+
+    async def changed(self) -> None:
+        """Wait until the connection breaks, or there is one."""
+        await self._changed.wait()
+
+    async def connected(self, seconds: float | None = None) -> Calls:
+        """Return the connection, or wait for one. Raise `NoOwner` if there is none after a number
+        of seconds. Default: `call_timeout`."""
+        with trio.move_on_after(self.call_timeout if seconds is None else max(0, seconds)):
+            while True:
                 if self._closed:
                     raise StoreClosed("the client was closed; connect again to continue")
+                if self._refused is not None:
+                    raise self._refused
+                if (connection := self.connection) is not None:
+                    return connection
                 await self._changed.wait()
-            return connection
-        raise NoOwner(
-            f"no process answered at {self._target} for {self._call_timeout:g} s; start the "
+        raise self.no_owner(self._trouble)
+
+    def no_owner(self, trouble: str) -> NoOwner:
+        """Return the error of a call that found no owner in time."""
+        why = f" ({trouble})" if trouble else ""
+        return NoOwner(
+            f"no process answered at {self.target} for {self.call_timeout:g} s{why}; start the "
             "application that owns the store, and check that it runs with control=True"
         )
 
@@ -325,8 +412,9 @@ class Transport:
         if operation.writes and operation_id is None:
             operation_id = uuid4().hex
         written = write_arguments(operation, arguments)
+        attempts = Attempts(self)
         while True:
-            connection = await self.connected()
+            connection = await attempts.next()
             try:
                 return await self.call_once(connection, operation, written, operation_id)
             except Disconnected:
@@ -356,13 +444,65 @@ class Transport:
         call = connection.begin(operation.name, operation_id, written, answer)
         kind, value = await trio.lowlevel.wait_task_rescheduled(abort)
         if kind == ANSWER:
+            return self.read(operation, value)
+        raise self.error(operation, kind, value)
+
+    def read(self, operation: Operation, value: Any) -> Any:
+        """Return an answer, or an item of a stream."""
+        try:
             return WIRE.reader(operation.result)(value)
-        if kind == ERROR:
+        except Exception as error:
+            raise self._unreadable(operation) from error
+
+    def error(self, operation: Operation, kind: int, value: Any) -> Exception:
+        """Return the error that an answer stands for. `Disconnected` means: try again."""
+        if kind < 0:
+            return Disconnected("the connection broke")
+        if kind != ERROR:
+            return self._unreadable(operation)
+        try:
             error = read_error(value)
-            if isinstance(error, StoreClosed):
-                raise Disconnected  # the owner closes, and another process may take over
-            raise error
-        raise Disconnected
+        except Exception:
+            return self._unreadable(operation)
+        if isinstance(error, StoreClosed):
+            return Disconnected(str(error))  # another process may take over
+        return error
+
+    def _unreadable(self, operation: Operation) -> RuntimeError:
+        return RuntimeError(
+            f"{self.target} answered {operation.name} with something that this client cannot read; "
+            "check that both have the same version of Keyrun"
+        )
+
+
+class Attempts:
+    """The attempts of one call to find an owner. A call waits `call_timeout` seconds for an owner,
+    in all attempts together. What an owner does with a call that it has received has no limit."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._left = transport.call_timeout
+        self._last: Calls | None = None
+        self._began = 0.0
+        self._delay = RECONNECT
+
+    async def next(self) -> Calls:
+        """Return the connection for the next attempt. Raises `NoOwner`."""
+        transport, last = self._transport, self._last
+        now = trio.current_time()
+        if last is not None and now - self._began >= STABLE:
+            self._left, self._delay = transport.call_timeout, RECONNECT
+        if last is not None and last is transport.connection:
+            # The owner closes, and the next one is not there at once.
+            if self._left <= 0:
+                raise transport.no_owner("the runtime at this address was closed")
+            with trio.move_on_after(self._delay):
+                await transport.changed()
+            self._delay = min(2 * self._delay, RECONNECT_MOST)
+        self._last = await transport.connected(self._left - (trio.current_time() - now))
+        self._began = trio.current_time()
+        self._left -= self._began - now
+        return self._last
 
 
 def write_arguments(operation: Operation, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import trio
 from outcome import Outcome
 
 from keyrun.actors import checks
+from keyrun.control.connecting import connect
 from keyrun.control.options import Control
 from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
@@ -68,18 +69,34 @@ async def opened(
             yield block.runtime
 
 
+@asynccontextmanager
+async def connected(address: Any, **options: Any) -> AsyncIterator[Runtime]:
+    """Open a client whose Trio side is a guest of the running loop."""
+    loop = _running_loop("connect")
+    guest = await Guest.enter()
+    try:
+        block = OpenBlock(loop, guest.post, in_thread=False)
+        manager = connect(address, **options)
+        on_trio = Block(manager, block.deliver_opened, block.deliver_closed)
+        async with block.opened(guest, on_trio):
+            yield block.runtime
+    finally:
+        await guest.exit()
+
+
 async def _call_on_loop(host_loop: HostLoop, hook: Hook, outcome: RunOutcome) -> None:
     with at_work(host_loop.outside, outcome, in_thread=False):
         await host_loop.call(hook, (outcome,), {})
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def _running_loop(function: str = "open_runtime") -> asyncio.AbstractEventLoop:
     loop = asyncio._get_running_loop()
     if loop is not None:
         return loop
-    right = "keyrun.open_runtime" if trio.lowlevel.in_trio_task() else "keyrun.sync.open_runtime"
+    right = "keyrun" if trio.lowlevel.in_trio_task() else "keyrun.sync"
     raise RuntimeError(
-        f"keyrun.asyncio.open_runtime requires a running asyncio loop; without a loop, use {right}"
+        f"keyrun.asyncio.{function} requires a running asyncio loop; without a loop, use "
+        f"{right}.{function}"
     )
 
 

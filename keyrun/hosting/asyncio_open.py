@@ -1,6 +1,7 @@
-"""`keyrun.asyncio.open_runtime`. `keyrun.hosting.generate` writes this file."""
+"""`open_runtime` and `connect` of `keyrun.asyncio`. `keyrun.hosting.generate` writes this file."""
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +9,7 @@ from typing import Any
 
 from keyrun.control.options import Control
 from keyrun.hosting.app import App, takes_app
-from keyrun.hosting.asyncio_host import opened
+from keyrun.hosting.asyncio_host import connected, opened
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.asyncio_face import Runtime
 from keyrun.runtime.host.lifespan import Lifespan
@@ -138,4 +139,33 @@ def open_runtime(
         tuning=tuning,
         control=control,
         thread=thread,
+    )
+
+
+def connect(
+    address: str | os.PathLike[str],
+    *,
+    token: str | None = None,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    call_timeout: float = 60.0,
+    context: ssl.SSLContext | None = None,
+) -> AbstractAsyncContextManager[Runtime]:
+    """Connect to the runtime of another process, and return a client that has the methods of
+    `Runtime`: `async with keyrun.asyncio.connect("state/") as client: ...`.
+
+    The owner of the store must run with `control=True`. If it ends, the client connects to the next
+    owner, and repeats the calls that were not answered. Each write is applied once.
+
+    - `address`: the directory of a store, `unix:PATH` for a socket, or an address such as
+      `http://host:8470` or `https://host/prefix`.
+    - `token`: the token for an address over HTTP.
+    - `workflows`: workflows whose results have declared classes. Workflows that you pass to
+      `submit` need not be in the list.
+    - `call_timeout`: seconds that a call waits for a process that owns the store, before it raises
+      `NoOwner`. A call that the owner has received has no timeout.
+    - `context`: the TLS settings for an address with `https`, for example with the certificate of
+      your own authority. Default: `ssl.create_default_context()`.
+    """
+    return connected(
+        address, token=token, workflows=workflows, call_timeout=call_timeout, context=context
     )

@@ -4,8 +4,8 @@
     python -m keyrun.hosting.generate
 
 Signatures, types and docstrings come from the source of `Runtime`, `RunHandle` and `GroupHandle`,
-and from that of `open_runtime` of the engine, so that the three faces cannot drift apart. A test
-checks that the written files are up to date.
+and from that of `open_runtime` of the engine and of `connect`, so that the three faces cannot drift
+apart. A test checks that the written files are up to date.
 """
 
 import ast
@@ -424,6 +424,30 @@ def start({arguments}) -> StartedRuntime:
 }
 
 
+CONNECTS = HERE.parent / "control" / "connecting.py"
+
+
+def write_connect(face: Face) -> str:
+    """Return the source of `connect` for a face, without its imports."""
+    tree = ast.parse(CONNECTS.read_text())
+    node = next(n for n in tree.body if isinstance(n, ast.AsyncFunctionDef) and n.name == "connect")
+    doc = ast.get_docstring(node) or ""
+    manager, with_ = "AbstractAsyncContextManager", "async with"
+    if not face.is_async:
+        manager, with_ = "AbstractContextManager", "with"
+    doc = doc.replace("`async with connect(", f"`{with_} keyrun.{face.name}.connect(")
+    for argument in [*node.args.args, *node.args.kwonlyargs]:
+        argument.annotation = _unquoted(argument.annotation)
+    given = ["address", *(f"{each.arg}={each.arg}" for each in node.args.kwonlyargs)]
+    return f'''
+
+def connect({ast.unparse(node.args)}) -> {manager}[Runtime]:
+    """{textwrap.indent(doc, "    ").strip()}
+    """
+    return connected({", ".join(given)})
+'''
+
+
 def write_open(face: Face) -> str:
     """Return the source of `open_runtime` for a face."""
     path = RUNTIME / "open.py"
@@ -478,11 +502,17 @@ def write_open(face: Face) -> str:
     imports += [f"import {n}" for n in ("os", "time") if f"{n}." in signature]
     imports.append("from keyrun.control.options import Control")
     imports.append("from keyrun.hosting.app import App, takes_app")
+    if face is not TRIO:
+        imports.append(f"from keyrun.hosting.{face.name}_host import connected")
+        imports.append("import ssl")
     if not face.is_async:
         imports.append("from keyrun.hosting.sync_host import StartedRuntime, started")
         imports.append("from keyrun.runtime.host.lifespan import AnyLifespan")
+    what = "`keyrun.open_runtime`"
+    if face is not TRIO:
+        what = f"`open_runtime` and `connect` of `{module}`"
     parts = [
-        f'''"""`{module}.open_runtime`. `keyrun.hosting.generate` writes this file."""
+        f'''"""{what}. `keyrun.hosting.generate` writes this file."""
 
 from contextlib import {manager}
 from typing import Any
@@ -500,6 +530,8 @@ def open_runtime({signature}) -> {manager}[Runtime]:
     return opened({", ".join(given)})
 ''',
     ]
+    if face is not TRIO:
+        parts.append(write_connect(face))
     if face.name in OPEN_START:
         start = OPEN_START[face.name]
         parts.append(start.format(arguments=signature, given=", ".join(given)))

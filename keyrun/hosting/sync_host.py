@@ -2,8 +2,9 @@
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import (
+    AbstractAsyncContextManager,
     AbstractContextManager,
     ExitStack,
     contextmanager,
@@ -13,6 +14,7 @@ from typing import Any
 
 import trio
 
+from keyrun.control.connecting import connect
 from keyrun.control.options import Control
 from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, TrioThread
@@ -22,16 +24,13 @@ from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.options import check_options
+from keyrun.runtime.runtime import Runtime as TrioRuntime
 
 
 @contextmanager
 def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
     """Open a runtime whose Trio side runs in a thread."""
-    if trio.lowlevel.in_trio_task():
-        raise RuntimeError(
-            "keyrun.sync.open_runtime blocks, and this program runs on Trio: use "
-            "keyrun.open_runtime"
-        )
+    _check_caller("open_runtime")
     check_options({"store": store, "lifespan": lifespan, **options})
     Control.of(options.get("control", False))
     with ExitStack() as stack:
@@ -40,20 +39,43 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
         if isinstance(lifespan, AbstractContextManager):
             # In the thread of the caller, which also leaves it.
             lifespan = nullcontext(stack.enter_context(lifespan))
-        thread = TrioThread()
-        stack.callback(thread.end)
+        manager = open_runtime(store, lifespan=lifespan, **options)
+        yield stack.enter_context(_in_thread(manager, stack.pop_all))
+
+
+@contextmanager
+def connected(address: Any, **options: Any) -> Iterator[Runtime]:
+    """Open a client whose Trio side runs in a thread."""
+    _check_caller("connect")
+    with _in_thread(connect(address, **options)) as client:
+        yield client
+
+
+def _check_caller(function: str) -> None:
+    if trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            f"keyrun.sync.{function} blocks, and this program runs on Trio: use keyrun.{function}"
+        )
+
+
+@contextmanager
+def _in_thread(
+    manager: AbstractAsyncContextManager[TrioRuntime],
+    forget: Callable[[], object] = lambda: None,
+) -> Iterator[Runtime]:
+    """Open a runtime or a client in a thread. `forget` is called if a forked child leaves this."""
+    thread = TrioThread()
+    process = os.getpid()
+    try:
         thread.wait_until_ready()
         is_open, is_closed = Waiter(), Waiter()
-        block = Block(
-            open_runtime(store, lifespan=lifespan, **options), is_open.settle, is_closed.settle
-        )
+        block = Block(manager, is_open.settle, is_closed.settle)
         thread.post(thread.open, block)
         try:
             inner = is_open.wait()
         except KeyboardInterrupt:
             thread.post(block.leave)
             raise
-        process = os.getpid()
         try:
             bridge = SyncBridge(inner, thread.post, block.tasks, thread.ident, OUTSIDE.get())
             yield Runtime(bridge)
@@ -62,8 +84,12 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
                 thread.post(block.leave)
                 is_closed.wait()
             else:
-                # A forked child has no thread to wait for, and the lifespan is the parent's.
-                stack.pop_all()
+                # The lifespan is the parent's.
+                forget()
+    finally:
+        if os.getpid() == process:
+            # A forked child has no thread to wait for.
+            thread.end()
 
 
 class StartedRuntime(Runtime):

@@ -1,6 +1,7 @@
-"""`keyrun.sync.open_runtime`. `keyrun.hosting.generate` writes this file."""
+"""`open_runtime` and `connect` of `keyrun.sync`. `keyrun.hosting.generate` writes this file."""
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -8,7 +9,7 @@ from typing import Any
 
 from keyrun.control.options import Control
 from keyrun.hosting.app import App, takes_app
-from keyrun.hosting.sync_host import StartedRuntime, opened, started
+from keyrun.hosting.sync_host import StartedRuntime, connected, opened, started
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import AnyLifespan
@@ -133,6 +134,35 @@ def open_runtime(
         lifespan=lifespan,
         tuning=tuning,
         control=control,
+    )
+
+
+def connect(
+    address: str | os.PathLike[str],
+    *,
+    token: str | None = None,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    call_timeout: float = 60.0,
+    context: ssl.SSLContext | None = None,
+) -> AbstractContextManager[Runtime]:
+    """Connect to the runtime of another process, and return a client that has the methods of
+    `Runtime`: `with keyrun.sync.connect("state/") as client: ...`.
+
+    The owner of the store must run with `control=True`. If it ends, the client connects to the next
+    owner, and repeats the calls that were not answered. Each write is applied once.
+
+    - `address`: the directory of a store, `unix:PATH` for a socket, or an address such as
+      `http://host:8470` or `https://host/prefix`.
+    - `token`: the token for an address over HTTP.
+    - `workflows`: workflows whose results have declared classes. Workflows that you pass to
+      `submit` need not be in the list.
+    - `call_timeout`: seconds that a call waits for a process that owns the store, before it raises
+      `NoOwner`. A call that the owner has received has no timeout.
+    - `context`: the TLS settings for an address with `https`, for example with the certificate of
+      your own authority. Default: `ssl.create_default_context()`.
+    """
+    return connected(
+        address, token=token, workflows=workflows, call_timeout=call_timeout, context=context
     )
 
 

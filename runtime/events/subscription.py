@@ -30,6 +30,13 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
         raise ValueError(f"{error}; the kinds are {', '.join(EventKind)}") from None
 
 
+def check_buffer(buffer: int) -> int:
+    """Return the size of a buffer. Raise ValueError if it is not a number of at least 1."""
+    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
+        raise ValueError(f"buffer must be a whole number of at least 1, got {buffer!r}")
+    return buffer
+
+
 class Events:
     """Iterate over events. `rt.events` returns this.
 
@@ -47,15 +54,13 @@ class Events:
         buffer: int,
         check_open: Callable[[], None],
     ) -> None:
-        if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
-            raise ValueError(f"buffer must be a whole number of at least 1, got {buffer!r}")
         self._subscribers = subscribers
         self._wall = wall
         self._check_open = check_open
         self.run_id = run_id
         """The run of the subscription, or None for all runs."""
         self._kinds = kinds
-        self._size = buffer
+        self._size = check_buffer(buffer)
         self._buffer: deque[Event | Brief] = deque()
         self._second: Event | None = None
         """The second event of the item that was read last."""

@@ -85,6 +85,14 @@ class Changes:
             self._number = None
 
 
+def check_interval(interval: float) -> float:
+    """Return an interval. Raise ValueError if it is not a number of seconds."""
+    number = isinstance(interval, int | float) and not isinstance(interval, bool)
+    if not number or not interval >= 0 or not isfinite(interval):
+        raise ValueError(f"interval must be at least 0 seconds, got {interval!r}")
+    return interval
+
+
 class Watch:
     """Iterate over the `Progress` of a run. `rt.watch` and `reader.watch` return a watch.
 
@@ -101,13 +109,10 @@ class Watch:
         interval: float,
         changes: Changes | None = None,
     ) -> None:
-        number = isinstance(interval, int | float) and not isinstance(interval, bool)
-        if not number or not interval >= 0 or not isfinite(interval):
-            raise ValueError(f"interval must be at least 0 seconds, got {interval!r}")
         self._run_id = run_id
         self._find = find
         self._look_at = look_at
-        self._interval = interval
+        self._interval = check_interval(interval)
         self._changes = changes
         self._look: RunView | None = None
         self._looked = 0.0
