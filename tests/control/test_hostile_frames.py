@@ -8,7 +8,7 @@ import trio
 
 from keyrun.control import channel
 from keyrun.control.channel import Channel
-from keyrun.control.frames import ANSWER, ERROR, unpacker
+from keyrun.control.frames import ANSWER, ERROR, Frames, pack
 from keyrun.control.owner import Owner
 from keyrun.control.roles import Caller, Role
 from tests.control.world import Client, served
@@ -23,7 +23,7 @@ class Peer:
         owner: Owner = client.api._performer
         self.channel = Channel(owner, caller, self._send)
         self._give, self._take = trio.open_memory_channel[bytes](1000)
-        self._unpacker = unpacker()
+        self._frames = Frames()
         self.frames: list[Any] = []
         self.reads = True
         self.unread = 0
@@ -31,8 +31,9 @@ class Peer:
     async def _send(self, message: Any) -> None:
         while not self.reads:
             await trio.sleep(1)
-        self._unpacker.feed(message.get("body", b""))
-        self.frames += [each for each in self._unpacker if each]
+        self.frames += [
+            each for each in self._frames.feed(message.get("body", b"")) if each and each[0]
+        ]
 
     async def _receive(self) -> Any:
         self.unread -= 1
@@ -46,29 +47,36 @@ class Peer:
         self._give.send_nowait(data)
 
 
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
 def call(number: int, name: str, /, **arguments: Any) -> bytes:
-    data: bytes = msgpack.packb([number, name, None, arguments])
-    return data
+    return pack(number, name, None, arguments)
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xc1",
-        b"\x05",
-        msgpack.packb("counts"),
-        msgpack.packb([]),
-        msgpack.packb([[1]]),
-        msgpack.packb([{}]),
-        msgpack.packb(["1", "counts", None, {}]),
-        msgpack.packb([1, ["counts"], None, {}]),
-        msgpack.packb([1, "counts", 7, {}]),
-        msgpack.packb([1, "counts", None, []]),
-        msgpack.packb([1, "counts", None]),
+        b"\xff\xff\xff\xff",
+        framed(b""),
+        framed(b"\xc1"),
+        framed(b"\x05"),
+        framed(msgpack.packb("counts")),
+        pack(),
+        pack([1]),
+        pack({}),
+        pack("1", "counts", None, {}),
+        pack(1, ["counts"], None, {}),
+        pack(1, "counts", 7, {}),
+        pack(1, "counts", None, []),
+        pack(1, "counts", None),
+        framed(pack(1, "counts", None, {})[4:] + b"\0"),
         call(1, "wait_for_end", run_id="r", number=1) * 2,
-        b"\x91" * 3000,
-        b"\x81\x80\xc0",
-        b"\x91\xd9\x02\xff\xff",
+        framed(b"\x91" * 3000),
+        framed(b"\xdd\xff\xff\xff\xff"),
+        framed(b"\x81\x80\xc0"),
+        framed(b"\x91\xd9\x02\xff\xff"),
     ],
 )
 async def test_what_is_no_call_ends_the_channel(data: bytes, autojump_clock: Any) -> None:
@@ -102,7 +110,7 @@ async def test_arguments_that_do_not_fit_are_an_error(
         peer = Peer(client)
         nursery.start_soon(peer.serve)
         peer.send(call(1, "status", **arguments))
-        peer.send(msgpack.packb([2, "no such operation", None, {}]))
+        peer.send(call(2, "no such operation"))
         deep: Any = 1
         for _ in range(500):
             deep = [deep]
@@ -139,7 +147,7 @@ async def test_a_role_is_checked_for_each_call(autojump_clock: Any) -> None:
 async def test_a_channel_reads_no_calls_while_its_answers_are_not_read(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MOST_WAITING", 1000)
+    monkeypatch.setattr(channel, "MOST_UNSENT", 1000)
     async with served() as client, trio.open_nursery() as nursery:
         peer = Peer(client)
         nursery.start_soon(peer.serve)
