@@ -77,8 +77,12 @@ async def test_a_request_with_two_lengths_hides_no_second_request(tmp_path: Path
         ):
             head = b"POST /v1/pause HTTP/1.1\r\nHost: x\r\n" + server.bearer + lengths + b"\r\n"
             received = await server.send(head + b"0\r\n\r\n" + hidden)
-            assert len(statuses(received)) == 1, lengths
-            assert statuses(received)[0] in (400, 501), lengths
+            # The connection may be closed before the answer is sent, because more data follows.
+            assert statuses(received) in ([], [400], [501]), lengths
+        head = b"POST /v1/pause HTTP/1.1\r\nHost: x\r\n" + server.bearer
+        both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        assert statuses(await server.send(head + both)) == [400]
+        assert await server.is_alive()
 
 
 async def test_each_request_of_a_connection_needs_its_own_token(tmp_path: Path) -> None:
