@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import (
+    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     suppress,
@@ -57,6 +58,9 @@ Background = Iterable[Callable[[], Awaitable[None]]]
 
 CUT_OFF = 5.0
 """Seconds in which everything has to end that is cancelled at the end of a drain."""
+Companion = Callable[[Runtime], AbstractAsyncContextManager[object]]
+"""Returns a block that is open as long as a runtime, also while the runtime drains."""
+
 REPORT_EVERY = 10.0
 """Seconds between two log lines that name the user code that a drain waits for."""
 NAMED = 3
@@ -87,6 +91,45 @@ async def _entered(host: Host, lifespan: Lifespan) -> AsyncIterator[Any]:
             yield await enter(stack, host.asyncio.entered(manager), ON_TRIO_ASYNCIO)
         else:
             yield await enter(stack, manager, ON_TRIO)
+
+
+@asynccontextmanager
+async def _accompanied(
+    companion: Companion | None,
+) -> AsyncIterator[Callable[[Runtime], Awaitable[None]]]:
+    """Yield a function that opens the companion of a runtime, and close the companion when this
+    block is left. The companion has a task of its own, because it begins inside of the block of
+    the runtime and ends after it."""
+    over = trio.Event()
+    left: BaseException | None = None
+
+    async def run(
+        companion: Companion,
+        runtime: Runtime,
+        task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        # A cancellation of the caller drains the runtime first.
+        with trio.CancelScope(shield=True):
+            async with companion(runtime):
+                task_status.started()
+                await over.wait()
+
+    async def begin(runtime: Runtime) -> None:
+        if companion is not None:
+            await nursery.start(run, companion, runtime)
+
+    async with trio.open_nursery() as nursery:
+        try:
+            yield begin
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            # Raised outside of the nursery, so that it is itself and not in a group.
+            left = error
+        finally:
+            over.set()
+    if left is not None:
+        raise left
 
 
 def as_store(store: "str | os.PathLike[str] | Store", committer: CommitterName = "inline") -> Store:
@@ -124,6 +167,7 @@ async def open_runtime(
     evict_after: float = 1.0,
     lifespan: Lifespan | None = None,
     host_loop: "HostLoop | None" = None,
+    companion: Companion | None = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a store: `async with open_runtime("state/", workflows=[checkout]) as rt:`.
@@ -170,6 +214,7 @@ async def open_runtime(
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
     - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
+    - `companion`: a block to open beside the runtime. Only the control plane sets it.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
     """
     check_options(locals())
@@ -209,15 +254,19 @@ async def open_runtime(
         host.watchdog.attempts = partition.attempts
         stack.enter_context(host.watchdog)
         try:
-            async with serve(
-                partition,
-                drain_timeout=drain_timeout,
-                on_unregistered=on_unregistered,
-                schedules=declared,
-                background=host.background,
+            async with (
+                _accompanied(companion) as begin_companion,
+                serve(
+                    partition,
+                    drain_timeout=drain_timeout,
+                    on_unregistered=on_unregistered,
+                    schedules=declared,
+                    background=host.background,
+                ),
             ):
                 runtime = Runtime(partition)
                 host.face = Faces(runtime, partition.state, host_loop).current
+                await begin_companion(runtime)
                 yield runtime
         finally:
             host.subscribers.close()

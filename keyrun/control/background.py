@@ -1,4 +1,4 @@
-"""Background: run a task beside a block, and let an error of the block be itself."""
+"""Background: run tasks beside a block, and let an error of the block be itself."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -7,14 +7,12 @@ import trio
 
 
 @asynccontextmanager
-async def beside(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+async def background() -> AsyncIterator[trio.Nursery]:
     """Run tasks while the block runs, and cancel them when it is left."""
     left: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        for task in tasks:
-            nursery.start_soon(task)
         try:
-            yield
+            yield nursery
         except trio.Cancelled:
             raise
         except BaseException as error:
@@ -24,3 +22,12 @@ async def beside(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]
             nursery.cancel_scope.cancel()
     if left is not None:
         raise left
+
+
+@asynccontextmanager
+async def beside(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Run tasks while the block runs, and cancel them when it is left."""
+    async with background() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+        yield

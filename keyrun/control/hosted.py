@@ -20,6 +20,7 @@ class AsyncioOwner:
     def __init__(self, bridge: AsyncioBridge) -> None:
         self._bridge = bridge
         self._owner = Owner(bridge.runtime)
+        self.namespace = self._owner.namespace
 
     async def perform(
         self,

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, quote_from_bytes
 
+from keyrun import __version__
 from keyrun.control import batches, streams
 from keyrun.control.bodies import BODY_SECONDS, MAX_BODY, parsed, read_body, until_gone
 from keyrun.control.channel import Channel
@@ -28,7 +29,6 @@ from keyrun.control.shapes import Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.logger import logger
-from keyrun.runtime.texts import brief
 
 MAX_HEADERS = 200
 """Headers that a request may have."""
@@ -258,7 +258,7 @@ class HttpApi:
         """Return the answer to a request that failed."""
         status = status_of(error)
         if status == 500:
-            logger.exception("a request failed: %s %s", scope["method"], brief(scope["path"]))
+            logger.exception("a request failed: %s %.200s", scope["method"], scope["path"])
         headers = [*PROBLEM_HEADERS, *getattr(error, "headers", ())]
         if status in (429, 503):
             headers.append((b"retry-after", b"%d" % RETRY_AFTER))
@@ -278,7 +278,18 @@ class HttpApi:
         """Serve a Python client."""
         if request.content_type != CHANNEL:
             raise Refused(
-                415, "WrongContentType", f"a channel of this version has the type {CHANNEL}"
+                415,
+                "WrongContentType",
+                f"Keyrun {__version__} answers a channel of the type {CHANNEL}, not "
+                f"{request.content_type}; use the same version of Keyrun on both sides",
+            )
+        asked, own = _query(request).get("namespace"), self._performer.namespace
+        if asked is not None and asked != [own]:
+            raise Refused(
+                409,
+                "OtherNamespace",
+                f"it serves the namespace {own!r} of the store, not {asked[0]!r}; all processes "
+                "that join a store open the same namespace",
             )
         await Channel(self._performer, caller, send).serve(request.receive)
 

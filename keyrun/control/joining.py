@@ -7,11 +7,12 @@ with the same operation ids.
 """
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import wraps
-from typing import Any, TypeVar
+from math import inf
+from typing import Any, Protocol
 
+import attrs
 import trio
 
 from keyrun.control.background import beside
@@ -19,184 +20,203 @@ from keyrun.control.loopback import Loopback
 from keyrun.control.options import Control
 from keyrun.control.remote import RemoteRuntime
 from keyrun.control.serving import control_plane
-from keyrun.control.target import Target
+from keyrun.control.target import SOCKET, Target
 from keyrun.control.transport import ClientRejected, Transport
+from keyrun.extras import need
 from keyrun.runtime.definitions.workflow import Workflow
-from keyrun.runtime.entities.entity import EntityDefinition, EntityMethod
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.logger import logger
+from keyrun.runtime.open import Companion
 from keyrun.runtime.records.submission import StatusRecord, Submission
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage import LmdbStore, StoreLocked
 
-T = TypeVar("T")
+RETRY = 0.02
+"""Seconds between two attempts to own the store or to reach its owner, at first."""
+RETRY_MOST = 0.25
+SAY_AFTER = 1.0
+"""Seconds without an owner after which a process logs what it waits for."""
 
-RETRY_EVERY = 0.03
-"""Seconds between two attempts to own the store or to reach its owner."""
 
-Open = Callable[[], AbstractAsyncContextManager[Runtime]]
-"""Opens the engine. Raises `StoreLocked` if another process owns the store."""
+class Open(Protocol):
+    """Opens the engine. Raises `StoreLocked` if another process owns the store."""
+
+    def __call__(self, *, companion: Companion) -> AbstractAsyncContextManager[Runtime]:
+        """Return the block in which the engine is open."""
+
+
+class Travelled(bytes):
+    """A payload that came from the owner. It has no transform."""
 
 
 class SharedRuntime(RemoteRuntime):
-    """The runtime of a process that shares a store: its own engine while it owns the store, and
-    otherwise a client of the owner."""
+    """The runtime of a process that shares a store: a client of the owner, until this process is
+    the owner itself. Then its methods are those of the engine, and what the client has begun
+    continues through a loopback. A process that owns a store owns it until its block ends."""
 
-    def __init__(self, transport: Transport, workflows: Iterable[Workflow[Any, Any]]) -> None:
-        super().__init__(transport, workflows)
-        self.engine: Runtime | None = None
-        """The runtime of this process, while it owns the store."""
+    engine: Runtime | None = None
+    """The runtime of this process, if it owns the store."""
 
-    @property
-    def is_owner(self) -> bool:
-        """Return whether this process owns the store now."""
-        return self.engine is not None
-
-    def _adopted(self, value: T) -> T:
-        """Let a handle of the engine outlive it."""
-        if isinstance(value, RunHandle):
-            value._runtime = self
-        return value
-
-    def _describe(self, *arguments: Any) -> Any:
-        engine = self.engine
-        if engine is None:
-            return super()._describe(*arguments)
-        return engine._describe(*arguments)
+    def own(self, engine: Runtime) -> None:
+        """Call the engine of this process from now on."""
+        self.engine = engine
+        vars(self).update({name: each for name, each in vars(engine).items() if name not in _OWN})
+        vars(self).update({name: getattr(engine, name) for name in _METHODS})
 
     def _admit_at_once(self, described: Any) -> Any:
-        engine = self.engine
-        if engine is None or not isinstance(described, Submission):
-            return None
-        admitted = engine._admit_at_once(described)
-        if admitted is not None:
-            self._adopted(admitted[0])
-        return admitted
+        if self.engine is None or not isinstance(described, Submission):
+            return None  # the client has described it
+        return self.engine._admit_at_once(described)
 
     async def _admit(self, described: Any, *, wait: bool) -> RunHandle[Any]:
-        if self.engine is not None and isinstance(described, Submission):
-            return self._adopted(await self.engine._admit(described, wait=wait))
-        return await super()._admit(described, wait=wait)
+        if self.engine is None or not isinstance(described, Submission):
+            return await super()._admit(described, wait=wait)
+        return await self.engine._admit(described, wait=wait)
 
-    def wait_for_end(self, submission: Submission) -> Awaitable[StatusRecord | None]:
-        if self.engine is not None:
-            return self.engine.wait_for_end(submission)
-        return super().wait_for_end(submission)
+    async def _find_end(self, about: Submission) -> StatusRecord | None:
+        end = await super()._find_end(about)
+        if end is None or end.result is None:
+            return end
+        return attrs.evolve(end, result=Travelled(end.result))
 
-    async def _call(
-        self,
-        definition: EntityDefinition,
-        key: str,
-        method: EntityMethod,
-        timeout: float | None,
-        request_id: str | None,
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if self.engine is None:
-            return await super()._call(
-                definition, key, method, timeout, request_id, *args, **kwargs
-            )
-        return await self.engine.call(
-            definition.cls,
-            key,
-            method.name,
-            *args,
-            request_id=request_id,
-            timeout=timeout,
-            **kwargs,
-        )
-
-    def statistics(self) -> Any:
-        if self.engine is None:
-            return super().statistics()
-        return self.engine.statistics()
+    def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
+        """Return a result as its workflow declares it, or as plain data."""
+        if self.engine is None or isinstance(payload, Travelled):
+            return super().decode_result(workflow, version, payload)
+        return self.engine.decode_result(workflow, version, payload)
 
 
-def _local_first(name: str) -> Callable[..., Any]:
-    """Return the method that asks the engine of this process, if there is one."""
-    remote = getattr(RemoteRuntime, name)
-
-    @wraps(remote)
-    async def method(self: SharedRuntime, *args: Any, **kwargs: Any) -> Any:
-        if self.engine is None:
-            return await remote(self, *args, **kwargs)
-        return self._adopted(await getattr(self.engine, name)(*args, **kwargs))
-
-    return method
-
-
-_OWN = {"call", "wait_for_end", "group", "submit_group"}
-for _name, _method in inspect.getmembers(RemoteRuntime, inspect.iscoroutinefunction):
-    if not _name.startswith("_") and _name not in _OWN and hasattr(Runtime, _name):
-        setattr(SharedRuntime, _name, _local_first(_name))
+_OWN = frozenset({"_admit", "_admit_at_once", "decode_result"})
+"""What a `SharedRuntime` does itself when it has an engine."""
+_METHODS = [
+    name
+    for name, _ in inspect.getmembers(Runtime, inspect.isfunction)
+    if not name.startswith("__") and name not in _OWN
+]
 
 
 class Membership:
     """Owns the store, or stays connected to the process that does."""
 
-    def __init__(self, path: LmdbStore, shared: SharedRuntime, transport: Transport, open_: Open):
-        self._store = path
+    def __init__(
+        self,
+        store: LmdbStore,
+        shared: SharedRuntime,
+        transport: Transport,
+        open_: Open,
+        control: Control,
+        lock_timeout: float,
+    ) -> None:
+        self._store = store
         self._shared = shared
         self._transport = transport
         self._open = open_
-        self.leaving = trio.Event()
+        self._control = control
+        self._lock_timeout = lock_timeout
+        self._leaving = trio.Event()
+        self._scope = trio.CancelScope()
+        self._begin: Callable[[], None] | None = None
+        """Reports that there is an owner, for the first time."""
 
-    async def run(
-        self, control: Control, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Take part until `leaving` is set. Report that it has begun when there is an owner."""
-        begun = False
+    def leave(self) -> None:
+        """Stop taking part."""
+        self._leaving.set()
+        self._scope.cancel()
 
-        def begin() -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                task_status.started()
-
+    async def run(self, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part until `leave`. Report that it has begun when there is an owner."""
+        self._begin = task_status.started
+        began = trio.current_time()
+        delay = RETRY
+        has_said = False
         try:
-            while not self.leaving.is_set():
+            while not self._leaving.is_set():
                 try:
-                    await self._own(control, begin)
-                except StoreLocked:
-                    await self._follow(begin)
+                    await self._own()
+                    return
+                except StoreLocked as error:
+                    locked = error
+                self._transport.owner = f"{_holder(locked)} has the store open"
+                with trio.CancelScope() as self._scope:
+                    if await self._follow(began + self._lock_timeout):
+                        began, delay, has_said = trio.current_time(), RETRY, False
+                        continue
+                    waited = trio.current_time() - began
+                    if self._begin is not None and waited >= self._lock_timeout:
+                        raise self._unreachable(locked, waited)
+                    if waited >= SAY_AFTER and not has_said:
+                        has_said = True
+                        logger.warning("waiting for an owner: %s", self._reason(locked))
+                    await trio.sleep(delay)
+                    delay = min(2 * delay, RETRY_MOST)
         finally:
             self._transport.close()
 
-    async def _own(self, control: Control, begin: Callable[[], None]) -> None:
+    def _started(self) -> None:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin()
+
+    async def _own(self) -> None:
+        """Own the store until this process leaves. Raise `StoreLocked` if another process does."""
+        async with self._open(companion=self._serve) as engine:
+            logger.info("this process owns the store %s", self._store.path)
+            self._shared.own(engine)
+            self._started()
+            await self._leaving.wait()
+
+    @asynccontextmanager
+    async def _serve(self, engine: Runtime) -> AsyncIterator[None]:
+        """Serve other processes, and what this process has begun as a client."""
         async with (
-            self._open() as engine,
-            control_plane(engine, self._store.path, control) as owner,
+            control_plane(engine, self._store.path, self._control) as owner,
             beside(lambda: self._transport.use(Loopback(owner))),
         ):
-            logger.info("this process owns the store %s", self._store.path)
-            self._shared.engine = engine
-            begin()
-            try:
-                await self.leaving.wait()
-            finally:
-                self._shared.engine = None
+            yield
 
-    async def _follow(self, begin: Callable[[], None]) -> None:
-        """Be a client of the owner while there is one."""
+    async def _reached(self) -> None:
+        while self._transport.connection is None:
+            await self._transport.changed()
+
+    async def _follow(self, patience_ends: float) -> bool:
+        """Be a client of the owner while there is one. Return whether there was one."""
+        was_connected = False
+        if self._begin is None:
+            patience_ends = inf
 
         async def report() -> None:
-            await self._transport.connected()
-            begin()
-            await trio.sleep_forever()
+            nonlocal was_connected
+            await self._reached()
+            was_connected, patience.deadline = True, inf
+            logger.info("this process is a client of the owner of %s", self._store.path)
+            self._started()
 
-        async def leave() -> None:
-            await self.leaving.wait()
-            scope.cancel()
-
-        with trio.CancelScope() as scope:
-            async with beside(report, leave):
+        with trio.CancelScope(deadline=patience_ends) as patience:
+            async with beside(report):
                 try:
                     await self._transport.stay_connected()
                 except ClientRejected as error:
-                    raise error.error from error
-        await trio.sleep(RETRY_EVERY)
+                    if self._begin is not None:
+                        raise error.error from error
+                    self._transport.trouble = str(error)
+        return was_connected
+
+    def _reason(self, locked: StoreLocked) -> str:
+        """Return why this process can neither own the store nor join its owner."""
+        trouble = self._transport.trouble or "it does not answer"
+        return (
+            f"{_holder(locked)} has the store {self._store.path} open and cannot be joined at "
+            f"{SOCKET} ({trouble}); open the store with when_locked='join' or control=True in "
+            "every process, or stop that process"
+        )
+
+    def _unreachable(self, locked: StoreLocked, waited: float) -> StoreLocked:
+        limit = f"waited {waited:.1f} s (lock_timeout={self._lock_timeout:g})"
+        return StoreLocked(f"{self._reason(locked)}; {limit}", pid=locked.pid, waited=waited)
+
+
+def _holder(locked: StoreLocked) -> str:
+    return "another process" if locked.pid is None else f"process {locked.pid}"
 
 
 @asynccontextmanager
@@ -204,18 +224,24 @@ async def joined(
     store: LmdbStore,
     open_: Open,
     *,
+    namespace: str,
     workflows: Iterable[Workflow[Any, Any]],
     control: Control,
-    call_timeout: float,
+    lock_timeout: float,
 ) -> AsyncIterator[SharedRuntime]:
     """Share a store with other processes."""
-    transport = Transport(Target.of(store.path), call_timeout=call_timeout)
+    need("h11", for_="when_locked='join'", extra="control")
+    need("anycorn", for_="when_locked='join'", extra="control")
+    # This process may open the store later, when the program has changed its directory.
+    store.path = store.path.absolute()
+    target = Target(socket=store.path / SOCKET)
+    transport = Transport(target, call_timeout=lock_timeout, namespace=namespace)
     shared = SharedRuntime(transport, workflows)
-    membership = Membership(store, shared, transport, open_)
+    membership = Membership(store, shared, transport, open_, control, lock_timeout)
     left: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(membership.run, control)
+            await nursery.start(membership.run)
             try:
                 yield shared
             except trio.Cancelled:
@@ -223,7 +249,7 @@ async def joined(
             except BaseException as error:
                 left = error
             finally:
-                membership.leaving.set()
+                membership.leave()
     except* Exception as group:
         raise _only(group) from None
     if left is not None:

@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 
 from keyrun.control.background import beside
+from keyrun.control.forking import belongs_here
 from keyrun.control.target import SOCKET, short_path
 from keyrun.extras import need
 
@@ -20,12 +21,16 @@ PEER = "keyrun_peer"
 """The name in the state of an ASGI scope that has the peer of a unix socket, such as `uid 1000`."""
 
 BACKLOG = 512
+KEEP_ALIVE = 75.0
+"""Seconds that a connection without a request stays open."""
+HEADERS = 64 * 1024
+"""Bytes that the headers of a request may have."""
 
 
 def bind_unix(path: Path) -> socket.socket:
     """Return a socket that listens at `path`, for this user only. It replaces one that is there:
     call this only while the store is locked."""
-    folder, draft = path.parent, path.with_name(f"{path.name}.{os.getpid()}")
+    folder, draft = path.parent, path.with_name(f"{path.name}.new")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(FileNotFoundError):
@@ -37,6 +42,7 @@ def bind_unix(path: Path) -> socket.socket:
         listener.listen(BACKLOG)
         listener.setblocking(False)
         draft.rename(path)
+        belongs_here(listener)
     except BaseException:
         listener.close()
         with suppress(OSError):
@@ -60,6 +66,7 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
             listener.bind(address)
             listener.listen(BACKLOG)
             listener.setblocking(False)
+            belongs_here(listener)
         except BaseException:
             listener.close()
             for each in found:
@@ -85,47 +92,74 @@ def peer_of(connection: socket.socket) -> str | None:
     return f"uid {uid}"
 
 
-def _state(connection: socket.socket) -> dict[str, Any]:
-    """Return what the API learns of a connection."""
-    peer = peer_of(connection)
-    return {} if peer is None else {PEER: peer}
-
-
 @asynccontextmanager
-async def serving(
-    app: Callable[..., Any], listeners: list[socket.socket], **limits: Any
-) -> AsyncIterator[None]:
+async def serving(app: Callable[..., Any], listeners: list[socket.socket]) -> AsyncIterator[None]:
     """Serve an ASGI application on sockets while the block runs. Requests that are under way when
-    the block is left are cut off. `limits` are those of `Connections`."""
+    the block is left are cut off."""
     need("anycorn", for_="the control plane", extra="control")
-    from keyrun.control.connections import Connections
+    from anycorn.app_wrappers import ASGIWrapper
+    from anycorn.config import Config
+    from anycorn.tcp_server import TCPServer
+    from anycorn.typing import LifespanState
+    from anycorn.worker_context import WorkerContext
+
+    config = Config()
+    config.accesslog = config.errorlog = None
+    config.include_server_header = False
+    config.keep_alive_timeout = KEEP_ALIVE
+    config.h11_max_incomplete_size = HEADERS
+    config.keep_alive_max_requests = 1 << 62
+    context = WorkerContext(None)
+    wrapped = ASGIWrapper(app)
+
+    connections: set[Any] = set()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        connection = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+        peer = peer_of(connection)
+        state = LifespanState({} if peer is None else {PEER: peer})
+        connections.add(connection)
+        belongs_here(connection)
+        try:
+            await TCPServer(wrapped, config, context, state, stream).run()
+        finally:
+            connections.remove(connection)
 
     async with AsyncExitStack() as stack:
-        served, tasks = [], []
+        serve: list[anyio.abc.SocketListener] = []
         for each in listeners:
-            listener = await anyio.abc.SocketListener.from_socket(each)
-            await stack.enter_async_context(listener)
-            served.append(Connections(app, _state, **limits))
-            tasks.append(partial(served[-1].serve, listener))
-        async with beside(*tasks):
+            serve.append(
+                await stack.enter_async_context(await anyio.abc.SocketListener.from_socket(each))
+            )
+        async with beside(*(partial(listener.serve, handle) for listener in serve)):
             try:
                 yield
             finally:
-                for connections in served:
-                    connections.cut_off()
+                for connection in connections:
+                    # The server waits, shielded, for a client that does not read.
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
 
 
 @asynccontextmanager
 async def socket_of(store: Path) -> AsyncIterator[socket.socket]:
-    """Listen at the socket of a store. Remove the socket at the end, unless it was replaced."""
-    path = store / SOCKET
+    """Listen at the socket of a store. Remove the socket at the end, unless it was replaced, or
+    this is a forked child of the owner."""
+    path, process = store / SOCKET, os.getpid()
     listener = bind_unix(path)
-    mine = path.stat().st_ino
+    mine = inode_of(path)
     try:
         yield listener
     finally:
-        with suppress(OSError):
-            if path.stat().st_ino == mine:
+        if os.getpid() == process and inode_of(path) == mine:
+            with suppress(OSError):
                 path.unlink()
         with suppress(OSError):
             listener.close()
+
+
+def inode_of(path: Path) -> int | None:
+    """Return the number of the file at a path, or None if there is none."""
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None

@@ -159,7 +159,7 @@ class Operation:
         readers = self._wire_readers
         try:
             arguments = {name: readers[name](item) for name, item in data.items()}
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Misplaced(f"the arguments of {self.name} are not valid: {error!r}") from error
         self.require(arguments)
         return arguments

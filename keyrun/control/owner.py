@@ -143,6 +143,7 @@ class Owner:
         self.runtime = PlainRuntime(runtime._partition)
         state = runtime._partition.state
         self._state = state
+        self.namespace = state.ledger.prefix[:-1].decode()
         self._events = EventRing(state.host.subscribers, state.wall)
 
     async def perform(

@@ -14,6 +14,9 @@ from keyrun.control.streams import Follower
 class Performer(Protocol):
     """Performs operations on the runtime that owns a store."""
 
+    namespace: str
+    """The namespace of the runtime."""
+
     async def perform(
         self,
         operation: Operation,

@@ -91,7 +91,8 @@ class RemoteRuntime(Runtime):
         """Return a status whose result has the type that its workflow declares, if it is known."""
         if status.result is None:
             return status
-        result = self.decode_result(status.workflow, status.version, CODEC.encode(status.result))
+        payload = CODEC.encode(status.result)
+        result = RemoteRuntime.decode_result(self, status.workflow, status.version, payload)
         return attrs.evolve(status, result=result)
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:

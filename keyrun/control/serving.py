@@ -4,16 +4,23 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import trio
+
+from keyrun.control.background import background
 from keyrun.control.guard import LOCAL_HOSTS, TokenGuard
 from keyrun.control.http import HttpApi
-from keyrun.control.listening import bind_tcp, serving, socket_of
+from keyrun.control.listening import bind_tcp, inode_of, serving, socket_of
 from keyrun.control.options import Control
 from keyrun.control.owner import Owner
+from keyrun.control.target import SOCKET
 from keyrun.control.tokens import TokenFile
+from keyrun.runtime.logger import logger
 from keyrun.runtime.runtime import Runtime
 
 TOKENS = "tokens"
 """The name of the token file in the directory of a store."""
+CHECK_EVERY = 1.0
+"""Seconds between two looks whether the socket is still there."""
 
 
 @asynccontextmanager
@@ -33,10 +40,33 @@ async def control_plane(
     hosts = options.allowed_hosts or LOCAL_HOSTS
     app = HttpApi(owner, TokenGuard(tokens, hosts))
     async with AsyncExitStack() as stack:
-        listeners = []
-        if store is not None:
-            listeners.append(await stack.enter_async_context(socket_of(store)))
         if options.http is not None:
-            listeners += bind_tcp(*options.http)
-        await stack.enter_async_context(serving(app, listeners))
+            await stack.enter_async_context(serving(app, bind_tcp(*options.http)))
+        if store is not None:
+            nursery = await stack.enter_async_context(background())
+            await nursery.start(_serve_socket, app, store)
         yield owner
+
+
+async def _serve_socket(
+    app: HttpApi, store: Path, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve the socket of a store. If the socket is removed, make it again."""
+    path, has_begun = store / SOCKET, False
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                listener = await stack.enter_async_context(socket_of(store))
+            except OSError:
+                if not has_begun:
+                    raise
+                await trio.sleep(CHECK_EVERY)
+                continue
+            mine = inode_of(path)
+            await stack.enter_async_context(serving(app, [listener]))
+            if not has_begun:
+                has_begun = True
+                task_status.started()
+            while inode_of(path) == mine:  # noqa: ASYNC110 (files do not report)
+                await trio.sleep(CHECK_EVERY)
+            logger.warning("the socket %s was removed, and is made again", path)

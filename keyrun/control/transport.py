@@ -5,6 +5,7 @@ call is sent again, with the same operation id, as soon as there is an owner aga
 applies it once.
 """
 
+import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from uuid import uuid4
 import trio
 from outcome import Outcome, Value
 
+from keyrun.control.forking import belongs_here
 from keyrun.control.frames import (
     ANSWER,
     ERROR,
@@ -30,6 +32,7 @@ from keyrun.control.shapes import WIRE
 from keyrun.control.target import Target, short_path
 from keyrun.extras import need
 from keyrun.runtime.errors import NoOwner
+from keyrun.runtime.host.callers import forked
 from keyrun.runtime.logger import logger
 from keyrun.runtime.texts import clean
 from keyrun.storage import StoreClosed
@@ -143,7 +146,9 @@ class Calls:
 class Connection(Calls):
     """A connection to the owner in another process."""
 
-    def __init__(self, stream: trio.abc.Stream, target: Target, token: str | None) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, target: Target, token: str | None, namespace: str | None
+    ) -> None:
         need("h11", for_="keyrun.connect", extra="control")
         import h11
 
@@ -153,6 +158,7 @@ class Connection(Calls):
         self._http = h11.Connection(h11.CLIENT)
         self._target = target
         self._token = token
+        self._namespace = namespace
 
     async def open(self) -> None:
         """Send the head of the request, and read that of the answer. Raises `Disconnected` or
@@ -165,6 +171,8 @@ class Connection(Calls):
         if self._token is not None:
             headers.append(("Authorization", f"Bearer {self._token}"))
         path = f"{self._target.prefix}/v1{PATH}"
+        if self._namespace is not None:
+            path += f"?namespace={self._namespace}"
         try:
             request = self._h11.Request(method="POST", target=path, headers=headers)
         except self._h11.LocalProtocolError as error:
@@ -282,16 +290,21 @@ class Transport:
         token: str | None = None,
         call_timeout: float = 60.0,
         context: ssl.SSLContext | None = None,
+        namespace: str | None = None,
     ) -> None:
         self.target = target
         self.call_timeout = call_timeout
         self.token = trio.lowlevel.current_trio_token()
         self._token = token
         self._context = context
+        self._namespace = namespace
+        self._process = os.getpid()
         self._connection: Calls | None = None
         self._refused: Exception | None = None
-        self._trouble = ""
+        self.trouble = ""
         """Why the last attempt to connect failed."""
+        self.owner = ""
+        """What is known of the process that owns the store."""
         self._changed = trio.Event()
         self._closed = False
 
@@ -323,8 +336,8 @@ class Transport:
         try:
             await self.use(await self._opened())
         except Disconnected as error:
-            if self._trouble != str(error):
-                self._trouble = str(error)
+            if self.trouble != str(error):
+                self.trouble = str(error)
                 logger.debug("%s: %s", self.target, error)
 
     async def use(self, connection: Calls) -> None:
@@ -341,7 +354,7 @@ class Transport:
         with trio.move_on_after(SILENCE):
             stream = await self._connect()
             try:
-                connection = Connection(stream, self.target, self._token)
+                connection = Connection(stream, self.target, self._token, self._namespace)
                 await connection.open()
                 return connection
             except BaseException as error:
@@ -358,7 +371,9 @@ class Transport:
         try:
             if target.socket is not None:
                 with short_path(target.socket) as path:
-                    return await trio.open_unix_socket(path)
+                    local = await trio.open_unix_socket(path)
+                belongs_here(local.socket)
+                return local
             stream: trio.abc.Stream = await trio.open_tcp_stream(target.host, target.port)
         except (OSError, ValueError) as error:
             raise Disconnected(_cause(error)) from error
@@ -386,6 +401,8 @@ class Transport:
     async def connected(self, seconds: float | None = None) -> Calls:
         """Return the connection, or wait for one. Raise `NoOwner` if there is none after a number
         of seconds. Default: `call_timeout`."""
+        if os.getpid() != self._process:
+            raise forked(self._process)
         with trio.move_on_after(self.call_timeout if seconds is None else max(0, seconds)):
             while True:
                 if self._closed:
@@ -395,14 +412,16 @@ class Transport:
                 if (connection := self.connection) is not None:
                     return connection
                 await self._changed.wait()
-        raise self.no_owner(self._trouble)
+        raise self.no_owner(self.trouble)
 
     def no_owner(self, trouble: str) -> NoOwner:
         """Return the error of a call that found no owner in time."""
-        why = f" ({trouble})" if trouble else ""
+        known = "; ".join(each for each in (self.owner, trouble) if each)
+        why = f" ({known})" if known else ""
         return NoOwner(
             f"no process answered at {self.target} for {self.call_timeout:g} s{why}; start the "
-            "application that owns the store, and check that it runs with control=True"
+            "application that owns the store, and check that it runs with control=True or "
+            "when_locked='join'"
         )
 
     async def call(

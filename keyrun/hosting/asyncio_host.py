@@ -12,6 +12,7 @@ from outcome import Outcome
 from keyrun.actors import checks
 from keyrun.control.connecting import connect
 from keyrun.control.options import Control
+from keyrun.hosting.lifespans import on_loop
 from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, Guest, TrioSide, TrioThread
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge, retrieve, settle
@@ -43,7 +44,8 @@ async def opened(
     # A commit in the thread of the loop would stop the application while the disk syncs.
     store = as_store(store, committer="process")
     async with AsyncExitStack() as stack:
-        if lifespan is not None:
+        joins = options.get("when_locked") == "join"
+        if lifespan is not None and not joins:
             # In the task of the caller, which also leaves it.
             value = await enter(stack, async_manager_of(lifespan), ON_HOST_LOOP)
             options["lifespan"] = nullcontext(value)
@@ -59,6 +61,8 @@ async def opened(
             stack.push_async_callback(guest.exit)
             post, longest_pass = guest.post, guest.get_longest_pass
         host_loop = HostLoop(loop, longest_pass)
+        if lifespan is not None and joins:
+            options["lifespan"] = partial(on_loop, host_loop, lifespan)
         if on_terminal is not None and is_async(on_terminal):
             on_terminal = partial(_call_on_loop, host_loop, on_terminal)
         manager = open_runtime(store, on_terminal=on_terminal, host_loop=host_loop, **options)

@@ -391,6 +391,9 @@ SHARED_NOTES = """
 - `control`: With `True`, other processes of the same user can operate the runtime: see
   `keyrun.connect`. With `keyrun.web.Control(http=...)`, also over a network."""
 
+INNER_OPTIONS = ("host_loop", "companion")
+"""Options that only Keyrun sets."""
+
 SHARED_OPTIONS = "app: App | None = None, control: bool | Control = False"
 OF_APP = "app"
 """The argument that the decorator `takes_app` replaces by what it has."""
@@ -457,11 +460,12 @@ def write_open(face: Face) -> str:
     )
     arguments = node.args
     doc = ast.get_docstring(node) or ""
-    doc = "\n".join(line for line in doc.splitlines() if "`host_loop`" not in line)
+    for name in INNER_OPTIONS:
+        doc = "\n".join(line for line in doc.splitlines() if f"`{name}`" not in line)
     kept = [
         (argument, default)
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if argument.arg != "host_loop"
+        if argument.arg not in INNER_OPTIONS
     ]
     shared = ast.parse(f"def f(*, {SHARED_OPTIONS}): ...").body[0]
     assert isinstance(shared, ast.FunctionDef)

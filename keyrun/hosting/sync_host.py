@@ -16,6 +16,7 @@ import trio
 
 from keyrun.control.connecting import connect
 from keyrun.control.options import Control
+from keyrun.hosting.lifespans import in_thread
 from keyrun.hosting.trio_host import opened as open_runtime
 from keyrun.hosting.trio_side import Block, TrioThread
 from keyrun.runtime.faces.calls import Waiter
@@ -37,8 +38,11 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
         if lifespan is not None and not is_for_asyncio(lifespan):
             lifespan = manager_of(lifespan)
         if isinstance(lifespan, AbstractContextManager):
-            # In the thread of the caller, which also leaves it.
-            lifespan = nullcontext(stack.enter_context(lifespan))
+            if options.get("when_locked") == "join":
+                lifespan = in_thread(lifespan)
+            else:
+                # In the thread of the caller, which also leaves it.
+                lifespan = nullcontext(stack.enter_context(lifespan))
         manager = open_runtime(store, lifespan=lifespan, **options)
         yield stack.enter_context(_in_thread(manager, stack.pop_all))
 

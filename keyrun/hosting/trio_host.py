@@ -42,9 +42,10 @@ async def opened(
         async with joined(
             store,
             partial(engine.open_runtime, store, **options),
+            namespace=options.get("namespace", "default"),
             workflows=options["workflows"],
             control=served or Control(),
-            call_timeout=lock_timeout,
+            lock_timeout=lock_timeout,
         ) as shared:
             yield shared
         return
@@ -56,8 +57,6 @@ async def opened(
         )
     from keyrun.control.serving import control_plane
 
-    async with (
-        engine.open_runtime(store, **locked, **options) as runtime,
-        control_plane(runtime, path, served),
-    ):
+    companion = partial(control_plane, store=path, options=served)
+    async with engine.open_runtime(store, **locked, **options, companion=companion) as runtime:
         yield runtime

@@ -62,7 +62,7 @@ class Block:
                 self._application_waits()
                 nursery.cancel_scope.cancel()
         except BaseException as error:
-            self._deliver(deliver, Error(_only(error)))
+            self._deliver(deliver, Error(only(error)))
             if isinstance(error, trio.Cancelled | KeyboardInterrupt):
                 raise
         else:
@@ -84,7 +84,7 @@ class Block:
             self._scope.cancel()
 
 
-def _only(error: BaseException) -> BaseException:
+def only(error: BaseException) -> BaseException:
     """Return the one error in groups of one error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
