@@ -8,6 +8,7 @@ string.
 """
 
 import math
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from typing import Any
 from uuid import UUID
 
 from keyrun.storage.misfit import Misfit, at_index, at_key
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 LARGEST = 2**53
 """The largest integer that every JSON reader takes without a loss."""
@@ -55,9 +59,17 @@ def _decimal(text: str) -> Decimal:
 
 
 def _float(text: str) -> float:
-    if text not in ("nan", "inf", "-inf"):
-        raise ValueError("it must be 'nan', 'inf' or '-inf'")
-    return float(text)
+    if text in ("nan", "inf", "-inf"):
+        return float(text)
+    if not _NUMBER.fullmatch(text) or not math.isfinite(number := float(text)):
+        raise ValueError("it must be a number, 'nan', 'inf' or '-inf'")
+    return number
+
+
+def _int(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError("it must be an integer of at most 20 digits")
+    return int(text)
 
 
 PARSERS: dict[type, Callable[[str], Any]] = {
@@ -75,7 +87,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "$date": date.fromisoformat,
     "$decimal": _decimal,
     "$uuid": UUID,
-    "$int": int,
+    "$int": _int,
     "$float": _float,
 }
 """The keys of the objects that stand for a value, and how their text is read."""

@@ -28,8 +28,11 @@ _TEXTS: dict[str, Schema] = {
     "$date": {"type": "string", "format": "date"},
     "$decimal": _TEXT,
     "$uuid": {"type": "string", "format": "uuid"},
-    "$int": {"type": "string", "pattern": "^-?[0-9]+$"},
-    "$float": {"enum": ["nan", "inf", "-inf"]},
+    "$int": {"type": "string", "pattern": "^-?[0-9]{1,20}$"},
+    "$float": {
+        "type": "string",
+        "pattern": r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?)$",
+    },
     "$tuple": {"type": "array"},
 }
 """What an object that stands for a value has under its key."""
@@ -131,6 +134,13 @@ def any_of(schemas: Iterable[Schema]) -> Schema:
     if len(each) == 1:
         return each[0]
     return {"anyOf": each} if each else {"not": {}}
+
+
+def array_of(*places: Schema) -> Schema:
+    """Return the schema of arrays with one item for each place."""
+    # `prefixItems` must not be empty.
+    first = {"prefixItems": [*places], "items": False} if places else {}
+    return {"type": "array", **first, "minItems": len(places), "maxItems": len(places)}
 
 
 def constants(values: Iterable[Any]) -> Schema:

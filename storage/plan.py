@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from keyrun.storage.json_form import PARSERS, from_json, parse, to_json
-from keyrun.storage.json_schema import Schema, Schemas, any_of, constants
+from keyrun.storage.json_schema import Schema, Schemas, any_of, array_of, constants
 from keyrun.storage.misfit import Misfit, Unsupported, a, at_index, at_key, at_member, name_of
 from keyrun.storage.native import canonical
 
@@ -239,10 +239,7 @@ def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
     lower, lift = ([getattr(plan, name) for plan in inner] for name in ("lower", "lift"))
 
     def schema(schemas: Schemas) -> Schema:
-        places = [plan.schema(schemas) for plan in inner]
-        # `prefixItems` must not be empty.
-        first = {"prefixItems": places, "items": False} if places else {}
-        return {"type": "array", **first, "minItems": len(places), "maxItems": len(places)}
+        return array_of(*(plan.schema(schemas) for plan in inner))
 
     return TypePlan(through(lower), through(lift), read, schema)
 
@@ -327,6 +324,12 @@ def union_plan(declared: Any, lookup: Lookup) -> TypePlan:
 
     def read(data: Any) -> Any:
         misfits = []
+        if type(data) is list and len(data) == 2 and type(data[0]) is str and data[0] in members:
+            # The form that is stored, which answers show.
+            try:
+                return members[data[0]].read(data[1])
+            except Misfit as misfit:
+                misfits.append(misfit.inside(at_index(1)))
         for member in members.values():
             try:
                 return member.read(data)
@@ -337,12 +340,12 @@ def union_plan(declared: Any, lookup: Lookup) -> TypePlan:
             raise furthest
         raise Misfit(f"expected {name_of(declared)}, got {data!r}")
 
-    return TypePlan(
-        lower,
-        lift,
-        read,
-        lambda schemas: any_of(member.schema(schemas) for member in members.values()),
-    )
+    def schema(schemas: Schemas) -> Schema:
+        forms = {name: member.schema(schemas) for name, member in members.items()}
+        named = (array_of({"const": name}, form) for name, form in forms.items())
+        return any_of([*forms.values(), *named])
+
+    return TypePlan(lower, lift, read, schema)
 
 
 def _array_of(inner: TypePlan) -> Callable[[Schemas], Schema]:

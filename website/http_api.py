@@ -19,7 +19,7 @@ This page lists every request of the HTTP API. [Security](security.md) shows who
 - Arguments of GET and DELETE are in the query string, and those of POST and PUT in a JSON object. A path has its arguments percent-encoded: the key `a/b` is `a%2Fb`.
 - An answer that is not an object is under `result`: `{"result": true}`.
 - Times are in RFC 3339. An argument may also be a number of seconds since 1970.
-- Values of your application have the form of [input as JSON](values.md#input-as-json).
+- Values of your application have the form of [values as JSON](values.md#values-as-json).
 - A listing returns a page with a `cursor`. Pass it as `cursor` to get the next page. It is null on the last page.
 - Errors are problems (RFC 9457): an object with `type`, `title`, `status`, `detail` and `error`, the name of [the error in Python](reference/errors.md).
 - `Idempotency-Key` makes a write safe to repeat for an hour. For `POST /v1/runs` without `run_id`, it is the id of the run.

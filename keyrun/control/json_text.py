@@ -12,9 +12,11 @@ from math import isfinite
 from typing import Any
 
 from keyrun.control.problems import Refused
+from keyrun.control.shapes import Misplaced
 
 _LONE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
+_TOP = "the body"
 _HUGE = re.compile(rb"\d{300}|[eE]\+?\d{3}")
 
 
@@ -80,14 +82,15 @@ def dump(value: Any) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """Return the value of a JSON text. Raise `BrokenJson` if the text is not valid."""
+    """Return the value of a JSON text. Raise `BrokenJson` if the text is not valid, and `Misplaced`
+    if it has a value that Python does not have."""
     try:
         text = data.decode()
         try:
             value = _read(text)
         except _Fault as fault:
             value = _read_with_faults(text)
-            _reject(value, lambda each: each.complaint if isinstance(each, _Fault) else None)
+            _reject(value, _complaint, BrokenJson)
             raise BrokenJson(fault.complaint) from None  # of an object that has another fault
     except UnicodeDecodeError as error:
         raise BrokenJson(f"the text is not UTF-8: byte {error.start}") from None
@@ -100,10 +103,14 @@ def parse(data: bytes) -> Any:
     except ValueError:  # a limit of Python
         raise BrokenJson("the text has an integer with too many digits") from None
     if _ESCAPED.search(data):
-        _reject(value, _is_broken_text)
+        _reject(value, _is_broken_text, Misplaced)
     if _HUGE.search(data):
-        _reject(value, _is_infinite)
+        _reject(value, _is_infinite, Misplaced)
     return value
+
+
+def _complaint(value: Any) -> str | None:
+    return value.complaint if isinstance(value, _Fault) else None
 
 
 def _is_broken_text(value: Any) -> str | None:
@@ -118,19 +125,22 @@ def _is_infinite(value: Any) -> str | None:
     return None
 
 
-def _reject(value: Any, complaint: Callable[[Any], str | None]) -> None:
-    """Raise `BrokenJson` with the place of the first value that has a complaint."""
-    left: list[tuple[str, Any]] = [("$", value)]
+def _reject(
+    value: Any, complaint: Callable[[Any], str | None], error: Callable[[str], Exception]
+) -> None:
+    """Raise an error with the place of the first value that has a complaint."""
+    left: list[tuple[str, Any]] = [("", value)]
     while left:
         place, each = left.pop()
         said = complaint(each)
         if said is not None:
-            raise BrokenJson(f"{place}: {said}")
+            raise error(f"{place or _TOP}: {said}")
         if isinstance(each, list):
             left += reversed([(f"{place}[{at}]", item) for at, item in enumerate(each)])
         elif isinstance(each, dict):
             for name in each:
                 said = complaint(name)
                 if said is not None:
-                    raise BrokenJson(f"{place}: the key {said}")
-            left += reversed([(f"{place}.{name}", item) for name, item in each.items()])
+                    raise error(f"{place or _TOP}: the key {said}")
+            inside = f"{place}." if place else ""
+            left += reversed([(f"{inside}{name}", item) for name, item in each.items()])

@@ -23,7 +23,7 @@ from keyrun.control.requests import (
     SubmittedGroup,
     When,
 )
-from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
+from keyrun.control.shapes import CODEC, NOTHING, UNSTORABLE, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
 from keyrun.runtime.errors import Backpressure, UnknownGroup, UnknownRun
 from keyrun.runtime.events.subscription import Events
@@ -76,17 +76,20 @@ async def submit(
     wanted = rt.workflow(workflow)
     value = input.read(wanted.input_type)
     call: Any = rt.submit_nowait if nowait else rt.submit
-    handle: RunHandle[Any] = await call(
-        wanted,
-        value,
-        key=key,
-        run_id=run_id,
-        headers=headers,
-        tags=tags,
-        priority=priority,
-        limits=limits,
-        delay=delay,
-    )
+    try:
+        handle: RunHandle[Any] = await call(
+            wanted,
+            value,
+            key=key,
+            run_id=run_id,
+            headers=headers,
+            tags=tags,
+            priority=priority,
+            limits=limits,
+            delay=delay,
+        )
+    except UNSTORABLE as error:
+        raise input.misplaced(error) from error.__cause__
     return Submitted.of(handle)
 
 
@@ -124,7 +127,8 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
         except Exception as error:
             # The runs that follow do not wait for room as well, one after the other.
             is_full = is_full or isinstance(error, Backpressure)
-            answers.append(error)
+            unstorable = isinstance(error, UNSTORABLE)
+            answers.append(each.input.misplaced(error) if unstorable else error)
     for commit in commits:
         await commit.wait()
     return [
@@ -160,11 +164,11 @@ async def submit_or_signal(
     wanted = rt.workflow(workflow)
     handle: RunHandle[Any] = await rt.submit_or_signal(
         wanted,
-        input.read(wanted.input_type),
+        input.check(wanted.input_type),
         key=key,
         run_id=run_id,
         name=name,
-        payload=payload.read(),
+        payload=payload.check(),
         signal_id=signal_id,
         headers=headers,
         tags=tags,
@@ -183,7 +187,7 @@ async def submit_group(rt: PlainRuntime, group_id: str, members: list[NewMember]
     read = [
         Member(
             (wanted := rt.workflow(each.workflow)),
-            each.input.read(wanted.input_type),
+            each.input.check(wanted.input_type),
             key=each.key,
             member_id=each.member_id,
             headers=each.headers,
@@ -215,7 +219,7 @@ async def signal(
     - `replace`: replace the signals of this name that the run has not received yet.
     - `signal_id`: a repeat with the same id changes nothing.
     """
-    return await rt.signal(run_id, name, payload.read(), replace=replace, signal_id=signal_id)
+    return await rt.signal(run_id, name, payload.check(), replace=replace, signal_id=signal_id)
 
 
 async def call(
@@ -283,11 +287,12 @@ async def schedule(
     - `paused`: create the schedule without firing it.
     """
     wanted = rt.workflow(workflow)
+    value = input.check(wanted.input_type)
     put: Any = rt.schedule
     status: ScheduleStatus = await put(
         schedule_id,
         wanted,
-        input.read(wanted.input_type),
+        value,
         key=key,
         when=when.timetable(),
         misfire=misfire,

@@ -10,6 +10,7 @@ enum is its value. The two forms differ in their leaves:
 | an enum of numbers | its name | its number |
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -40,6 +41,11 @@ PLAIN: dict[Any, Schema] = {
     NoneType: {"type": "null"},
     bytes: {"type": "object", "properties": {"$bytes": {"type": "string"}}},
 }
+
+_VALUE = re.compile(r"(?:the input of the workflow .*?: )?value(?=[.:\[])")
+_NAMED = re.compile(r'\["([A-Za-z_]\w*)"\]')
+
+UNSTORABLE = (PayloadError, PayloadTypeError)
 
 CODEC = PayloadCodec()
 """Encodes payloads for the wire. It never encrypts: that is up to the owner of the store."""
@@ -73,8 +79,38 @@ class Payload:
             if self._encoded is not None:
                 return CODEC.decode(self._encoded, declared)
             return CODEC.read(self._data, declared)
-        except (PayloadError, PayloadTypeError) as error:
-            raise Misplaced(f"{self._name}: {str(error).removeprefix('value: ')}") from error
+        except UNSTORABLE as error:
+            raise self.misplaced(error) from error
+
+    def check(self, declared: Any = Any) -> Any:
+        """Return the value, which can be stored. Raise `Misplaced` if it cannot.
+
+        `read` returns a value that may still be too large, too deep or not Unicode. Storing such a
+        value fails, with an error that does not name the argument."""
+        value = self.read(declared)
+        if self._encoded is None:
+            try:
+                CODEC.encode(value, declared)
+            except UNSTORABLE as error:
+                raise self.misplaced(error) from error
+        return value
+
+    def misplaced(self, error: Exception) -> Exception:
+        """Return the error of a value that cannot be stored, for the caller who sent it."""
+        if self._encoded is not None:
+            return error
+        return misplaced(self._name, error)
+
+
+def misplaced(name: str, error: Exception) -> Misplaced:
+    """Return an error that names the place of a value, as in `input.lines[0].price`."""
+    text = str(error)
+    found = _VALUE.match(text)
+    if found is None:
+        return Misplaced(f"{name}: {text}")
+    path, colon, said = text[found.end() :].partition(": ")
+    place = name + _NAMED.sub(r".\1", path)
+    return Misplaced(f"{place}{colon}{said}")
 
 
 NOTHING = Payload("input")
@@ -508,8 +544,8 @@ def _make_json_reader(declared: Any) -> Reader:
     def read(name: str, data: Any) -> Any:
         try:
             return CODEC.read(data, narrow)
-        except (PayloadError, PayloadTypeError) as error:
-            raise Misplaced(f"{name}: {str(error).removeprefix('value: ')}") from error
+        except UNSTORABLE as error:
+            raise misplaced(name, error) from error
 
     return read
 

@@ -168,6 +168,9 @@ TYPED = [
     (Point, {"x": 1}, Point(1)),
     (Movie, {"title": "M", "seen": "2026-01-31"}, Movie(title="M", seen=date(2026, 1, 31))),
     (Line | Point, {"x": 1}, Point(1)),
+    (Line | Point, ["Point", {"x": 1}], Point(1)),
+    (Any, {"$float": "5"}, 5.0),
+    (float, {"$float": "-1.5e-7"}, -1.5e-7),
     (Order | None, None, None),
     (
         Order,
@@ -223,7 +226,10 @@ def test_json_at_a_typed_place_is_the_same_input_as_the_value(
         (Any, [{"$int": "x"}], "value[0][\"$int\"]: 'x' is not the text of a int"),
         (Any, {"$tuple": 5}, 'value["$tuple"]: expected an array, got 5'),
         (Any, {"$bytes": 5}, 'value["$bytes"]: expected the text of a bytes, got 5'),
-        (Any, {"a": {"$float": "1.0"}}, "it must be 'nan', 'inf' or '-inf'"),
+        (Any, {"a": {"$float": "1_0"}}, "it must be a number, 'nan', 'inf' or '-inf'"),
+        (Any, {"$float": "1e999"}, "it must be a number, 'nan', 'inf' or '-inf'"),
+        (Any, {"$int": " 5"}, "it must be an integer of at most 20 digits"),
+        (Line | Point, ["Line", {"sku": "a"}], "value[1].price: this field is required"),
         (None, 5, "value: expected None, got an int"),
     ],
 )
