@@ -10,7 +10,7 @@ from keyrun.cli.screen import say, visible
 
 
 @click.command("compact")
-@options.store
+@options.directory
 @click.option(
     "--to",
     type=click.Path(path_type=Path),

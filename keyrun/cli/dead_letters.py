@@ -1,11 +1,10 @@
 """`keyrun dead-letters`: list the runs that failed permanently."""
 
-from pathlib import Path
-
 import click
 
 from keyrun import Reader, RunStatus
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors
 from keyrun.cli.failures import reason_of
 from keyrun.cli.listing import ListingPrinter
@@ -33,7 +32,7 @@ COLUMNS = [
 @report_errors
 def command(
     *,
-    store: Path,
+    store: StoreAddress,
     key: str | None,
     workflow: str | None,
     version: int | None,

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     # A command prints one kind of document. It does not import the others.
     from keyrun import Failure, RunStatus
     from keyrun.graphs import ExecutionGraph
+    from keyrun.groups import GroupStatus
     from keyrun.schedules import ScheduleStatus
     from keyrun.status import (
+        AuditEntry,
         CompensationProgress,
         EntityStatus,
         Explanation,
+        GroupSummary,
         Happening,
         ItemCounts,
         KeyStatus,
+        OpenGate,
         Progress,
         StoreCounts,
     )
@@ -284,6 +288,58 @@ def key(status: "KeyStatus") -> Document:
 def entity(status: "EntityStatus") -> Document:
     """Return an entity with the size of its state."""
     return {"key": status.key, "entity": status.name, "bytes": status.size}
+
+
+def group_summary(found: "GroupSummary") -> Document:
+    """Return a group in a listing."""
+    return {
+        "group_id": found.group_id,
+        "created_at": utc(found.created_at),
+        "size": found.size,
+    }
+
+
+def group(status: "GroupStatus") -> Document:
+    """Return a group with the number of its members in each state."""
+    return {
+        "group_id": status.group_id,
+        "created_at": utc(status.created_at),
+        "size": status.size,
+        "accepted": status.accepted,
+        "ended": status.ended,
+        "complete": status.complete,
+        "counts": {str(state): count for state, count in status.counts.items()},
+    }
+
+
+def approval(gate: "OpenGate") -> Document:
+    """Return a gate that waits for a decision."""
+    return {
+        "run_id": gate.run_id,
+        "key": gate.key,
+        "workflow": gate.workflow,
+        "version": gate.version,
+        "gate": gate.gate,
+        "since": utc(gate.since or None),
+        "deadline": utc(gate.deadline),
+    }
+
+
+def audit(entry: "AuditEntry") -> Document:
+    """Return an entry of the audit log."""
+    return {
+        "at": utc(entry.at),
+        "operation": entry.operation,
+        "who": entry.who,
+        "role": entry.role,
+        "run_id": entry.run_id,
+        "key": entry.key,
+        "target": entry.target,
+        "summary": entry.summary,
+        "result": entry.result,
+        "error": entry.error,
+        "operation_id": entry.operation_id,
+    }
 
 
 def schedule(status: "ScheduleStatus") -> Document:

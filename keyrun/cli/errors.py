@@ -5,7 +5,6 @@ The message says what to do. A traceback is printed only for a bug in Keyrun its
 
 import functools
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,11 @@ from typing import ParamSpec, TypeVar
 import click
 import lmdb
 
-from keyrun import UnknownRun
+from keyrun import NoOwner, UnknownRun
 from keyrun._errors import KeyrunError
+from keyrun.cli.addresses import StoreAddress, quoted
 from keyrun.cli.exit_codes import FAILED, NO_STORE, NOT_FOUND, PIPE_CLOSED, USAGE, CommandError
+from keyrun.runtime.errors import UnknownGroup
 from keyrun.runtime.texts import brief
 from keyrun.storage import StoreCorrupt, StoreError
 from keyrun.storage.identity import DATA_FILE, IDENTITY_FILE
@@ -57,30 +58,33 @@ def has_store(path: Path) -> bool:
     return True
 
 
-def unknown_run(run_id: str, store: Path | None = None) -> CommandError:
+def unknown_run(run_id: str, store: StoreAddress | None = None) -> CommandError:
     """Return the error for a run id that the store does not have."""
-    name = "STORE" if store is None else shlex.quote(str(store))
     return CommandError(
         f"no run has the id {brief(run_id)}, or the run was forgotten; list the run ids with: "
-        f"keyrun runs {name}",
+        f"keyrun runs {quoted(store)}",
         NOT_FOUND,
     )
 
 
-def command_error(error: Exception, store: Path | None) -> CommandError:
+def command_error(error: Exception, store: StoreAddress | None) -> CommandError:
     """Return the message and the exit code for an error of Keyrun, of LMDB or of the system."""
     text = str(error)
-    where = "the store" if store is None else shlex.quote(str(store))
+    where = "the store" if store is None else quoted(store)
     match error:
         case StoreCorrupt() | lmdb.Error():
             if isinstance(error, lmdb.Error):
                 text = f"{where} is damaged: {text}"
             text = text.replace("run verify()", f"run keyrun verify {where}")
             return CommandError(text, NO_STORE)
-        case StoreError():
+        case StoreError() | NoOwner():
+            return CommandError(text, NO_STORE)
+        case PermissionError(filename=None):
             return CommandError(text, NO_STORE)
         case UnknownRun(run_id=str(run_id)):
             return unknown_run(run_id, store)
+        case UnknownGroup():
+            return CommandError(text, NOT_FOUND)
         case ValueError() | TypeError() | LookupError():
             return CommandError(text, USAGE)
         case OSError() if error.filename is not None:
@@ -94,7 +98,7 @@ def report_errors(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         store = kwargs.get("store")
-        path = store if isinstance(store, Path) else None
+        path = store if isinstance(store, Path | str) else None
         try:
             answer = function(*args, **kwargs)
             sys.stdout.flush()

@@ -13,11 +13,13 @@ PIPE_CLOSED = 141
 
 EXIT_CODES = """\
   0    success
-  1    the run failed or does not exist,
-       or verify or flow check found an error
+  1    the run failed or does not exist, or its
+       state does not allow the operation, or
+       verify or flow check found an error
   2    invalid command, option, module, input, key or id
   3    the run was cancelled
-  4    the store cannot be opened, read or locked
+  4    the store cannot be opened, read, locked
+       or reached, or a token does not allow it
   5    the run is quarantined
   130  interrupted
   141  the pipe was closed"""

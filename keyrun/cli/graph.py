@@ -3,12 +3,12 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.compensation import not_compensated, progress_of
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.exit_codes import NOT_FOUND, CommandError
@@ -52,7 +52,9 @@ _COLOURS = {
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, run_id: str, mermaid: bool, namespace: str, as_json: bool) -> None:
+def command(
+    *, store: StoreAddress, run_id: str, mermaid: bool, namespace: str, as_json: bool
+) -> None:
     """Draw a run of a graph in STORE: the nodes with their states and times, and the edges.
 
     \b
@@ -73,7 +75,7 @@ def command(*, store: Path, run_id: str, mermaid: bool, namespace: str, as_json:
         _draw(found)
 
 
-async def _find(reader: Reader, run_id: str, store: Path) -> ExecutionGraph:
+async def _find(reader: Reader, run_id: str, store: StoreAddress) -> ExecutionGraph:
     found = await reader.execution_graph(run_id)
     if found is not None:
         return found

@@ -10,7 +10,11 @@ from typing import Any
 import click
 
 from keyrun import __version__
+from keyrun.cli.derived import DERIVED
 from keyrun.cli.exit_codes import EXIT_CODES, INTERRUPTED, CommandError
+
+OPERATE = "keyrun.cli.operate:command_of"
+"""The function that makes the command for an operation of the table."""
 
 COMMANDS = {
     "demo": ("keyrun.demo:command", "Watch orders survive crashes"),
@@ -27,8 +31,12 @@ COMMANDS = {
     "keys": ("keyrun.cli.keys:command", "List keys with unfinished runs"),
     "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed permanently"),
     "outbox": ("keyrun.cli.outbox:command", "Count outcomes that wait for a hook"),
-    "schedules": ("keyrun.cli.schedules:command", "List schedules and when they fire"),
+    "schedules": ("keyrun.cli.schedules:command", "List and change schedules"),
     "stats": ("keyrun.cli.stats:command", "Count unfinished runs and patches"),
+    "approvals": ("keyrun.cli.approvals:command", "List gates that wait for a person"),
+    "audit": ("keyrun.cli.audit:command", "List who did what from outside"),
+    "groups": ("keyrun.cli.groups:command", "List, submit and cancel groups"),
+    **{name: (OPERATE, summary) for name, summary in DERIVED.items()},
     "verify": ("keyrun.cli.verify:command", "Check every record for damage"),
     "compact": ("keyrun.cli.compact:command", "Shrink the file of a store"),
 }
@@ -47,7 +55,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names. Suggest one if it names none."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            similar = get_close_matches(args[0], COMMANDS)
+            similar = get_close_matches(args[0], COMMANDS, n=2)
             hint = f"did you mean {' or '.join(similar)}?" if similar else "see keyrun --help"
             ctx.fail(f"no such command {args[0][:100]!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -58,6 +66,8 @@ class LazyGroup(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         found = getattr(import_module(module), name)
+        if COMMANDS[cmd_name][0] == OPERATE:
+            found = found(cmd_name)
         assert isinstance(found, click.Command)
         return found
 
@@ -103,7 +113,7 @@ def _show(error: click.ClickException) -> None:
 )
 @click.version_option(__version__, "-V", "--version", message="keyrun %(version)s")
 def command() -> None:
-    """Run durable workflows, and read the store of any Keyrun program.
+    """Run durable workflows, and read and operate the store of any Keyrun program.
 
     \b
     Examples:
@@ -111,8 +121,12 @@ def command() -> None:
       keyrun run shop:checkout --key alice --input '{"id": 7}'
       keyrun runs state/ --state failed --since 2h
       keyrun history state/ order-7
+      keyrun approve state/ order-7 manager
+      keyrun cancel state/ --workflow checkout --since 2h
 
-    A store is the directory that was passed to open_runtime(). The commands that read a store
-    change nothing in it and do not delay the process that writes. They have --json, which prints
-    one JSON object per line, with times in UTC. `keyrun COMMAND --help` has examples.
+    A store is the directory that was passed to open_runtime(). Where STORE is the first argument,
+    it may also be the address of a process that has a store open: unix:PATH or http://HOST:PORT.
+    Commands that read a store change nothing in it and do not delay the process that writes. With
+    --json, commands print one JSON object per line, with times in UTC. `keyrun COMMAND --help` has
+    examples.
     """

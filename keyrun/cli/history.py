@@ -1,13 +1,13 @@
 """`keyrun history`: list the events of one run, with every attempt."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.failures import reason_of
 from keyrun.cli.reading import read_store
@@ -38,7 +38,7 @@ COLUMNS = [
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
+def command(*, store: StoreAddress, run_id: str, namespace: str, as_json: bool) -> None:
     """List the events of a run of STORE in the order in which they were stored.
 
     \b

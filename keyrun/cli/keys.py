@@ -1,12 +1,12 @@
 """`keyrun keys`: list the ordering keys that have unfinished runs."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from keyrun import Reader, State
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors
 from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.reading import list_pages, read_store
@@ -37,7 +37,7 @@ ENTITY_COLUMNS = [Column("entity", 12, id=True), Column("bytes of state", 14)]
 @report_errors
 def command(
     *,
-    store: Path,
+    store: StoreAddress,
     states: Sequence[str],
     key: str | None,
     limit: int,

@@ -45,15 +45,18 @@ class ListingPrinter(Generic[T]):
         else:
             self._table.add(self._row(item))
 
-    def end(self, *, limit: int | None = None) -> None:
-        """Print the rest of the table, and how to get the next page if there may be one."""
+    def end(self, *, limit: int | None = None, cursor: str | None = None) -> None:
+        """Print the rest of the table, and how to get the next page if there may be one. `cursor`
+        is the place of the next page in a listing that has one."""
         if self._table is None:
             return
         if self._last is None:
             note(f"No {self._noun[1]} found.")
             return
         self._table.end()
-        if self._count == limit:
-            shown = f"{self._count:,} {self._noun[self._count != 1]}"
+        shown = f"{self._count:,} {self._noun[self._count != 1]}"
+        if cursor is not None:
+            note(f"Showing {shown}. Next page: --cursor {cursor}")
+        elif self._count == limit:
             last = shlex.quote(visible(self.name(self._last)))
             note(f"Showing {shown}. Next page: --after {last}")

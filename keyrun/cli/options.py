@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from keyrun import State
+from keyrun.cli.addresses import StoreParameter, keep_token_file
 from keyrun.cli.times import parse
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +28,26 @@ class TimeParameter(click.ParamType):  # type: ignore[type-arg]  # generic only 
             self.fail(str(error), param, ctx)
 
 
-store = click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
+directory = click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
+"""A store that is used as a directory of files."""
+
+
+store_argument = click.argument("store", type=StoreParameter(), metavar="STORE")
+token_file = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    expose_value=False,
+    callback=keep_token_file,
+    help="File whose first word is the token for an address. Default: KEYRUN_TOKEN.",
+)
+
+
+def store(function: F) -> F:
+    """Add the argument for a store, and the option for the token of its process."""
+    return store_argument(token_file(function))
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 namespace = click.option(
     "--namespace",
@@ -53,24 +73,31 @@ def state(what: str) -> Callable[[F], F]:
     )
 
 
+group = click.option("--group", metavar="ID", help="Only the members of this group.")
+
+
+since = click.option(
+    "--since",
+    type=TimeParameter(),
+    metavar="TIME",
+    help=(
+        "Only what was submitted or done at or after this time: an age such as 90s, 15m, 2h or 7d, "
+        "or a date such as 2026-01-31T14:00."
+    ),
+)
+until = click.option(
+    "--until",
+    type=TimeParameter(),
+    metavar="TIME",
+    help="Only what was submitted or done before this time.",
+)
+
+
 def run_filters(function: F) -> F:
     """Add the filters of listings of runs."""
     for option in (
-        click.option(
-            "--until",
-            type=TimeParameter(),
-            metavar="TIME",
-            help="Only runs submitted before this time.",
-        ),
-        click.option(
-            "--since",
-            type=TimeParameter(),
-            metavar="TIME",
-            help=(
-                "Only runs submitted at or after this time: an age such as 90s, 15m, 2h or 7d, or "
-                "a date such as 2026-01-31T14:00."
-            ),
-        ),
+        until,
+        since,
         click.option("--tag", metavar="TAG", help="Only runs with this tag."),
         click.option(
             "--error",
@@ -93,6 +120,19 @@ def run_filters(function: F) -> F:
     return function
 
 
+limit = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of rows; 0 for all.",
+)
+cursor = click.option(
+    "--cursor", metavar="TEXT", help="Start at this place, which the previous page has printed."
+)
+
+
 def paging(what: str, metavar: str) -> Callable[[F], F]:
     """Return the options that select a page of a listing."""
 
@@ -101,14 +141,6 @@ def paging(what: str, metavar: str) -> Callable[[F], F]:
             "--after",
             metavar=metavar,
             help=f"Start after this {what}, the last one on the previous page.",
-        )
-        limit = click.option(
-            "--limit",
-            type=click.IntRange(min=0),
-            default=100,
-            show_default=True,
-            metavar="N",
-            help="Maximum number of rows; 0 for all.",
         )
         return limit(after(function))
 

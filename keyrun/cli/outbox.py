@@ -1,16 +1,14 @@
 """`keyrun outbox`: count the outcomes that wait for the terminal hook, and drop them."""
 
-from pathlib import Path
-
 import click
-import trio
 
 from keyrun import Reader
 from keyrun.cli import documents, options
-from keyrun.cli.errors import check_store, report_errors
-from keyrun.cli.reading import check_namespace, read_store
+from keyrun.cli.addresses import StoreAddress
+from keyrun.cli.errors import report_errors
+from keyrun.cli.reading import read_store
 from keyrun.cli.screen import say
-from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
+from keyrun.runtime.queue.outbox import OutboxStatus
 
 
 @click.command("outbox")
@@ -23,7 +21,7 @@ from keyrun.runtime.queue.outbox import OutboxStatus, discard_outcomes
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, discard: bool, namespace: str, as_json: bool) -> None:
+def command(*, store: StoreAddress, discard: bool, namespace: str, as_json: bool) -> None:
     """Count the outcomes in STORE that wait for the on_terminal hook.
 
     \b
@@ -33,13 +31,13 @@ def command(*, store: Path, discard: bool, namespace: str, as_json: bool) -> Non
 
     After a runtime has opened the store with on_terminal, the store keeps the outcome of every
     run until the hook has received it. If your program no longer has a hook, drop the outcomes
-    with --discard while no process has the store open. In a program that has it open, call
-    `await rt.discard_outcomes()`.
+    with --discard. A process that has the store open drops them itself, and needs control=True.
     """
     if discard:
-        check_store(store)
-        check_namespace(namespace)
-        dropped = trio.run(discard_outcomes, store, namespace)
+        from keyrun.cli.operate import perform
+        from keyrun.control.table import OPERATIONS
+
+        dropped: int = perform(OPERATIONS["discard_outcomes"], store, {}, namespace)
         if as_json:
             print(documents.line({"discarded": dropped}))
         else:

@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.items import items_of
@@ -33,7 +33,13 @@ from keyrun.runtime.inspect.progress import Progress
 @options.as_json
 @report_errors
 def command(
-    *, store: Path, run_id: str, follow: bool, interval: float, namespace: str, as_json: bool
+    *,
+    store: StoreAddress,
+    run_id: str,
+    follow: bool,
+    interval: float,
+    namespace: str,
+    as_json: bool,
 ) -> None:
     """Show the progress of a run of STORE: percent, steps, running steps, time left.
 

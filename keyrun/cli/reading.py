@@ -4,14 +4,14 @@ A reader holds no lock, and each of its transactions ends before the next page i
 reader never delays the process that writes.
 """
 
-import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from keyrun import Reader, open_reader
+from keyrun.cli.addresses import StoreAddress, quoted
 from keyrun.cli.errors import check_store
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.cli.listing import ListingPrinter
@@ -24,21 +24,35 @@ PAGE = 1000
 """Items that one transaction reads."""
 
 
-def read_store(store: Path, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
-    """Return what `ask` returns for a reader of the store."""
-    check_store(store)
+def read_store(store: StoreAddress, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
+    """Return what `ask` returns for a reader of the store, or for a client of the process that has
+    the store open."""
     check_namespace(namespace)
+    if isinstance(store, str):
+        return _read_remote(store, namespace, ask)
+    path: Path = store
+    check_store(path)
 
     async def main() -> T:
-        async with open_reader(store, namespace=namespace) as reader:
+        async with open_reader(path, namespace=namespace) as reader:
             answer = await ask(reader)
             if reader.unreadable:
                 records = "records were" if reader.unreadable > 1 else "record was"
                 note(
                     f"{reader.unreadable} damaged {records} left out. To list the damage: "
-                    f"keyrun verify {shlex.quote(str(store))}"
+                    f"keyrun verify {quoted(path)}"
                 )
             return answer
+
+    return trio.run(main)
+
+
+def _read_remote(address: str, namespace: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
+    from keyrun.cli.operating import connected
+
+    async def main() -> T:
+        async with connected(address, namespace) as client:
+            return await ask(client)
 
     return trio.run(main)
 
@@ -75,3 +89,23 @@ async def list_pages(
         if len(page) < size:
             return
         after = listing.name(page[-1])
+
+
+async def list_from_cursor(
+    fetch: Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]],
+    printer: ListingPrinter[T],
+    *,
+    limit: int,
+    cursor: str | None,
+) -> str | None:
+    """Add at most `limit` items to a listing; with 0, all. `fetch` returns a page and the cursor of
+    the next page. Return the cursor of the items that are left."""
+    left = limit or float("inf")
+    while left > 0:
+        page, cursor = await fetch(int(min(PAGE, left)), cursor)
+        for item in page:
+            printer.add(item)
+        left -= len(page)
+        if cursor is None:
+            break
+    return cursor

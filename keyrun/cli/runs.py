@@ -1,13 +1,13 @@
 """`keyrun runs`: list the runs of a store, the newest first."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from time import time
 
 import click
 
 from keyrun import Reader, RunStatus, State
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors
 from keyrun.cli.failures import reason_of
 from keyrun.cli.listing import ListingPrinter
@@ -31,7 +31,7 @@ COLUMNS = [
 @options.store
 @options.state("Only runs")
 @options.run_filters
-@click.option("--group", metavar="ID", help="Only the members of this group.")
+@options.group
 @options.oldest_first
 @options.paging("run id", "RUN_ID")
 @options.namespace
@@ -39,7 +39,7 @@ COLUMNS = [
 @report_errors
 def command(
     *,
-    store: Path,
+    store: StoreAddress,
     states: Sequence[str],
     key: str | None,
     workflow: str | None,
@@ -96,7 +96,7 @@ def command(
 
     listing = ListingPrinter(
         COLUMNS,
-        _row,
+        row,
         documents.run,
         noun=("run", "runs"),
         name=lambda each: each.run_id,
@@ -106,7 +106,8 @@ def command(
     listing.end(limit=limit)
 
 
-def _row(run: RunStatus) -> tuple[object, ...]:
+def row(run: RunStatus) -> tuple[object, ...]:
+    """Return the row of a run."""
     now = time()
     return (
         run.run_id,

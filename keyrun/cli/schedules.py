@@ -1,14 +1,15 @@
-"""`keyrun schedules`: list schedules with their next firing and their last run."""
+"""`keyrun schedules`: list schedules with their next firing and their last run, and change them."""
 
-from pathlib import Path
 from time import time
 
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors
 from keyrun.cli.listing import ListingPrinter
+from keyrun.cli.listing_group import ListingGroup
 from keyrun.cli.reading import list_pages, read_store
 from keyrun.cli.table import RUN_ID, Column
 from keyrun.cli.times import duration, local, local_exactly
@@ -26,20 +27,22 @@ COLUMNS = [
 ]
 
 
-@click.command("schedules")
+@click.command("list")
 @options.store
 @options.paging("schedule id", "ID")
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, limit: int, after: str | None, namespace: str, as_json: bool) -> None:
+def listing(
+    *, store: StoreAddress, limit: int, after: str | None, namespace: str, as_json: bool
+) -> None:
     """List the schedules of STORE, sorted by id.
 
     \b
     Examples:
-      keyrun schedules state/
-      keyrun schedules state/ --limit 10
-      keyrun schedules state/ --json | jq 'select(.problem)'
+      keyrun schedules list state/
+      keyrun schedules list state/ --limit 10
+      keyrun schedules list state/ --json | jq 'select(.problem)'
 
     "next" and "last" are the local times of the next and of the last firing. "state" is the state
     of the last run. "note" says why the schedule does not fire, whether it is paused or finished,
@@ -50,9 +53,9 @@ def command(*, store: Path, limit: int, after: str | None, namespace: str, as_js
         async def fetch(size: int, last: str | None) -> list[ScheduleStatus]:
             return await reader.schedules(limit=size, after=last)
 
-        await list_pages(fetch, listing, limit=limit, after=after)
+        await list_pages(fetch, printer, limit=limit, after=after)
 
-    listing = ListingPrinter(
+    printer = ListingPrinter(
         COLUMNS,
         _row,
         documents.schedule,
@@ -61,7 +64,12 @@ def command(*, store: Path, limit: int, after: str | None, namespace: str, as_js
         as_json=as_json,
     )
     read_store(store, namespace, ask)
-    listing.end(limit=limit)
+    printer.end(limit=limit)
+
+
+command = ListingGroup(
+    "schedules", "List the schedules of STORE, and pause, resume, put or remove one.", listing
+)
 
 
 def _row(schedule: ScheduleStatus) -> tuple[object, ...]:

@@ -1,11 +1,10 @@
 """`keyrun stats`: count unfinished runs, by workflow and by patch."""
 
-from pathlib import Path
-
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors
 from keyrun.cli.reading import read_store
 from keyrun.cli.screen import note
@@ -30,7 +29,7 @@ UNPATCHED = [
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, namespace: str, as_json: bool) -> None:
+def command(*, store: StoreAddress, namespace: str, as_json: bool) -> None:
     """Count the unfinished runs of STORE by workflow and version.
 
     \b

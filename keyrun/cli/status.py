@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from time import time
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from keyrun import Failure, Reader, RunStatus, StoreCorrupt, UnknownRun
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.compensation import not_compensated, progress_of, state_of, step_name
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.failures import tracebacks
@@ -27,7 +27,7 @@ from keyrun.storage import PayloadError
 @options.namespace
 @options.as_json
 @report_errors
-def command(*, store: Path, run_id: str, namespace: str, as_json: bool) -> None:
+def command(*, store: StoreAddress, run_id: str, namespace: str, as_json: bool) -> None:
     """Show a run of STORE: its state, its times, its input, and its result or failure.
 
     \b

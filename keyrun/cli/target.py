@@ -77,9 +77,9 @@ def _kind(value: object) -> str:
     return "a function" if callable(value) else f"of type {type(value).__name__}"
 
 
-def read_input(text: str | None) -> Any:
-    """Return the value of `--input`: JSON, @FILE, or - for stdin."""
-    source, hint = "--input", """; JSON text has double quotes: --input '"text"'"""
+def read_input(text: str | None, source: str = "--input") -> Any:
+    """Return the value of an argument or option: JSON, @FILE, or - for stdin."""
+    hint = f"""; JSON text has double quotes: {source} '"text"'"""
     if text is None:
         return None
     if text == "-":

@@ -11,7 +11,7 @@ from keyrun.cli.screen import say, visible
 
 
 @click.command("verify")
-@options.store
+@options.directory
 @options.as_json
 @click.pass_context
 @report_errors

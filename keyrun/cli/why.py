@@ -1,12 +1,12 @@
 """`keyrun why`: explain why a run or a key does not move."""
 
 import sys
-from pathlib import Path
 
 import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
+from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.reading import read_store
 from keyrun.cli.screen import Screen
@@ -21,7 +21,7 @@ from keyrun.status import Explanation
 @options.as_json
 @report_errors
 def command(
-    *, store: Path, run_id: str | None, key: str | None, namespace: str, as_json: bool
+    *, store: StoreAddress, run_id: str | None, key: str | None, namespace: str, as_json: bool
 ) -> None:
     """Explain why a run of STORE, or a key, does not move.
 

@@ -8,6 +8,7 @@ the docstring.
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from functools import cached_property
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -38,7 +39,7 @@ _GENERAL = {
     "run_id": "the id of the run.",
     "key": "the ordering key.",
     "gate": "the name of the gate.",
-    "by": "who decides.",
+    "by": "the name of the person who decides.",
     "comment": "what the workflow receives with the decision.",
     "group_id": "the id of the group.",
     "schedule_id": "the id of the schedule.",
@@ -55,6 +56,8 @@ class Parameter:
     required: bool
     default: Any
     in_path: bool
+    named: bool
+    """Whether the argument is always given by name."""
     about: str
     """What the argument means."""
 
@@ -62,6 +65,37 @@ class Parameter:
     def is_payload(self) -> bool:
         """Whether the argument is a value of the application."""
         return self.declared is Payload
+
+
+class Idle(Enum):
+    """Say whether an operation can be performed on a store that no process has open."""
+
+    YES = "yes"
+    WITH_APP = "with the application"
+    """It needs the workflows of the application, because it stores an input of one of them."""
+    NO = "no"
+    """It runs code of the application."""
+
+
+@attrs.frozen(kw_only=True)
+class Command:
+    """The command of the command line for an operation."""
+
+    name: str
+    """The name. With a space, the second word is a command of the group that the first one names,
+    as in `schedules pause`."""
+    summary: str
+    """What it does, as a phrase for the list of commands."""
+    done: str = ""
+    """What is printed when it is done: a sentence with the names of arguments in braces, and the
+    answer as `{answer}`. Without it, the answer is printed."""
+    unchanged: str = "Nothing was changed."
+    """What is printed if the answer is False."""
+    past: str = ""
+    """What has happened to the runs that it changed, such as `cancelled`, if it is also performed
+    in bulk."""
+    about: str = ""
+    """More help."""
 
 
 @attrs.frozen(kw_only=True, eq=False, slots=False)
@@ -85,6 +119,10 @@ class Operation:
     the runtime."""
     like: Callable[..., Any] | None = None
     """A function whose docstring describes the arguments."""
+    idle: Idle = Idle.YES
+    """Whether it can be performed on a store that no process has open."""
+    command: Command | None = None
+    """The command of the command line, if there is one."""
 
     @property
     def writes(self) -> bool:
@@ -109,6 +147,7 @@ class Operation:
                 required=required,
                 default=None if required else each.default,
                 in_path=each.name in in_path,
+                named=each.kind is inspect.Parameter.KEYWORD_ONLY,
                 about=about.get(each.name, _GENERAL.get(each.name, "")),
             )
         return found
@@ -159,6 +198,9 @@ class Operation:
         readers = self._wire_readers
         try:
             arguments = {name: readers[name](item) for name, item in data.items()}
+            for name, item in arguments.items():
+                if isinstance(item, Payload):
+                    item.name = name
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Misplaced(f"the arguments of {self.name} are not valid: {error!r}") from error
         self.require(arguments)

@@ -13,6 +13,7 @@ import trio
 from keyrun.control.owner import PlainRuntime
 from keyrun.control.problems import problem
 from keyrun.control.requests import (
+    About,
     HistoryEntries,
     HistoryEntry,
     NewMember,
@@ -64,8 +65,8 @@ async def submit(
     - `workflow`: the name of the workflow. The run takes its highest registered version.
     - `input`: the input of the workflow, of the type that the workflow declares.
     - `key`: the ordering key. Runs of one key execute one after the other.
-    - `run_id`: 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'. With an id, the call is safe to
-      repeat.
+    - `run_id`: the id of the run: 1 to 128 characters of A-Z, a-z, 0-9, '_' and '-'. With an id,
+      the call is safe to repeat.
     - `headers`: strings by name.
     - `tags`: words by which runs can be listed.
     - `priority`: decides which keys get free slots first.
@@ -434,6 +435,11 @@ async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutco
     if found is None:
         raise UnknownGroup(f"no group has the id {group_id!r}, or all its runs were forgotten")
     return _each(found)
+
+
+async def about(rt: PlainRuntime) -> About:
+    """Return which runtime this is."""
+    return About(namespace=rt.namespace)
 
 
 async def statistics(rt: PlainRuntime) -> RuntimeStatistics:

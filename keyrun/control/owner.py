@@ -48,6 +48,11 @@ class PlainRuntime(Runtime):
         self.decode_result = statuses.decode_result
 
     @property
+    def namespace(self) -> str:
+        """The namespace in the store."""
+        return self._ledger.namespace
+
+    @property
     def registry(self) -> Registry:
         """The workflows of the runtime."""
         return self._partition.state.registry

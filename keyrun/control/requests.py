@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
+class About:
+    """Which runtime a process has open."""
+
+    namespace: str
+    """The namespace in the store."""
+
+
+@attrs.frozen(kw_only=True)
 class NewRun:
     """A run to submit, among others."""
 

@@ -6,10 +6,11 @@ enum is its value. The two forms differ in their leaves:
 | leaf | JSON, for people and other languages | wire, for Python clients |
 |---|---|---|
 | a time, such as `ended_at` or `since` | RFC 3339 | seconds since the epoch |
-| a payload, such as the result of a run | the form of `keyrun.storage.json_form` | encoded bytes |
+| a payload | the form of `keyrun.storage.json_form` | encoded bytes, or JSON text |
 | an enum of numbers | its name | its number |
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -58,16 +59,27 @@ class Misplaced(ValueError):
 class Payload:
     """A payload that a caller sent, to be read as the type that its place declares."""
 
-    __slots__ = ("_data", "_encoded", "_name")
+    __slots__ = ("_data", "_encoded", "name")
 
     def __init__(self, name: str, data: Any = None, encoded: bytes | None = None) -> None:
-        self._name = name
+        self.name = name
+        """The place, for errors."""
         self._data = data
         self._encoded = encoded
 
-    def encoded(self) -> bytes:
-        """Return the encoded value, for the wire."""
-        return CODEC.encode(self.read()) if self._encoded is None else self._encoded
+    def on_wire(self) -> bytes | str:
+        """Return the encoded value, or JSON as a text: only the owner knows its type."""
+        return json.dumps(self._data) if self._encoded is None else self._encoded
+
+    @classmethod
+    def from_wire(cls, data: bytes | str) -> "Payload":
+        """Return the payload that `on_wire` wrote."""
+        if isinstance(data, bytes):
+            return cls("payload", encoded=data)
+        try:
+            return cls("payload", json.loads(data))
+        except RecursionError:
+            raise Misplaced("payload: nests too deep; flatten it") from None
 
     def __repr__(self) -> str:
         # For the hash of a write.
@@ -99,7 +111,7 @@ class Payload:
         """Return the error of a value that cannot be stored, for the caller who sent it."""
         if self._encoded is not None:
             return error
-        return misplaced(self._name, error)
+        return misplaced(self.name, error)
 
 
 def misplaced(name: str, error: Exception) -> Misplaced:
@@ -387,7 +399,7 @@ class WireShapes(Shapes):
 
     @staticmethod
     def payload(value: Any) -> Any:
-        return value.encoded() if isinstance(value, Payload) else CODEC.encode(value)
+        return value.on_wire() if isinstance(value, Payload) else CODEC.encode(value)
 
     @staticmethod
     def one_of(value: Any, written: Any) -> Any:
@@ -423,7 +435,7 @@ class WireShapes(Shapes):
     def _make_reader(self, declared: Any) -> Hook:
         origin, inner = get_origin(declared) or declared, get_args(declared)
         if origin is Payload:
-            return lambda data: Payload("payload", encoded=data)
+            return Payload.from_wire
         if origin in (Union, UnionType):
             return self._union_reader([each for each in inner if each is not NoneType])
         if origin in (bool, int, float, str, NoneType, Literal):

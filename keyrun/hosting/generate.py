@@ -1,5 +1,5 @@
-"""Write the asyncio face and the sync face of the runtime from the classes of the Trio runtime, and
-`open_runtime` of all three.
+"""Write the asyncio face and the sync face of the runtime from the classes of the Trio runtime,
+`open_runtime` of all three, and the list of commands from the table of operations.
 
     python -m keyrun.hosting.generate
 
@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parent / "runtime"
+COMMANDS = HERE.parent / "cli" / "derived.py"
+"""The file of the list of commands."""
 
 
 class Face(NamedTuple):
@@ -553,8 +555,24 @@ def formatted(source: str) -> str:
     return source
 
 
+def write_commands() -> str:
+    """Return the source of the list of commands that come from the table of operations."""
+    from keyrun.control.table import OPERATIONS
+
+    found = [each.command for each in OPERATIONS.values() if each.command is not None]
+    lines = [f"    {each.name!r}: {each.summary!r},\n" for each in found if " " not in each.name]
+    return f'''"""The commands of the table of operations. `keyrun.hosting.generate` writes this
+file, so that the help of the command line imports no operation."""
+
+DERIVED = {{
+{"".join(lines)}}}
+"""The summaries, by the name of the command."""
+'''
+
+
 def main() -> None:
     """Write the files."""
+    COMMANDS.write_text(formatted(write_commands()))
     for face in FACES:
         face.path.write_text(formatted(write(face)))
     for face in (*FACES, TRIO):

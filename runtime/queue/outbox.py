@@ -15,7 +15,6 @@ Rules:
   `discard`, `forget`, `redrive` and retention wait for `converted`.
 """
 
-import os
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -30,7 +29,7 @@ from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import GENERATION, StatusRecord, Submission
 from keyrun.runtime.records.tables import NUMBER, Ledger, wrong_content
-from keyrun.storage import LmdbStore, StoreClosed, StoreCorrupt
+from keyrun.storage import StoreClosed, StoreCorrupt
 from keyrun.storage.record import seal, unseal
 from keyrun.storage.store import upper_bound
 
@@ -368,18 +367,6 @@ def _decode(number: int, entry: OutboxEntry) -> StoredOutcome:
 def _sequence(record: bytes) -> int:
     sequence: int = NUMBER.unpack_from(record, len(record) - NUMBER.size - _RUN.size)[0]
     return sequence
-
-
-async def discard_outcomes(path: "str | os.PathLike[str]", namespace: str) -> int:
-    """Drop the waiting ends of a store that no runtime has open, stop the collecting, and return
-    the number of ends."""
-    store = LmdbStore(path)
-    async with store, store.claim(namespace):
-        outbox = Outbox(Ledger(store.namespace(namespace)))
-        await outbox.open(hook=False)
-        if outbox.converting:
-            await outbox.convert()
-        return await outbox.discard(collecting=False)
 
 
 async def outbox_status(ledger: Ledger) -> OutboxStatus:

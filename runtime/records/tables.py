@@ -75,6 +75,7 @@ class Ledger:
     """Builds the record keys of one namespace, and reads records by them."""
 
     def __init__(self, space: Namespace) -> None:
+        self.namespace = space.name
         self.prefix = space.prefix
         self.store: Store = space.store
 

@@ -20,6 +20,11 @@ def test_the_written_files_are_up_to_date(face: generate.Face) -> None:
     assert generate.formatted(generate.write_open(face)) == face.open_path.read_text(), hint
 
 
+def test_the_list_of_commands_is_up_to_date() -> None:
+    hint = "run: python -m keyrun.hosting.generate"
+    assert generate.formatted(generate.write_commands()) == generate.COMMANDS.read_text(), hint
+
+
 def public(cls: type) -> dict[str, Any]:
     found = {}
     for name in dir(cls):

@@ -20,13 +20,13 @@ from keyrun.testing import open_test_runtime
 
 
 class Terminal(CliRunner):
-    """A runner whose output is a terminal."""
+    """A runner whose input and output are a terminal."""
 
     @contextmanager
     def isolation(self, *args: Any, **options: Any) -> Iterator[tuple[BytesIO, BytesIO, BytesIO]]:
         """Put streams in the place of the real ones. They say that they are a terminal."""
         with super().isolation(*args, **options) as streams:
-            for stream in (sys.stdout, sys.stderr):
+            for stream in (sys.stdin, sys.stdout, sys.stderr):
                 setattr(stream, "isatty", lambda: True)  # noqa: B010
             yield streams
 

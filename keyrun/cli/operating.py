@@ -1,0 +1,160 @@
+"""Operating a store: perform operations of the table, wherever the store is open.
+
+- A process has the store open: the operation goes to this process, through the socket in the
+  directory of the store, or to the address that was given.
+- No process has the store open: the command opens it as an operator, which runs nothing.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from keyrun import connect
+from keyrun.cli.addresses import StoreAddress, quoted, token
+from keyrun.cli.errors import check_store
+from keyrun.cli.exit_codes import NO_STORE, USAGE, CommandError
+from keyrun.cli.reading import check_namespace
+from keyrun.control.operation import Idle, Operation
+from keyrun.control.owner import Owner
+from keyrun.control.remote import RemoteRuntime
+from keyrun.control.requests import About
+from keyrun.control.roles import ITSELF
+from keyrun.control.table import CALLS
+from keyrun.control.target import SOCKET, short_path
+from keyrun.runtime.operator import open_operator
+from keyrun.storage import PayloadError, StoreLocked
+
+CALL_TIMEOUT = 5.0
+"""Seconds until a process has to answer at an address."""
+PATIENCE = 1.0
+"""Seconds to wait for the socket of a process that has the store open: it may be opening it."""
+RETRY_EVERY = 0.05
+
+
+class OperatedStore(Protocol):
+    """Performs operations."""
+
+    async def perform(
+        self, operation: Operation, arguments: Mapping[str, Any], operation_id: str | None = None
+    ) -> Any:
+        """Perform an operation, and return its answer."""
+
+
+class LiveStore:
+    """A store that a process has open."""
+
+    def __init__(self, client: RemoteRuntime) -> None:
+        self._client = client
+
+    async def perform(
+        self, operation: Operation, arguments: Mapping[str, Any], operation_id: str | None = None
+    ) -> Any:
+        """Perform an operation in that process."""
+        return await self._client._perform(operation, dict(arguments), operation_id)
+
+
+class IdleStore:
+    """A store that no process has open, opened as an operator."""
+
+    def __init__(self, owner: Owner, path: Path) -> None:
+        self._owner = owner
+        self._path = path
+
+    async def perform(
+        self, operation: Operation, arguments: Mapping[str, Any], operation_id: str | None = None
+    ) -> Any:
+        """Perform an operation here. Raise `CommandError` if it needs the application."""
+        self._check(operation)
+        if operation.writes and any(each.is_payload for each in operation.parameters.values()):
+            await self._check_encryption(arguments["run_id"])
+        return await self._owner.perform(operation, arguments, ITSELF, operation_id)
+
+    def _check(self, operation: Operation) -> None:
+        if operation.idle is Idle.YES:
+            return
+        name = operation.name if operation.command is None else operation.command.name
+        why = (
+            "runs code of the application"
+            if operation.idle is Idle.NO
+            else "needs the workflows of the application"
+        )
+        raise CommandError(
+            f"{name} {why}, and no process has {quoted(self._path)} open; start the application, "
+            "with control=True, and repeat the command",
+            USAGE,
+        )
+
+    async def _check_encryption(self, run_id: str) -> None:
+        """Raise if the values of a run are encrypted: the application could not read another."""
+        try:
+            await self._owner.runtime.input(run_id)
+        except PayloadError as error:
+            raise CommandError(
+                f"the values of the run {run_id} cannot be decoded here, so a value that is stored "
+                f"here could not be read by the application: {error}; start the application, with "
+                "control=True, and repeat the command",
+                USAGE,
+            ) from error
+
+
+@asynccontextmanager
+async def opened(store: StoreAddress, namespace: str) -> AsyncIterator[OperatedStore]:
+    """Open a store to operate it."""
+    check_namespace(namespace)
+    async with AsyncExitStack() as stack:
+        if isinstance(store, Path):
+            check_store(store)
+            yield await _of_directory(store, namespace, stack)
+        else:
+            yield LiveStore(await stack.enter_async_context(connected(store, namespace)))
+
+
+async def _of_directory(path: Path, namespace: str, stack: AsyncExitStack) -> OperatedStore:
+    until = trio.current_time() + PATIENCE
+    while True:
+        try:
+            runtime = await stack.enter_async_context(open_operator(path, namespace=namespace))
+            return IdleStore(Owner(runtime), path)
+        except StoreLocked as error:
+            locked = error
+        if _is_served(path / SOCKET):
+            client = await stack.enter_async_context(connected(path, namespace))
+            return LiveStore(client)
+        if trio.current_time() >= until:
+            process = "another process" if locked.pid is None else f"the process {locked.pid}"
+            raise CommandError(
+                f"{process} has {quoted(path)} open, and serves no control plane; open the store "
+                "with open_runtime(..., control=True) there, or stop that process, and repeat "
+                "the command",
+                NO_STORE,
+            )
+        await trio.sleep(RETRY_EVERY)
+
+
+def _is_served(path: Path) -> bool:
+    """Return whether a process accepts connections at a socket."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe, short_path(path) as address:
+        probe.connect(address)
+        return True
+    return False
+
+
+@asynccontextmanager
+async def connected(store: StoreAddress, namespace: str) -> AsyncIterator[RemoteRuntime]:
+    """Connect to the process that has a store open. Raise `CommandError` if it has another
+    namespace open."""
+    given = token() if isinstance(store, str) else None
+    async with connect(store, token=given, call_timeout=CALL_TIMEOUT) as client:
+        assert isinstance(client, RemoteRuntime)
+        about: About = await client._perform(CALLS["about"], {})
+        if about.namespace != namespace:
+            raise CommandError(
+                f"the process at {store} serves the namespace {about.namespace!r}, not "
+                f"{namespace!r}; to operate on that namespace, add --namespace {about.namespace}",
+                USAGE,
+            )
+        yield client
