@@ -104,6 +104,7 @@ class AsyncioLoop:
                 self._interrupted.set()
 
         loop._main_loop_one = run_one_safely
+        loop.call_soon(_nothing)  # the loop has called the old method, which waits for a callback
 
 
 @cache
@@ -125,6 +126,9 @@ def _trio_asyncio() -> Any:
     if of_trio is not own:
         asyncio.new_event_loop = events.new_event_loop = new_event_loop
     return trio_asyncio
+
+
+def _nothing() -> None: ...
 
 
 def _log(loop: Any, context: dict[str, Any]) -> None:

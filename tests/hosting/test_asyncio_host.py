@@ -491,6 +491,30 @@ async def test_a_trio_host_runs_a_marked_lifespan_on_the_loop_of_its_asyncio_ste
     assert len(set(map(id, loops))) == 1
 
 
+async def test_sys_exit_as_the_first_thing_on_the_loop_of_asyncio_does_not_stop_the_loop() -> None:
+    @step(asyncio=True, retry=keyrun.Retry.none())
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    @workflow
+    async def exiting(ctx: Context) -> None:
+        await ctx.step(exits)
+
+    @keyrun.asyncio.lifespan
+    @asynccontextmanager
+    async def pools(code: int = 4) -> AsyncIterator[None]:
+        if code:
+            raise SystemExit(code)
+        yield
+
+    async with keyrun.open_runtime(MemoryStore(), workflows=[exiting]) as rt:
+        with pytest.raises(RunFailed, match=r"the step called sys\.exit\(3\)"):
+            await (await rt.submit(exiting, key="k")).result()
+    with pytest.raises(SystemExit, match="4"):
+        async with keyrun.open_runtime(MemoryStore(), lifespan=pools):
+            pass
+
+
 async def test_errors_leave_a_marked_lifespan_as_they_are() -> None:
     @keyrun.asyncio.lifespan
     @asynccontextmanager
