@@ -15,8 +15,9 @@ from keyrun.cli.addresses import StoreAddress
 from keyrun.cli.arguments import example_of, is_positional, parameters_of, read_arguments, sentence
 from keyrun.cli.errors import report_errors
 from keyrun.cli.exit_codes import CANCELLED, FAILED, QUARANTINED, USAGE, CommandError
-from keyrun.cli.operating import opened
+from keyrun.cli.operating import opened, takes_values
 from keyrun.cli.screen import print_fields, say, visible
+from keyrun.cli.target import find_app
 from keyrun.control.bulk import Action
 from keyrun.control.operation import Idle, Operation
 from keyrun.control.table import OPERATIONS
@@ -32,14 +33,25 @@ _IDLE = {
         "If no process has STORE open, the command opens it as an operator: it runs nothing, and "
         "the next open_runtime() continues."
     ),
-    Idle.WITH_APP: "A process must have STORE open, because only it knows the workflows.",
-    Idle.NO: "A process must have STORE open, because the operation runs its code.",
+    Idle.WITH_APP: (
+        "If no process has STORE open, the command requires --app, and opens STORE as an operator: "
+        "it runs nothing, and the next open_runtime() continues."
+    ),
+    Idle.NO: "A process must have STORE open, because the command runs its code.",
 }
 
 OPERATION_ID = click.option(
     "--operation-id",
     metavar="ID",
     help="Id that makes a repeat harmless: for an hour, a repeat with this id changes nothing.",
+)
+APP = click.option(
+    "--app",
+    metavar="MODULE:APP",
+    help=(
+        "The keyrun.App of the store, such as shop:app, for a store that no process has open. Its "
+        "workflows, limits and transform are used."
+    ),
 )
 BULK_OPTIONS = (
     options.state("Only runs"),
@@ -71,6 +83,7 @@ def command_of(name: str) -> click.Command:
         run_id.required, run_id.metavar = False, "[RUN_ID]"
     for option in (
         *(BULK_OPTIONS if in_bulk else ()),
+        *([APP] if takes_values(operation) else []),
         *([OPERATION_ID] if operation.writes else []),
         options.token_file,
         options.namespace,
@@ -89,9 +102,10 @@ def _one(operation: Operation) -> Callable[..., None]:
         namespace: str,
         as_json: bool,
         operation_id: str | None = None,
+        app: str | None = None,
         **given: Any,
     ) -> None:
-        perform_one(operation, store, given, namespace, as_json, operation_id)
+        perform_one(operation, store, given, namespace, as_json, operation_id, app)
 
     return callback
 
@@ -179,11 +193,12 @@ def perform_one(
     namespace: str,
     as_json: bool,
     operation_id: str | None,
+    app: str | None = None,
 ) -> None:
     """Perform an operation and print its answer."""
     with reported():
         arguments = read_arguments(operation, given)
-        answer = perform(operation, store, arguments, namespace, operation_id)
+        answer = perform(operation, store, arguments, namespace, operation_id, app)
     _print(operation, arguments, answer, as_json)
 
 
@@ -193,11 +208,13 @@ def perform(
     arguments: dict[str, Any],
     namespace: str,
     operation_id: str | None = None,
+    app: str | None = None,
 ) -> Any:
-    """Perform an operation on a store, and return its answer."""
+    """Perform an operation on a store, and return its answer. `app` names the application."""
+    found = None if app is None else find_app(app)
 
     async def main() -> Any:
-        async with opened(store, namespace) as performer:
+        async with opened(store, namespace, found) as performer:
             answer = await performer.perform(operation, arguments, operation_id)
             if answer is False and "run_id" in arguments:
                 # The answer is the same for a run that does not exist.

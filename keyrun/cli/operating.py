@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import trio
 
-from keyrun import connect
+from keyrun import App, connect
 from keyrun.cli.addresses import StoreAddress, quoted, token
 from keyrun.cli.errors import check_store
 from keyrun.cli.exit_codes import NO_STORE, USAGE, CommandError
@@ -60,33 +60,35 @@ class LiveStore:
 class IdleStore:
     """A store that no process has open, opened as an operator."""
 
-    def __init__(self, owner: Owner, path: Path) -> None:
+    def __init__(self, owner: Owner, path: Path, app: App | None) -> None:
         self._owner = owner
         self._path = path
+        self._app = app
 
     async def perform(
         self, operation: Operation, arguments: Mapping[str, Any], operation_id: str | None = None
     ) -> Any:
         """Perform an operation here. Raise `CommandError` if it needs the application."""
         self._check(operation)
-        if operation.writes and any(each.is_payload for each in operation.parameters.values()):
+        if self._app is None and takes_values(operation):
             await self._check_encryption(arguments["run_id"])
         return await self._owner.perform(operation, arguments, ITSELF, operation_id)
 
     def _check(self, operation: Operation) -> None:
-        if operation.idle is Idle.YES:
-            return
         name = operation.name if operation.command is None else operation.command.name
-        why = (
-            "runs code of the application"
-            if operation.idle is Idle.NO
-            else "needs the workflows of the application"
-        )
-        raise CommandError(
-            f"{name} {why}, and no process has {quoted(self._path)} open; start the application, "
-            "with control=True, and repeat the command",
-            USAGE,
-        )
+        start = "start the application, with control=True, and repeat the command"
+        if operation.idle is Idle.NO:
+            raise CommandError(
+                f"{name} runs code of the application, and no process has {quoted(self._path)} "
+                f"open; {start}",
+                USAGE,
+            )
+        if operation.idle is Idle.WITH_APP and self._app is None:
+            raise CommandError(
+                f"{name} needs the workflows of the application, and no process has "
+                f"{quoted(self._path)} open; add --app MODULE:APP, or {start}",
+                USAGE,
+            )
 
     async def _check_encryption(self, run_id: str) -> None:
         """Raise if the values of a run are encrypted: the application could not read another."""
@@ -95,30 +97,48 @@ class IdleStore:
         except PayloadError as error:
             raise CommandError(
                 f"the values of the run {run_id} cannot be decoded here, so a value that is stored "
-                f"here could not be read by the application: {error}; start the application, with "
-                "control=True, and repeat the command",
+                f"here could not be read by the application: {error}; add --app MODULE:APP, or "
+                "start the application, with control=True, and repeat the command",
                 USAGE,
             ) from error
 
 
+def takes_values(operation: Operation) -> bool:
+    """Return whether an operation stores values of the application."""
+    if operation.idle is Idle.YES:
+        return operation.writes and any(each.is_payload for each in operation.parameters.values())
+    return operation.idle is Idle.WITH_APP
+
+
 @asynccontextmanager
-async def opened(store: StoreAddress, namespace: str) -> AsyncIterator[OperatedStore]:
-    """Open a store to operate it."""
+async def opened(
+    store: StoreAddress, namespace: str, app: App | None = None
+) -> AsyncIterator[OperatedStore]:
+    """Open a store to operate it. `app` is the application, if it is known here."""
     check_namespace(namespace)
     async with AsyncExitStack() as stack:
         if isinstance(store, Path):
             check_store(store)
-            yield await _of_directory(store, namespace, stack)
+            yield await _of_directory(store, namespace, app, stack)
         else:
             yield LiveStore(await stack.enter_async_context(connected(store, namespace)))
 
 
-async def _of_directory(path: Path, namespace: str, stack: AsyncExitStack) -> OperatedStore:
+async def _of_directory(
+    path: Path, namespace: str, app: App | None, stack: AsyncExitStack
+) -> OperatedStore:
+    given = App() if app is None else app
     until = trio.current_time() + PATIENCE
     while True:
         try:
-            runtime = await stack.enter_async_context(open_operator(path, namespace=namespace))
-            return IdleStore(Owner(runtime), path)
+            operator = open_operator(
+                path,
+                namespace=namespace,
+                workflows=given.workflows,
+                limits=given.limits,
+                transform=given.transform,
+            )
+            return IdleStore(Owner(await stack.enter_async_context(operator)), path, app)
         except StoreLocked as error:
             locked = error
         if _is_served(path / SOCKET):

@@ -1,4 +1,5 @@
-"""The target of `keyrun run`: import the module, find the workflow, and convert its input."""
+"""The target of `keyrun run` and `keyrun serve`: import the module, find the workflow or the app,
+and convert the input."""
 
 import importlib
 import json
@@ -8,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from keyrun import Workflow
+from keyrun import App, Workflow
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.runtime.texts import brief
 from keyrun.storage import PayloadCodec, PayloadError, PayloadTypeError
@@ -53,13 +54,32 @@ def workflows_in(module: ModuleType) -> dict[str, Workflow[Any, Any]]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Workflow)}
 
 
-def find(target: str) -> tuple[ModuleType, Workflow[Any, Any]]:
-    """Return the workflow that MODULE:WORKFLOW names, and its module."""
+def _split(target: str, form: str) -> tuple[str, str]:
     name, colon, attribute = target.partition(":")
     if not (name and colon and attribute) or name.startswith("."):
-        raise CommandError(
-            f"the target must be MODULE:WORKFLOW, such as shop:checkout, got {brief(target)}", USAGE
-        )
+        raise CommandError(f"the target must be {form}, got {brief(target)}", USAGE)
+    return name, attribute
+
+
+def find_app(target: str) -> App:
+    """Return the application that MODULE:APP names."""
+    name, attribute = _split(target, "MODULE:APP, such as shop:app")
+    module = load(name)
+    found = getattr(module, attribute, None)
+    if isinstance(found, App):
+        return found
+    known = ", ".join(each for each, value in vars(module).items() if isinstance(value, App))
+    what = "does not exist" if found is None else f"is {_kind(found)}, not a keyrun.App"
+    raise CommandError(
+        f"{attribute!r} in module {name!r} {what}; the apps of the module are: {known or 'none'}; "
+        f"write {attribute} = keyrun.App(workflows=[...])",
+        USAGE,
+    )
+
+
+def find(target: str) -> tuple[ModuleType, Workflow[Any, Any]]:
+    """Return the workflow that MODULE:WORKFLOW names, and its module."""
+    name, attribute = _split(target, "MODULE:WORKFLOW, such as shop:checkout")
     module = load(name)
     found = getattr(module, attribute, None)
     if isinstance(found, Workflow):

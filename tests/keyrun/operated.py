@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 import keyrun.sync
-from keyrun import Context, Entity, PermanentError, entity, step, workflow
+from keyrun import App, Context, Entity, Limits, PermanentError, Workflow, entity, step, workflow
 
 
 @step
@@ -56,7 +56,8 @@ class Account(Entity):
         return f"{self.state['balance']} {note}"
 
 
-WORKFLOWS = [order, nap, gated, fails, send]
+WORKFLOWS: list[Workflow[Any, Any]] = [order, nap, gated, fails, send]
+app = App(workflows=WORKFLOWS, limits=Limits(run_timeout=77))
 OPTIONS: dict[str, Any] = {"workflows": WORKFLOWS, "entities": [Account]}
 
 

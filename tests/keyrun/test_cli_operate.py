@@ -32,7 +32,7 @@ from keyrun.schedules import Every
 from keyrun.storage import LmdbStore
 from keyrun.testing import RecordingHook, open_test_runtime
 from tests.keyrun.cli import invoke, lines
-from tests.keyrun.operated import OPTIONS, fails, gated, nap, order
+from tests.keyrun.operated import OPTIONS, app, fails, gated, nap, order
 from tests.storage.processes import line, running_python
 
 Dump = dict[str, dict[bytes, bytes]]
@@ -230,6 +230,48 @@ def test_a_signal_and_an_approval_are_received_at_the_next_open(idle: Path) -> N
     lines("approve", idle, "order", "manager", "--by", "ann", "--comment", "fine")
     assert trio.run(application, clock=MockClock(autojump_threshold=0)) == {"amount": 7}
     assert lines("result", idle, "order") == ['{"amount":7}']
+
+
+APP = "tests.keyrun.operated:app"
+
+
+def test_runs_are_submitted_to_an_idle_store_with_the_application(idle: Path) -> None:
+    words = ["--key", "new", "--run-id", "new", "--app", APP]
+    before = dump(idle)
+    refused = invoke("submit", idle, "send", *words, "--input", '{"weight": "much"}')
+    assert refused.exit_code == 2
+    assert "input.weight: expected float" in refused.stderr
+    refused = invoke("submit", idle, "sned", *words)
+    assert refused.exit_code == 2
+    assert "sned" in refused.stderr
+    assert changes(before, dump(idle)) == {}
+    lines("submit", idle, "send", *words, "--input", '{"weight": 2, "sizes": [1]}')
+    found = changes(before, dump(idle))
+    assert found.keys() - LOG == {"runs", "ids", "queue", "unfinished"}
+
+    async def application() -> Any:
+        async with open_test_runtime(LmdbStore(idle), app=app) as rt:
+            await rt.run("new").result()
+            return await rt.status("new")
+
+    status = trio.run(application, clock=MockClock(autojump_threshold=0))
+    assert (status.result, status.deadline is not None) == (2.0, True)
+
+
+def test_groups_and_schedules_are_put_into_an_idle_store_with_the_application(idle: Path) -> None:
+    when = '{"every": 60}'
+    words = ["minutely", "nap", "--key", "n", "--input", "0", "--when", when]
+    refused = invoke("schedules", "put", idle, *words)
+    assert refused.exit_code == 2
+    assert "add --app MODULE:APP" in refused.stderr
+    before = dump(idle)
+    lines("schedules", "put", idle, *words, "--app", APP)
+    assert changes(before, dump(idle)).keys() - LOG == {"schedules", "firings"}
+    members = json.dumps([{"workflow": "nap", "input": 5, "key": "g", "delay": 5}])
+    lines("groups", "submit", idle, "g", "-", "--app", APP, text=members)
+    lines("groups", "cancel", idle, "g")
+    status = json.loads(lines("groups", "status", idle, "g", "--json")[0])
+    assert status["counts"] == {"cancelled": 1}
 
 
 class Scramble:
