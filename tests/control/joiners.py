@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,16 @@ class Owner:
         self.pid = self._process.pid
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "open\n"
+        self.child: int | None = None
+        """A forked child of the process, which does nothing."""
+
+    def fork(self) -> None:
+        """Let it fork a child."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("fork\n")
+        self._process.stdin.flush()
+        self.child = int(self._process.stdout.readline())
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
@@ -184,8 +195,12 @@ class Owner:
 
     def close(self) -> None:
         """Kill it if it still runs."""
-        self._process.kill()
-        self._process.communicate()
+        self.kill()
+        if self.child is not None:
+            os.kill(self.child, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @contextmanager
@@ -198,11 +213,20 @@ def other_owner(store: "str | os.PathLike[str]", **options: Any) -> Iterator[Own
         owner.close()
 
 
-async def _main(store: str, options: dict[str, Any]) -> None:
+def _obey() -> None:
+    """Fork for each line of the input, until the input ends."""
+    for _ in sys.stdin:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        print(child, flush=True)
+
+
+async def _main(store: str, **options: Any) -> None:
     async with member(store, **options):
         print("open", flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read)
+        await trio.to_thread.run_sync(_obey)
 
 
 if __name__ == "__main__":
-    trio.run(_main, sys.argv[1], json.loads(sys.argv[2]))
+    trio.run(partial(_main, sys.argv[1], **json.loads(sys.argv[2])))
