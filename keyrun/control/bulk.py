@@ -4,13 +4,13 @@ A call looks at one page of runs, and its cursor leads to the next. Each run is 
 operation id that is derived from the id of the bulk, so a call can be repeated.
 """
 
-from hashlib import sha256
 from typing import Any, Literal
 
 import attrs
 import trio
 
 from keyrun.control.operation import Operation
+from keyrun.control.owner import part_of
 from keyrun.control.problems import name_of
 from keyrun.control.roles import require
 from keyrun.control.shapes import Misplaced
@@ -168,7 +168,7 @@ class _Done:
 
     async def _write(self, run_id: str) -> None:
         performer = self._performer
-        part = sha256(f"{performer.operation_id}/{run_id}".encode()).hexdigest()[:32]
+        part = part_of(performer.operation_id, run_id)
         try:
             answer = await performer.perform(self._operation, {"run_id": run_id}, part)
         except RuntimeFault as error:

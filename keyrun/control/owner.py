@@ -24,6 +24,7 @@ from keyrun.runtime.operations.performed import PerformedOperations
 from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.operation import Write, WriteRequest
 from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.texts import brief
 from keyrun.storage.payload import PayloadCodec
 
 TARGETS = ("schedule_id", "group_id")
@@ -108,6 +109,18 @@ class Delegate:
         return await self._owner.perform(operation, arguments, self.caller, part)
 
 
+def part_of(operation_id: str, part: str) -> str:
+    """Return the id of a part of an operation, which is the same in each repeat."""
+    return sha256(f"{operation_id}/{part}".encode()).hexdigest()[:32]
+
+
+def is_short(value: object) -> bool:
+    """Return whether an argument is in the audit log."""
+    if isinstance(value, list):
+        return all(isinstance(each, str) for each in value)
+    return isinstance(value, bool | int | float | str)
+
+
 def described(
     operation: Operation, arguments: Mapping[str, Any], caller: Caller, operation_id: str
 ) -> WriteRequest:
@@ -115,9 +128,9 @@ def described(
     about = {name: arguments[name] for name in ("run_id", "key") if arguments.get(name)}
     target = next((arguments[name] for name in TARGETS if name in arguments), "")
     rest = {
-        name: value
+        name: [str(each) for each in value] if isinstance(value, list) else value
         for name, value in arguments.items()
-        if name not in about and name not in TARGETS and isinstance(value, bool | int | float | str)
+        if name not in about and name not in TARGETS and is_short(value)
     }
     written = sorted(arguments.items())
     return WriteRequest(
@@ -126,7 +139,7 @@ def described(
         who=caller.name,
         role=str(caller.role),
         target=target,
-        summary=", ".join(f"{name}={value!r}" for name, value in rest.items()),
+        summary=", ".join(f"{name}={brief(value)}" for name, value in rest.items()),
         digest=sha256(repr(written).encode(errors="backslashreplace")).digest(),
         **about,
     )
@@ -162,14 +175,20 @@ class Owner:
         returns the answer of that write, for an hour."""
         require(caller, operation.role, operation.name)
         operation.require(arguments)
+        operation_id = operation_id or uuid4().hex
+        writes = operation.writes
         if operation.composite:
-            delegate = Delegate(self, caller, operation_id or uuid4().hex)
-            return await operation.function(delegate, **arguments)
-        perform = partial(operation.function, self.runtime, **arguments)
-        if not operation.writes:
+            delegate = Delegate(self, caller, operation_id)
+            perform = partial(operation.function, delegate, **arguments)
+            writes = not arguments.get("preview", True)
+            # The calls of one bulk operation have the same id.
+            operation_id = part_of(operation_id, arguments.get("cursor") or "")
+        else:
+            perform = partial(operation.function, self.runtime, **arguments)
+        if not writes:
             return await perform()
         return await self.runtime.performed.perform(
-            described(operation, arguments, caller, operation_id or uuid4().hex),
+            described(operation, arguments, caller, operation_id),
             perform,
             encode=lambda answer: packb(operation.write_wire(answer_of(answer))),
             decode=lambda data: WIRE.reader(operation.result)(unpackb(data)),

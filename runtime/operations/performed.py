@@ -96,6 +96,7 @@ class PerformedOperations:
             take_number=state.take_number,
             encode=encode,
             settled=self._settled,
+            nurseries=len(task.child_nurseries),
         )
         if stored is not None:
             if (error := stored.error()) is not None:

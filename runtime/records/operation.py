@@ -34,6 +34,8 @@ ANSWER_AGE = 3600.0
 """Seconds that the answer of an operation is kept for repeats."""
 MAX_SUMMARY = 500
 """Characters of a summary or a result that are stored."""
+MOST_NAMED = 10
+"""Runs that the result of an operation on several runs names."""
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
 
 REJECTIONS: dict[str, type[RuntimeFault]] = {
@@ -75,9 +77,12 @@ class Write(StrEnum):
     DISCARD_OUTCOMES = "discard_outcomes"
     SUBMIT_MANY = "submit_many"
     CANCEL_GROUP = "cancel_group"
+    BULK = "bulk"
 
 
-SINGLE_WRITES = tuple(each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP))
+SINGLE_WRITES = tuple(
+    each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP, Write.BULK)
+)
 """The writes that are methods of a runtime."""
 
 
@@ -239,6 +244,13 @@ def result_text(answer: object) -> str:
     """Return an answer as short text. Answers that are objects have an id at most."""
     if answer is None or isinstance(answer, bool | int | str):
         return "done" if answer is None else cut(str(answer))
+    if isinstance(answer, list):
+        done = [each.run_id for each in answer if getattr(each, "newly_submitted", False)]
+        named = f": {', '.join(done[:MOST_NAMED])}" if done else ""
+        return f"{len(done)} of {len(answer)}{named}{', ...' if len(done) > MOST_NAMED else ''}"
+    changed = getattr(answer, "changed", None)
+    if isinstance(changed, int):
+        return f"{changed} changed"
     for name in ("run_id", "group_id", "schedule_id"):
         found = getattr(answer, name, None)
         if isinstance(found, str):

@@ -128,20 +128,38 @@ class PartitionState:
         return StagedTogether(self.commits.open_group(), self.unfinished)
 
     def applied(self, write: "Write", answer: object, about: "Submission | None" = None) -> None:
-        """Stage the records of the operation that this task performs, if it is this write. Call
-        this in the block that stages the write, with the answer of the operation and the run that
-        it is about."""
-        if self.performing:
-            performing = self.performing.get(trio.lowlevel.current_task())
-            if performing is not None and performing.operation.write is write:
-                performing.stage(self.commits.open_group(), answer, about)
+        """Stage the records of the operation that this task performs, if it is this write. If this
+        write is a part of the operation, stage that the operation is about the run. Call this in
+        the block that stages the write, with the answer of the operation and the run that it is
+        about."""
+        performing = self._performing()
+        if performing is None:
+            return
+        if performing.operation.write is write:
+            performing.stage(self.commits.open_group(), answer, about)
+        elif about is not None:
+            performing.mention(self.commits.open_group(), about)
 
     def caller(self) -> str | None:
         """Return who makes the operation that this task performs. None if it performs none."""
+        performing = self._performing()
+        return None if performing is None else performing.operation.who
+
+    def _performing(self) -> "Performing | None":
+        """Return the operation that this task performs, itself or for a task that waits for it."""
         if not self.performing:
             return None
-        performing = self.performing.get(trio.lowlevel.current_task())
-        return None if performing is None else performing.operation.who
+        task = trio.lowlevel.current_task()
+        found = self.performing.get(task)
+        while found is None:
+            nursery = task.parent_nursery
+            if nursery is None:
+                return None
+            task = nursery.parent_task
+            found = self.performing.get(task)
+            if found is not None and nursery not in task.child_nurseries[found.nurseries :]:
+                return None
+        return found
 
     async def read_counter(self) -> None:
         """Read the admission number and the time at which the last owner of the store stopped."""

@@ -2,8 +2,9 @@
 
 The service that stages a write calls `PartitionState.applied` in the block that stages it, with
 the answer that it will return. If the task performs an operation of that name, the records of the
-operation are staged in the same group. A write of another name in the same task is a part of the
-operation and has no record of its own.
+operation are staged in the same group. A write of another name in the same task, or in a task that
+it waits for, is a part of the operation: it has no entry of its own, and the history of its run has
+the entry of the operation.
 """
 
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class Performing:
         "_take_number",
         "_wall",
         "group",
+        "nurseries",
         "operation",
     )
 
@@ -52,15 +54,17 @@ class Performing:
         take_number: Callable[[], int],
         encode: Callable[[Any], bytes],
         settled: "Callable[[Performing], None]",
+        nurseries: int,
     ) -> None:
         """`encode` returns the answer as bytes to store. `settled` is called when the records are
-        durable."""
+        durable. `nurseries` is the number of nurseries that the task has open already."""
         self._ledger = ledger
         self._wall = wall
         self._take_number = take_number
         self._encode = encode
         self._settled = settled
         self._suffix: bytes | None = None
+        self.nurseries = nurseries
         self.operation = operation
         self.group: Group | None = None
         """The group with the records of the operation, once they are staged."""
@@ -70,6 +74,12 @@ class Performing:
         operation = self.operation
         payload = b"" if operation.write is Write.CALL else self._encode(answer)
         self._stage(group, about, result_text(answer), payload)
+        if isinstance(answer, list):
+            at = self._wall()
+            for each in answer:
+                number = getattr(each, "number", None)
+                if number is not None:
+                    self._index(group, number, self._end(at))
 
     def reject(self, group: "Group", error: RuntimeFault, about: "Submission | None") -> None:
         """Stage the records of an operation that was rejected."""
@@ -79,6 +89,20 @@ class Performing:
         """Stage the records of a call of an entity. Its answer is stored with its request id."""
         said = "done" if failure is None else cut(failure.reason)
         self._stage(group, None, said, b"", None if failure is None else failure.error_type)
+
+    def mention(self, group: "Group", about: "Submission") -> None:
+        """Stage that the operation is about this run, among others."""
+        self._index(group, about.number, self._end(self._wall()))
+
+    def _index(self, group: "Group", number: int, end: bytes) -> None:
+        index = self._ledger.prefix + NUMBER.pack(number) + end
+        group.put("audited", index, sealed("audited", index))
+
+    def _end(self, at: float) -> bytes:
+        """Return the end of the record key of the entry: time and sequence."""
+        if self._suffix is None:
+            self._suffix = self._ledger.timed(at, self._take_number())[len(self._ledger.prefix) :]
+        return self._suffix
 
     def _stage(
         self,
@@ -91,8 +115,7 @@ class Performing:
     ) -> None:
         operation, ledger = self.operation, self._ledger
         at = self._wall()
-        if self._suffix is None:
-            self._suffix = ledger.timed(at, self._take_number())[len(ledger.prefix) :]
+        end = self._end(at)
         key, run_id, number = operation.key, operation.run_id, None
         if about is not None:
             key, run_id, number = about.key, about.run_id, about.number
@@ -112,18 +135,17 @@ class Performing:
         )
         answer = Answer(
             at=at,
-            entry=self._suffix,
+            entry=end,
             identity=operation.identity(),
             payload=payload,
             rejection=rejection,
         )
-        record = ledger.prefix + self._suffix
+        record = ledger.prefix + end
         group.put("audit", record, sealed("audit", record, *entry.fields()))
         name = ledger.name(operation.operation_id)
         group.put("operations", name, sealed("operations", name, *answer.fields()))
         if number is not None and operation.write is not Write.FORGET:
-            index = ledger.prefix + NUMBER.pack(number) + self._suffix
-            group.put("audited", index, sealed("audited", index))
+            self._index(group, number, end)
         if self.group is not group:
             group.when_dropped(setattr, self, "group", self.group)
             group.when_durable(self._settled, self)

@@ -16,6 +16,8 @@ from keyrun.runtime.errors import InvalidSchedule
 MOST_COUNTED = 1000
 """The largest number of missed firings that is counted."""
 
+LONGEST = 1000
+"""Characters that a cron expression may have."""
 _MOST = 2e11
 """A time beyond the year 8000 is taken for a mistake."""
 
@@ -113,6 +115,9 @@ class Cron:
         try:
             if not isinstance(value, str):
                 raise CronSimError("Not a string")
+            if len(value) > LONGEST:
+                value = f"{value[:20]}..."
+                raise CronSimError(f"Longer than {LONGEST} characters")
             CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as error:
             raise InvalidSchedule(
