@@ -44,28 +44,25 @@ async def read_body(request: Request, max_body: int, seconds: float) -> bytes:
     if announced is not None and (not announced.isdigit() or int(announced[:20]) > max_body):
         raise too_large(max_body)
     with anyio.move_on_after(seconds) as scope:
-        parts: list[bytes] = []
-        size = 0
+        # Not a list of parts: a client may send one byte at a time.
+        body = bytearray()
         while True:
             message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise _gone()
             part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > max_body:
+            if len(body) + len(part) > max_body:
                 raise too_large(max_body)
             if not message.get("more_body"):
-                return b"".join((*parts, part)) if parts else part
-            if part:
-                parts.append(part)
-                scope.deadline += len(part) / LEAST_RATE
+                return bytes(body + part) if body else part
+            body += part
+            scope.deadline += len(part) / LEAST_RATE
     raise _too_slow()
 
 
 async def read_lines(request: Request, max_line: int, seconds: float) -> AsyncIterator[list[bytes]]:
     """Yield the lines of a body as they arrive, without empty lines."""
-    begun: list[bytes] = []
-    size = 0
+    begun = bytearray()
     more = True
     while more:
         message = None
@@ -78,14 +75,13 @@ async def read_lines(request: Request, max_line: int, seconds: float) -> AsyncIt
         more = message.get("more_body", False)
         *ended, rest = message.get("body", b"").split(b"\n")
         if ended:
-            ended[0] = b"".join((*begun, ended[0]))
-            begun, size = [], 0
-        begun.append(rest)
-        size += len(rest)
-        if size > max_line:
+            ended[0] = bytes(begun + ended[0])
+            begun.clear()
+        begun += rest
+        if len(begun) > max_line:
             raise too_large(max_line)
         if not more:
-            ended.append(b"".join(begun))
+            ended.append(bytes(begun))
         lines = [line for line in ended if line and not line.isspace()]
         if lines:
             yield lines

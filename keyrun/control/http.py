@@ -29,6 +29,7 @@ from keyrun.control.shapes import Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.logger import logger
+from keyrun.runtime.texts import brief
 
 MAX_HEADERS = 200
 """Headers that a request may have."""
@@ -258,7 +259,7 @@ class HttpApi:
         """Return the answer to a request that failed."""
         status = status_of(error)
         if status == 500:
-            logger.exception("a request failed: %s %.200s", scope["method"], scope["path"])
+            logger.exception("a request failed: %s %s", scope["method"], brief(scope["path"]))
         headers = [*PROBLEM_HEADERS, *getattr(error, "headers", ())]
         if status in (429, 503):
             headers.append((b"retry-after", b"%d" % RETRY_AFTER))

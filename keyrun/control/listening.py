@@ -21,10 +21,6 @@ PEER = "keyrun_peer"
 """The name in the state of an ASGI scope that has the peer of a unix socket, such as `uid 1000`."""
 
 BACKLOG = 512
-KEEP_ALIVE = 75.0
-"""Seconds that a connection without a request stays open."""
-HEADERS = 64 * 1024
-"""Bytes that the headers of a request may have."""
 
 
 def bind_unix(path: Path) -> socket.socket:
@@ -92,53 +88,34 @@ def peer_of(connection: socket.socket) -> str | None:
     return f"uid {uid}"
 
 
+def _state(connection: socket.socket) -> dict[str, Any]:
+    """Return what the API learns of a connection."""
+    peer = peer_of(connection)
+    return {} if peer is None else {PEER: peer}
+
+
 @asynccontextmanager
-async def serving(app: Callable[..., Any], listeners: list[socket.socket]) -> AsyncIterator[None]:
+async def serving(
+    app: Callable[..., Any], listeners: list[socket.socket], **limits: Any
+) -> AsyncIterator[None]:
     """Serve an ASGI application on sockets while the block runs. Requests that are under way when
-    the block is left are cut off."""
+    the block is left are cut off. `limits` are those of `Connections`."""
     need("anycorn", for_="the control plane", extra="control")
-    from anycorn.app_wrappers import ASGIWrapper
-    from anycorn.config import Config
-    from anycorn.tcp_server import TCPServer
-    from anycorn.typing import LifespanState
-    from anycorn.worker_context import WorkerContext
-
-    config = Config()
-    config.accesslog = config.errorlog = None
-    config.include_server_header = False
-    config.keep_alive_timeout = KEEP_ALIVE
-    config.h11_max_incomplete_size = HEADERS
-    config.keep_alive_max_requests = 1 << 62
-    context = WorkerContext(None)
-    wrapped = ASGIWrapper(app)
-
-    connections: set[Any] = set()
-
-    async def handle(stream: anyio.abc.SocketStream) -> None:
-        connection = stream.extra(anyio.abc.SocketAttribute.raw_socket)
-        peer = peer_of(connection)
-        state = LifespanState({} if peer is None else {PEER: peer})
-        connections.add(connection)
-        belongs_here(connection)
-        try:
-            await TCPServer(wrapped, config, context, state, stream).run()
-        finally:
-            connections.remove(connection)
+    from keyrun.control.connections import Connections
 
     async with AsyncExitStack() as stack:
-        serve: list[anyio.abc.SocketListener] = []
+        served, tasks = [], []
         for each in listeners:
-            serve.append(
-                await stack.enter_async_context(await anyio.abc.SocketListener.from_socket(each))
-            )
-        async with beside(*(partial(listener.serve, handle) for listener in serve)):
+            listener = await anyio.abc.SocketListener.from_socket(each)
+            await stack.enter_async_context(listener)
+            served.append(Connections(app, _state, **limits))
+            tasks.append(partial(served[-1].serve, listener))
+        async with beside(*tasks):
             try:
                 yield
             finally:
-                for connection in connections:
-                    # The server waits, shielded, for a client that does not read.
-                    with suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)
+                for connections in served:
+                    connections.cut_off()
 
 
 @asynccontextmanager

@@ -201,7 +201,7 @@ class Operation:
             for name, item in arguments.items():
                 if isinstance(item, Payload):
                     item.name = name
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise Misplaced(f"the arguments of {self.name} are not valid: {error!r}") from error
         self.require(arguments)
         return arguments

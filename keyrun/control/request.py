@@ -34,6 +34,14 @@ class Request:
                 raise Refused(400, "RepeatedHeader", f"the header {name.decode()} occurs twice")
             else:
                 headers[name] += (b"; " if name == b"cookie" else b", ") + value
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            # A proxy may end the body elsewhere, and take the rest for another request.
+            raise Refused(
+                400,
+                "TwoLengths",
+                "a request has Content-Length or Transfer-Encoding, not both",
+                headers=[(b"connection", b"close")],
+            )
         self.headers = headers
 
     def text(self, name: bytes) -> str | None:

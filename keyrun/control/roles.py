@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import attrs
 
+from keyrun.runtime.logger import logger
+
 
 class Role(StrEnum):
     """Name what a caller may do. Each role may do what the roles before it may do, except for
@@ -54,6 +56,7 @@ class NotAllowed(PermissionError):
 def require(caller: Caller, needed: Role, operation: str) -> None:
     """Raise `NotAllowed` unless a caller may perform an operation."""
     if not caller.role.may(needed):
+        logger.warning("refused %s to %r: it has the role %s", operation, caller.name, caller.role)
         raise NotAllowed(
             f"{operation} requires the role {needed}, and {caller.name} has the role "
             f"{caller.role}; use a token with that role"

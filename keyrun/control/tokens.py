@@ -18,6 +18,8 @@ import attrs
 
 from keyrun.control.roles import Caller, Role
 
+LARGEST = 1 << 20
+"""Bytes that a token file may have."""
 LEAST_LENGTH = 16
 """Characters of the shortest token. A generated token has 43."""
 SESSION_SECONDS = 12 * 3600
@@ -74,23 +76,41 @@ class TokenFile:
     def _load(self) -> None:
         """Read the file if it has changed."""
         try:
-            about = self.path.stat()
+            # Opening a named pipe must not wait, and what is checked must be what is read.
+            opened = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            self._unreadable(error)
+            return
+        try:
+            about = os.fstat(opened)
             seen = about.st_mtime_ns, about.st_ino, about.st_size, about.st_mode, about.st_ctime_ns
             if seen == self._seen:
                 return
             self._tokens = {}
             self._seen = seen
+            if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+                raise BadTokenFile(f"{self.path} is not a file with lines of tokens")
+            if about.st_uid not in (0, os.geteuid()):
+                raise BadTokenFile(
+                    f"{self.path} belongs to the user {about.st_uid}; it must belong to the user "
+                    "that runs this process, or to root"
+                )
             if stat.S_IMODE(about.st_mode) & 0o077:
                 raise BadTokenFile(f"other users may read {self.path}; run: chmod 600 {self.path}")
-            lines = self.path.read_text().splitlines()
+            lines = os.read(opened, LARGEST).decode().splitlines()
             self._tokens = {each.hashed: each for each in _parse(self.path, lines)}
             self.trouble = None
         except BadTokenFile as error:
             self.trouble = error
         except (OSError, UnicodeDecodeError) as error:
-            self._tokens, self._seen = {}, ()
-            why = getattr(error, "strerror", None) or "it is not a text"
-            self.trouble = BadTokenFile(f"cannot read the token file {self.path}: {why}")
+            self._unreadable(error)
+        finally:
+            os.close(opened)
+
+    def _unreadable(self, error: Exception) -> None:
+        self._tokens, self._seen = {}, ()
+        why = getattr(error, "strerror", None) or "it is not a text"
+        self.trouble = BadTokenFile(f"cannot read the token file {self.path}: {why}")
 
     def _current(self) -> dict[bytes, Token]:
         now = time.monotonic()

@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -12,7 +13,7 @@ from keyrun.control.guard import COOKIE, ApplicationGuard, Guard, Hosts, TokenGu
 from keyrun.control.roles import Role
 from keyrun.control.table import OPERATIONS
 from keyrun.control.tokens import SESSION_SECONDS, BadTokenFile, TokenFile
-from tests.control.world import Client, served, wait_for_go
+from tests.control.world import Client, Exchange, served, wait_for_go
 
 SECRETS = {role: f"{role}-token-{'x' * 16}" for role in Role}
 LOCAL = ("host", "localhost:8000")
@@ -303,6 +304,66 @@ def test_a_new_token_file_is_only_for_its_owner(tmp_path: Path) -> None:
     again = TokenFile.create(tmp_path / "tokens").caller(secret.encode())
     assert again is not None
     assert again.role is Role.ADMIN
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "large", "dangling link"])
+def test_a_token_file_that_is_no_file_of_lines_is_refused_at_once(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "tokens"
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "folder":
+        path.mkdir(0o700)
+    elif kind == "large":
+        write(path, f"# {'x' * (1 << 20)}")
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BadTokenFile):
+        TokenFile.create(path)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_token_file_of_another_user_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if path.stat().st_uid == 0:
+        assert TokenFile(path).trouble is None
+    else:
+        with pytest.raises(BadTokenFile, match="belongs to the user"):
+            TokenFile(path)
+    if os.getuid() == 0:
+        os.chown(path, 4321, -1)
+        with pytest.raises(BadTokenFile, match="belongs to the user 4321"):
+            TokenFile(path)
+
+
+async def test_a_refused_operation_is_logged_with_who_wanted_it(
+    guard: TokenGuard, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(guard=guard) as client:
+        await tcp(client, "POST", "/v1/pause", bearer(Role.READ))
+        assert "refused pause_all to 'of-read': it has the role read" in caplog.text
+        assert SECRETS[Role.READ] not in caplog.text
+
+
+async def test_a_request_writes_no_lines_of_its_own_into_the_log(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    async with served() as client:
+        client.api._performer.perform = fail
+        path = "/v1/runs/a\r\nERROR forged \x1b[31m/input"
+        exchange = Exchange("GET", path)
+        exchange.scope["raw_path"] = quote(path).encode()
+        await client.api(exchange.scope, exchange.receive, exchange.send)
+        assert exchange.answer.status == 500
+    (record,) = [each for each in caplog.records if each.exc_info]
+    assert "forged" in record.getMessage()
+    assert record.getMessage().isprintable()
 
 
 def test_a_token_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
