@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import signal
 import sys
 import threading
 from collections.abc import Generator
@@ -24,6 +25,10 @@ UNCOUNTED = [
 # How long an example takes says how busy the machine is, and nothing of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell starts a job in the background with SIGINT ignored, and tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

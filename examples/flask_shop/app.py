@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from flask import Flask, request
 
@@ -31,8 +32,16 @@ async def checkout(ctx: Context, order: Order) -> str:
     return f"{order.item} is on its way to {order.customer}"
 
 
-@cache
+opening = Lock()
+
+
 def runtime() -> keyrun.sync.Runtime:  # gunicorn.conf.py opens it when a worker starts
+    with opening:  # a development server may have two first requests at once
+        return started()
+
+
+@cache
+def started() -> keyrun.sync.Runtime:
     return keyrun.sync.start("state", workflows=[checkout], when_locked="wait")
 
 

@@ -1,5 +1,8 @@
 """The shops on FastAPI, Django and Flask: real servers, killed in the middle of the orders."""
 
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +12,16 @@ import pytest
 import trio
 
 from keyrun import open_reader
-from tests.examples.servers import FLASK, SHOPS, Client, Server, Shop, serving
+from tests.examples.servers import (
+    DJANGO,
+    FLASK,
+    SHOPS,
+    Client,
+    Server,
+    Shop,
+    copy_example,
+    serving,
+)
 from tests.faults.soaking import amount, shown
 
 CUSTOMERS = [f"customer-{number}" for number in range(10)]
@@ -127,3 +139,39 @@ def test_gunicorn_reloads_also_when_it_loads_the_application_before_it_forks(
         output = server.stop()
     assert "Traceback" not in output
     assert output.count("Booting worker") == 3
+
+
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+{loading}
+barrier = Barrier(8)
+def request(number):
+    barrier.wait()
+    return runtime()
+with ThreadPoolExecutor(8) as pool:
+    print(len(set(pool.map(request, range(8)))), "runtime")
+"""
+
+
+@pytest.mark.parametrize(
+    ("shop", "loading"),
+    [
+        (FLASK, "from app import runtime"),
+        (DJANGO, "import django; django.setup(); from webshop.orders import runtime"),
+    ],
+    ids=["flask", "django"],
+)
+def test_several_first_requests_at_once_open_one_runtime(
+    shop: Shop, loading: str, tmp_path: Path
+) -> None:
+    copy_example(shop, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", AT_ONCE.format(loading=loading)],
+        cwd=tmp_path,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "webshop.settings"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "1 runtime\n", done.stderr

@@ -1,6 +1,7 @@
 """The workflow of an order, and the runtime that runs it."""
 
 from functools import cache
+from threading import Lock
 
 from django.db import close_old_connections
 
@@ -23,6 +24,14 @@ async def checkout(ctx: Context, order: dict[str, str]) -> str:
     return f"{order['item']} is on its way to {order['customer']}"
 
 
-@cache
+opening = Lock()
+
+
 def runtime() -> keyrun.sync.Runtime:  # gunicorn.conf.py opens it when a worker starts
+    with opening:  # a development server may have two first requests at once
+        return started()
+
+
+@cache
+def started() -> keyrun.sync.Runtime:
     return keyrun.sync.start("state", workflows=[checkout], when_locked="wait")
