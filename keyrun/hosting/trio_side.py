@@ -18,7 +18,6 @@ from outcome import Error, Outcome, Value
 from keyrun.runtime.faces.calls import Deliver, StandingTasks, ThreadsafePost
 from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.runtime import Runtime
-from keyrun.storage import StoreClosed
 
 
 class Block:
@@ -197,8 +196,6 @@ class Guest(TrioSide):
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function. This is Trio's thread, and Trio wakes up when a task becomes ready."""
-        if self._ended.done():
-            raise StoreClosed("the runtime was closed; open it again to continue")
         function(*args)
 
     def _now_ready(self) -> None:

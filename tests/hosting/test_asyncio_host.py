@@ -378,6 +378,34 @@ def test_several_runtimes_share_a_loop_and_end_in_any_order() -> None:
     assert GUEST.run(main()) == [2, 2, 3, 4]
 
 
+def test_a_runtime_can_be_opened_at_any_moment_while_another_one_closes(host: Host) -> None:
+    async def main() -> None:
+        leaving = asyncio.Event()
+        is_closed = False
+
+        async def closes() -> None:
+            nonlocal is_closed
+            async with open_runtime(MemoryStore(), thread=host.thread):
+                leaving.set()
+            is_closed = True
+
+        for turns in range(200):
+            leaving.clear()
+            is_closed = False
+            task = asyncio.create_task(closes())
+            await leaving.wait()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            was_closed = is_closed
+            async with open_runtime(MemoryStore(), workflows=ALL, thread=host.thread) as rt:
+                assert await (await rt.submit(one, 1, key="k")).result() == 2
+            await task
+            if was_closed:
+                break
+
+    host.run(asyncio.wait_for(main(), 60))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
