@@ -1,4 +1,4 @@
-"""Keyrun for asyncio programs: FastAPI, aiohttp, Django with ASGI, notebooks.
+"""Keyrun for asyncio programs: FastAPI, Starlette, aiohttp, notebooks.
 
     async with keyrun.asyncio.open_runtime("state", workflows=[checkout]) as rt:
         run = await rt.submit(checkout, order, key="customer-42")

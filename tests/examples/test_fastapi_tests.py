@@ -14,10 +14,15 @@ from tests.faults.soaking import amount
 
 TWENTY_TESTS = """
 import threading
+import time
 
 import pytest
+import trio
 from fastapi.testclient import TestClient
 from main import app
+
+# Trio keeps idle threads for 10 seconds, and has no function that ends them.
+trio._core._thread_cache.IDLE_TIMEOUT = 1
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -30,8 +35,14 @@ def test_an_order_ships(number, tmp_path, monkeypatch):
         assert client.get(f"/orders/{order}").json() == "tea is on its way to ann"
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if "keyrun" in name or name.startswith("asyncio")]
-    # Trio keeps idle threads for 10 seconds, and has no function that ends them.
     assert len([name for name in names if name.startswith("Trio thread ")]) <= 4
+
+
+def test_in_the_end_no_thread_is_left():
+    deadline = time.monotonic() + 60
+    while threading.active_count() > 1:
+        assert time.monotonic() < deadline, threading.enumerate()
+        time.sleep(0.05)
 """
 
 
@@ -53,7 +64,7 @@ def test_twenty_tests_with_the_test_client_leave_no_warning_and_no_thread(tmp_pa
         text=True,
         timeout=240,
     )
-    assert "20 passed" in done.stdout, done.stdout + done.stderr
+    assert "21 passed" in done.stdout, done.stdout + done.stderr
     assert "warning" not in done.stdout
 
 

@@ -141,6 +141,44 @@ def test_gunicorn_reloads_also_when_it_loads_the_application_before_it_forks(
     assert output.count("Booting worker") == 3
 
 
+ASGI = """
+import asyncio
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webshop.settings")
+application = get_asgi_application()
+
+from django.http import HttpResponse
+from django.urls import path
+
+from webshop.orders import runtime
+from webshop.urls import urlpatterns
+
+async def result(request, order_id):
+    return HttpResponse(
+        await asyncio.to_thread(runtime().run(order_id).result, timeout=30)
+    )
+
+urlpatterns.insert(0, path("orders/<order_id>", result))
+runtime()
+"""
+
+
+def test_the_shop_on_django_runs_under_asgi_with_sync_and_async_views(tmp_path: Path) -> None:
+    (tmp_path / "webshop").mkdir()
+    (tmp_path / "webshop/asgi.py").write_text(ASGI)
+    uvicorn = ("-m", "uvicorn", "webshop.asgi:application", "--fd", "{fd}")
+    with serving(attrs.evolve(DJANGO, command=uvicorn), tmp_path) as server:
+        with Client(server) as client:
+            client.order({"id": "order-7", "customer": "ann", "item": "tea"})
+            client.pay("order-7")
+            assert client.result("order-7") == "tea is on its way to ann"
+        output = server.stop()
+    assert "Traceback" not in output
+
+
 AT_ONCE = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
