@@ -3,7 +3,8 @@
 import logging
 from typing import Any
 
-_FIELDS = dict.fromkeys(("run", "key", "workflow", "step", "attempt", "event"))
+FIELDS = ("run", "key", "workflow", "step", "attempt", "event")
+"""The attributes of every record."""
 
 
 class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -22,7 +23,7 @@ class _SafeLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         """Set all fields of a record, to None if they do not apply. Formatters rely on them."""
-        kwargs["extra"] = {**_FIELDS, **(kwargs.get("extra") or {})}
+        kwargs["extra"] = {**dict.fromkeys(FIELDS), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 

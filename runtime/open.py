@@ -514,9 +514,15 @@ async def _drain(partition: Partition, timeout: float) -> None:
     for run in partition.runs.all_live():
         run.leave_if_asked()
         run.resume()
-    patience = trio.current_time() + timeout
-    with trio.move_on_at(patience):
-        await partition.actors.drain()
+    begun = trio.current_time()
+    patience = begun + timeout
+    running = _user_code(partition)
+    logger.info(
+        "draining: %s",
+        f"waiting up to {timeout:g} s for {_named(running)}" if running else "no step is running",
+        extra={"event": "drain_began"},
+    )
+    await _wait_for_steps(partition, patience)
     for run in partition.runs.all_live():
         run.unwind(Unwind.LEAVE)
     partition.dispatcher.cut_off()
@@ -525,6 +531,21 @@ async def _drain(partition: Partition, timeout: float) -> None:
     if partition.delivery is not None:
         with trio.move_on_at(patience):
             await partition.delivery.tried()
+    logger.info("drained in %.1f s", trio.current_time() - begun, extra={"event": "drain_ended"})
+
+
+async def _wait_for_steps(partition: Partition, until: float) -> None:
+    """Let the actors finish what they do, and report the steps that they wait for."""
+    while True:
+        with trio.move_on_at(min(until, trio.current_time() + REPORT_EVERY)):
+            await partition.actors.drain()
+            return
+        if trio.current_time() >= until:
+            return
+        if running := _user_code(partition):
+            logger.info(
+                "draining: still waiting for %s", _named(running), extra={"event": "draining"}
+            )
 
 
 async def _wait_for_user_code(partition: Partition) -> None:
@@ -585,7 +606,11 @@ def _workflow_code(partition: Partition) -> list[str]:
 
 
 def _report(running: list[str]) -> None:
-    named = ", ".join(running[:NAMED]) + (
-        f" and {len(running) - NAMED} more" if running[NAMED:] else ""
+    logger.warning(
+        "the runtime is closing and waits for code that cannot be stopped: %s", _named(running)
     )
-    logger.warning("the runtime is closing and waits for code that cannot be stopped: %s", named)
+
+
+def _named(running: list[str]) -> str:
+    more = f" and {len(running) - NAMED} more" if running[NAMED:] else ""
+    return ", ".join(running[:NAMED]) + more

@@ -8,6 +8,7 @@ USAGE = 2
 CANCELLED = 3
 NO_STORE = 4
 QUARANTINED = 5
+LOST_STORE = 6
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -15,14 +16,17 @@ EXIT_CODES = """\
   0    success
   1    the run failed or does not exist, or its
        state does not allow the operation, or
-       verify or flow check found an error
+       verify or flow check found an error, or
+       serve cannot listen or failed
   2    invalid command, option, module, input, key or id
   3    the run was cancelled
   4    the store cannot be opened, read, locked
        or reached, or a token does not allow it
   5    the run is quarantined
+  6    the store failed while serve had it open
   130  interrupted
-  141  the pipe was closed"""
+  141  the pipe was closed
+  143  serve was ended by a second SIGTERM"""
 
 
 class CommandError(click.ClickException):

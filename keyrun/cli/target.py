@@ -42,11 +42,20 @@ def _import_error(name: str, error: BaseException) -> CommandError:
     elif frames and "importlib" not in frames[-1].filename:
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})"
     what = error.msg if isinstance(error, SyntaxError) else error
-    return CommandError(
-        f"cannot import {name!r}: {type(error).__name__}: {what}{place}; for the traceback, run: "
-        f"python -m {name}",
-        USAGE,
-    )
+    _print_traceback(error)
+    return CommandError(f"cannot import {name!r}: {type(error).__name__}: {what}{place}", USAGE)
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of an import on stderr, without the frames of Keyrun and of imports."""
+    trace = error.__traceback__
+    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")
 
 
 def workflows_in(module: ModuleType) -> dict[str, Workflow[Any, Any]]:

@@ -1,5 +1,6 @@
 """Listening: serve the control plane on the socket of a store, and on TCP."""
 
+import errno
 import os
 import socket
 import struct
@@ -47,32 +48,68 @@ def bind_unix(path: Path) -> socket.socket:
     return listener
 
 
+class CannotListen(OSError):
+    """Raised if a process cannot listen on an address. `strerror` names it."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether another process listens there."""
+        return self.errno == errno.EADDRINUSE
+
+
 def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on a host and port."""
+    """Return sockets that listen on a host and port: one for each address that the host has and
+    that this machine can use. With port 0, only the first address gets a free port."""
     found: list[socket.socket] = []
-    flags = socket.AI_PASSIVE
-    for family, kind, _, _, address in socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=flags
-    ):
-        listener = socket.socket(family, kind)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-            belongs_here(listener)
-        except BaseException:
-            listener.close()
-            for each in found:
-                each.close()
-            raise
-        found.append(listener)
-        port = listener.getsockname()[1]
-        if address[1] == 0:
-            break
+    unusable: OSError | None = None
+    try:
+        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, _, _, address in known:
+            try:
+                found.append(_bind(family, kind, address))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                unusable = error  # a name may have an IPv6 address on a machine without IPv6
+            if found and port == 0:
+                break
+        if not found:
+            raise unusable or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+    except OSError as error:
+        for each in found:
+            each.close()
+        raise CannotListen(
+            error.errno,
+            f"cannot listen on {_authority(host, port)}: {error.strerror}"
+            + ("; stop the process that listens there, or choose another port")
+            * (error.errno == errno.EADDRINUSE),
+        ) from error
     return found
+
+
+def _bind(family: int, kind: int, address: Any) -> socket.socket:
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        belongs_here(listener)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(host: str, listeners: list[socket.socket]) -> str:
+    """Return the address of listeners on a host."""
+    return f"http://{_authority(host, listeners[0].getsockname()[1])}"
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def peer_of(connection: socket.socket) -> str | None:
@@ -97,14 +134,20 @@ def _state(connection: socket.socket) -> dict[str, Any]:
 @asynccontextmanager
 async def serving(
     app: Callable[..., Any], listeners: list[socket.socket], **limits: Any
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Callable[[], None]]:
     """Serve an ASGI application on sockets while the block runs. Requests that are under way when
-    the block is left are cut off. `limits` are those of `Connections`."""
+    the block is left are cut off. The function that is yielded cuts off all connections. `limits`
+    are those of `Connections`."""
     need("anycorn", for_="the control plane", extra="control")
     from keyrun.control.connections import Connections
 
+    served, tasks = [], []
+
+    def cut_off() -> None:
+        for connections in served:
+            connections.cut_off()
+
     async with AsyncExitStack() as stack:
-        served, tasks = [], []
         for each in listeners:
             listener = await anyio.abc.SocketListener.from_socket(each)
             await stack.enter_async_context(listener)
@@ -112,10 +155,9 @@ async def serving(
             tasks.append(partial(served[-1].serve, listener))
         async with beside(*tasks):
             try:
-                yield
+                yield cut_off
             finally:
-                for connections in served:
-                    connections.cut_off()
+                cut_off()
 
 
 @asynccontextmanager

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import attrs
 
+from keyrun.actors import checks
+
 
 def _address(text: str | None) -> tuple[str, int] | None:
     """Return the host and the port of `127.0.0.1:8470`, `[::1]:8470` or `:8470`."""
@@ -21,6 +23,11 @@ def _path(path: "str | os.PathLike[str] | None") -> Path | None:
     return None if path is None else Path(path)
 
 
+def _hosts(given: Iterable[str]) -> tuple[str, ...]:
+    checks.several("allowed_hosts", given)
+    return tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class Control:
     """Serve the control plane of a runtime: `open_runtime("state", control=Control(...))`.
@@ -33,14 +40,15 @@ class Control:
     token."""
     token_file: Path | None = attrs.field(default=None, converter=_path)
     """The file with the tokens. Default: `tokens` in the directory of the store."""
-    allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    """Names of hosts by which browsers may address the server, besides that of `http`."""
+    allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=_hosts)
+    """The values of the Host header that browsers may use, besides those of this machine:
+    `localhost`, `127.0.0.1` and `[::1]`."""
 
     @allowed_hosts.validator
-    def _check_hosts(self, attribute: object, value: Iterable[object]) -> None:
-        for each in value:
-            if not isinstance(each, str) or not each:
-                raise ValueError(f"allowed_hosts must be names of hosts, got {each!r}")
+    def _check_hosts(self, attribute: object, value: Iterable[str]) -> None:
+        from keyrun.control.guard import Hosts
+
+        Hosts(value)
 
     @classmethod
     def of(cls, given: object) -> "Control | None":

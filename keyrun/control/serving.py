@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 from keyrun.control.background import background
+from keyrun.control.front import Front
 from keyrun.control.guard import LOCAL_HOSTS, TokenGuard
 from keyrun.control.http import HttpApi
 from keyrun.control.listening import bind_tcp, inode_of, serving, socket_of
@@ -25,22 +26,19 @@ CHECK_EVERY = 1.0
 
 @asynccontextmanager
 async def control_plane(
-    runtime: Runtime, store: Path | None, options: Control
+    runtime: Runtime, store: Path | None, options: Control, front: Front | None = None
 ) -> AsyncIterator[Owner]:
-    """Serve the control plane of a runtime while the block runs."""
+    """Serve the control plane of a runtime while the block runs. `front` is a listener that is open
+    already."""
     owner = Owner(runtime)
     tokens = None
     if options.http is not None:
-        path = options.token_file or (None if store is None else store / TOKENS)
-        if path is None:
-            raise ValueError(
-                "Control(http=...) requires token_file, because this store has no path"
-            )
-        tokens = TokenFile.create(path)
-    hosts = options.allowed_hosts or LOCAL_HOSTS
-    app = HttpApi(owner, TokenGuard(tokens, hosts))
+        tokens = TokenFile.create(token_path(store, options))
+    app = HttpApi(owner, TokenGuard(tokens, (*LOCAL_HOSTS, *options.allowed_hosts)))
     async with AsyncExitStack() as stack:
-        if options.http is not None:
+        if front is not None:
+            stack.enter_context(front.answering(app))
+        elif options.http is not None:
             await stack.enter_async_context(serving(app, bind_tcp(*options.http)))
         if store is not None:
             nursery = await stack.enter_async_context(background())
@@ -70,3 +68,19 @@ async def _serve_socket(
             while inode_of(path) == mine:  # noqa: ASYNC110 (files do not report)
                 await trio.sleep(CHECK_EVERY)
             logger.warning("the socket %s was removed, and is made again", path)
+
+
+def check_control(store: Path | None, options: Control) -> None:
+    """Raise an error if the token file cannot be used, before anything is opened."""
+    if options.http is not None:
+        path = token_path(store, options)
+        if options.token_file is not None or path.exists():
+            TokenFile.create(path)
+
+
+def token_path(store: Path | None, options: Control) -> Path:
+    """Return the path of the token file."""
+    path = options.token_file or (None if store is None else store / TOKENS)
+    if path is None:
+        raise ValueError("Control(http=...) requires token_file, because this store has no path")
+    return path

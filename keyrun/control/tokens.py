@@ -68,6 +68,8 @@ class TokenFile:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             return cls(path)
+        except OSError as error:
+            raise BadTokenFile(f"cannot write the token file {path}: {error.strerror}") from error
         with os.fdopen(made, "w") as file:
             os.fchmod(made, 0o600)  # whatever the umask is
             file.write(f"# token role name\n{secrets.token_urlsafe(32)} {Role.ADMIN} {name}\n")

@@ -7,14 +7,14 @@ from typing import Any, ParamSpec, TypeVar
 import attrs
 
 from keyrun.actors import checks
-from keyrun.runtime.definitions.workflow import Workflow
+from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.host.lifespan import AnyLifespan
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.options import OnUnregistered, check_options
 from keyrun.runtime.policies.resources import Resources
 from keyrun.runtime.queue.hook import Hook
 from keyrun.runtime.recovery.retention import Retention
-from keyrun.runtime.schedules.declared import Schedule
+from keyrun.runtime.schedules.declared import Schedule, check_schedules
 from keyrun.storage.payload import Transform
 
 LISTS = ("workflows", "entities", "schedules")
@@ -77,6 +77,8 @@ class App:
         check_options(self.options())
         for name in LISTS:
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        Registry(self.workflows, self.resources)
+        check_schedules(self.schedules)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `open_runtime` that this application has."""

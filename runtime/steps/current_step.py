@@ -164,6 +164,11 @@ class CurrentStep:
         return self._run.key
 
     @property
+    def workflow(self) -> str:
+        """Return the name of the workflow."""
+        return self._run.submission.workflow
+
+    @property
     def headers(self) -> dict[str, str]:
         """Return the headers that `rt.submit` received."""
         return dict(self._run.submission.headers)

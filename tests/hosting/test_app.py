@@ -103,6 +103,8 @@ async def test_an_argument_of_the_app_cannot_be_given_beside_it() -> None:
         ({"workflows": 3}, "workflows must be a list, got 3"),
         ({"drain_timeout": -1}, "drain_timeout must be at least 0, got -1"),
         ({"lifespan": 3}, "lifespan must be an async context manager"),
+        ({"workflows": [3]}, "workflows must be made with"),
+        ({"schedules": [NIGHTLY, NIGHTLY]}, "two schedules of the list have the id 'nightly'"),
     ],
 )
 def test_a_wrong_option_is_named_where_the_app_is_made(options: Any, message: str) -> None:

@@ -294,7 +294,8 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_place(
     (here / "bad.py").write_text(source)
     result = run("bad:checkout")
     assert result.exit_code == 2
-    (told,) = result.stderr.splitlines()
+    told = result.stderr.splitlines()[-1]
+    assert told.startswith("Error: cannot import 'bad': ")
     assert message in told
     assert "bad.py, line" in told
 

@@ -485,6 +485,36 @@ async def test_a_drain_waits_for_a_shielded_step_and_names_it_every_ten_seconds(
     assert done == ["paid"]
 
 
+async def test_a_drain_reports_its_begin_its_progress_and_its_end(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @step(timeout=1000)
+    async def export() -> None:
+        await trio.sleep(25)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(export)
+
+    caplog.set_level(logging.INFO, "keyrun.runtime")
+    async with open_test_runtime(workflows=[job], drain_timeout=60) as rt:
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(1)
+        caplog.clear()
+    said = [
+        (record.event, record.getMessage())  # type: ignore[attr-defined]
+        for record in caplog.records
+        if "drain" in record.getMessage()
+    ]
+    name = "step 'export' of job run r (key k)"
+    assert said == [
+        ("drain_began", f"draining: waiting up to 60 s for {name}"),
+        ("draining", f"draining: still waiting for {name}"),
+        ("draining", f"draining: still waiting for {name}"),
+        ("drain_ended", "drained in 24.0 s"),
+    ]
+
+
 async def test_a_drain_waits_for_the_thread_of_a_sync_step_and_names_it(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

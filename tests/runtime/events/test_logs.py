@@ -62,7 +62,9 @@ async def parent(ctx: Context) -> None:
 
 def of_runs(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [
-        each for each in caplog.records if each.name == "keyrun.runtime" and hasattr(each, "run")
+        each
+        for each in caplog.records
+        if each.name == "keyrun.runtime" and getattr(each, "run", None) is not None
     ]
 
 

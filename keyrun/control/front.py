@@ -1,0 +1,75 @@
+"""The front: listens on TCP before a runtime is open, and until it has drained.
+
+Probes are answered all the time. Everything else is refused with 503 while no runtime is open, so
+clients connect again, and find the runtime that opens next.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from keyrun.control.http import HttpApi
+from keyrun.control.listening import bind_tcp, serving, url_of
+from keyrun.control.problems import Refused
+from keyrun.control.request import Receive, Request, Scope, Send
+from keyrun.control.roles import Caller
+
+
+class _NotOpen:
+    """The guard and the performer while no runtime is open."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def trouble(self) -> str:
+        """Return the word that says why no runtime is open."""
+        return self._word
+
+    async def admit(self, request: Request) -> Caller:
+        """Refuse every request."""
+        raise Refused(503, "StoreClosed", f"the runtime is {self._word}; send the request again")
+
+    async def perform(self, *_: Any, **__: Any) -> Any:
+        """Perform nothing, because no request is admitted."""
+        raise AssertionError("a request was admitted")
+
+    stream = follow = perform
+
+
+def _not_open(word: str) -> HttpApi:
+    nobody = _NotOpen(word)
+    return HttpApi(nobody, nobody)
+
+
+class Front:
+    """The application behind a listener: the API of a runtime while `answering`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        """The address of the listener."""
+        self._api = _not_open("opening")
+        self._cut_off: Callable[[], None] = lambda: None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._api(scope, receive, send)
+
+    @contextmanager
+    def answering(self, api: HttpApi) -> Iterator[None]:
+        """Let an API answer while the block runs. Then the runtime drains: requests that are under
+        way are cut off."""
+        self._api = api
+        try:
+            yield
+        finally:
+            self._api = _not_open("draining")
+            self._cut_off()
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, host: str, port: int) -> "AsyncIterator[Front]":
+        """Listen on a host and port while the block runs."""
+        listeners = bind_tcp(host, port)
+        front = cls(url_of(host, listeners))
+        async with serving(front, listeners) as front._cut_off:
+            yield front

@@ -1,0 +1,58 @@
+"""Serve an application: open it, with a control plane that answers probes all the time."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyrun.control.front import Front
+from keyrun.control.options import Control
+from keyrun.control.serving import check_control, control_plane, token_path
+from keyrun.control.target import SOCKET
+from keyrun.hosting.app import App
+from keyrun.runtime import open as engine
+from keyrun.runtime.runtime import Runtime
+from keyrun.storage import LmdbStore, Store
+
+
+@attrs.frozen(kw_only=True)
+class Served:
+    """An application that is served."""
+
+    runtime: Runtime
+    """The runtime."""
+    url: str | None
+    """The address of the API on TCP, if there is one."""
+    tokens: Path | None
+    """The token file for that address."""
+    socket: Path | None
+    """The unix socket of the API. None if the store has no path."""
+
+
+@asynccontextmanager
+async def served(
+    store: "Path | Store", app: App, control: Control, **opening: Any
+) -> AsyncIterator[Served]:
+    """Open an application and serve its control plane. `opening` has the arguments of
+    `open_runtime` that are not in `app`.
+
+    The listener on TCP is open before the store is, and until the runtime has drained."""
+    store = engine.as_store(store)
+    path = store.path if isinstance(store, LmdbStore) else None
+    check_control(path, control)
+    async with AsyncExitStack() as stack:
+        front = None
+        if control.http is not None:
+            front = await stack.enter_async_context(Front.opened(*control.http))
+        runtime = await stack.enter_async_context(
+            engine.open_runtime(store, **app.options(), **opening)
+        )
+        await stack.enter_async_context(control_plane(runtime, path, control, front))
+        yield Served(
+            runtime=runtime,
+            url=None if front is None else front.url,
+            tokens=None if front is None else token_path(path, control),
+            socket=None if path is None else path / SOCKET,
+        )
