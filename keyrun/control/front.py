@@ -18,6 +18,8 @@ from keyrun.control.roles import Caller
 class _NotOpen:
     """The guard and the performer while no runtime is open."""
 
+    namespace = ""
+
     def __init__(self, word: str) -> None:
         self._word = word
 
