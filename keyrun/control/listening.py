@@ -141,7 +141,8 @@ async def serving(
     need("anycorn", for_="the control plane", extra="control")
     from keyrun.control.connections import Connections
 
-    served, tasks = [], []
+    served: list[Connections] = []
+    tasks = []
 
     def cut_off() -> None:
         for connections in served:
