@@ -23,7 +23,7 @@ from keyrun.cli.exit_codes import FAILED, INTERRUPTED, USAGE, CommandError
 from keyrun.cli.operating import OperatedStore, opened
 from keyrun.cli.run_command import print_command
 from keyrun.cli.runs import COLUMNS, row
-from keyrun.cli.screen import Screen, note, say, visible
+from keyrun.cli.screen import ProgressLine, note, say, visible
 from keyrun.cli.table import print_table
 from keyrun.cli.times import utc
 from keyrun.control.bulk import MOST, BulkFailure, BulkResult
@@ -62,26 +62,6 @@ class Total:
         self.failures += page.failures[: max(0, EXAMPLES - len(self.failures))]
         self.examples += page.examples[: max(0, EXAMPLES - len(self.examples))]
         self.complete = page.cursor is None
-
-
-class ProgressLine:
-    """One line on a terminal that is replaced. Nothing is shown anywhere else."""
-
-    def __init__(self) -> None:
-        self._screen = Screen.of(sys.stderr)
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        if self._screen.terminal:
-            print(f"\r\x1b[K{text[: self._screen.width - 1]}", end="", file=sys.stderr, flush=True)
-            self._shown = True
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._shown = False
 
 
 @attrs.frozen(kw_only=True)

@@ -33,7 +33,7 @@ COMMANDS = {
     "dead-letters": ("keyrun.cli.dead_letters:command", "List runs that failed permanently"),
     "outbox": ("keyrun.cli.outbox:command", "Count outcomes that wait for a hook"),
     "schedules": ("keyrun.cli.schedules:command", "List and change schedules"),
-    "stats": ("keyrun.cli.stats:command", "Count unfinished runs and patches"),
+    "stats": ("keyrun.cli.stats:command", "Count runs by state and error"),
     "approvals": ("keyrun.cli.approvals:command", "List gates that wait for a person"),
     "audit": ("keyrun.cli.audit:command", "List who did what from outside"),
     "groups": ("keyrun.cli.groups:command", "List, submit and cancel groups"),

@@ -166,3 +166,23 @@ def say(text: str, *, hang: str = "") -> None:
 def note(text: str, *, hang: str = "") -> None:
     """Print a remark on stderr, wrapped at the width of the terminal. Stdout is for answers."""
     Screen.of(sys.stderr).print(text, hang=hang)
+
+
+class ProgressLine:
+    """One line on a terminal that is replaced. Nothing is shown anywhere else."""
+
+    def __init__(self) -> None:
+        self._screen = Screen.of(sys.stderr)
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._screen.terminal:
+            print(f"\r\x1b[K{text[: self._screen.width - 1]}", end="", file=sys.stderr, flush=True)
+            self._shown = True
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = False

@@ -59,7 +59,7 @@ def test_unfinished_runs_and_patches_are_counted(tmp_path: Path) -> None:
     assert sorted(each["runs"] for each in two["by_fingerprint"]) == [1, 1]
     assert None in {each["fingerprint"] for each in two["by_fingerprint"]}
     assert found["unpatched"] == [{"workflow": "flow", "patch": "twice", "runs": 2}]
-    shown = lines("stats", tmp_path / "state")
+    shown = lines("stats", tmp_path / "state", "--quick")
     assert shown[0].split() == [
         *["workflow", "version", "unfinished", "runs", "started", "by", "code"]
     ]
@@ -76,4 +76,24 @@ def test_a_store_without_unfinished_runs_says_so(tmp_path: Path) -> None:
     result = invoke("stats", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "No unfinished runs found." in result.stderr
-    assert lines("stats", tmp_path / "state", "--json") == ['{"unfinished":[],"unpatched":[]}']
+    kept = '{"unfinished":[],"unpatched":[]}'
+    assert lines("stats", tmp_path / "state", "--quick", "--json") == [kept]
+
+
+def test_runs_are_counted_by_workflow_version_state_and_error(filled: Path) -> None:
+    (found,) = map(json.loads, lines("stats", filled, "--json"))
+    expected = [
+        ("checkout", "failed", "keyrun.runtime.errors.PermanentError", 1),
+        ("checkout", "pending", None, 1),
+        ("checkout", "succeeded", None, 1),
+        ("checkout", "waiting", None, 2),
+        ("refund", "succeeded", None, 2),
+    ]
+    fields = ("workflow", "state", "error", "runs")
+    assert [tuple(each[name] for name in fields) for each in found["runs"]] == expected
+    assert {each["version"] for each in found["runs"]} == {1}
+    shown = lines("stats", filled)
+    assert shown[0].split() == ["workflow", "version", "state", "error", "runs"]
+    assert shown[1].split()[-2:] == ["keyrun.runtime.errors.PermanentError", "1"]
+    filtered = lines("stats", filled, "--key", "alice", "--json")
+    assert [each["runs"] for each in json.loads(filtered[0])["runs"]] == [1, 1]
