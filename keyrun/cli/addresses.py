@@ -1,13 +1,13 @@
 """Addresses: what the first argument of a command may be, and the token for it."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
 from keyrun.cli.exit_codes import USAGE, CommandError
+from keyrun.cli.screen import shell_word
 
 StoreAddress: TypeAlias = Path | str
 """The directory of a store, or the address of a process that has one open."""
@@ -49,4 +49,4 @@ def token() -> str | None:
 
 def quoted(store: StoreAddress | None) -> str:
     """Return a store as an argument in a shell."""
-    return "STORE" if store is None else shlex.quote(str(store))
+    return "STORE" if store is None else shell_word(store)

@@ -17,7 +17,7 @@ from keyrun.runtime.records.operation import AuditEntry
 COLUMNS = [
     Column("time", 19),
     Column("who", 8, id=True),
-    Column("operation", 9, id=True),
+    Column("operation", 16, id=True),
     Column("run", 12, 8, id=True),
     Column("key", 12, 5, id=True),
     Column("about", 8, 6),

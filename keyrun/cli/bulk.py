@@ -10,6 +10,7 @@ All pages have one operation id, so the command can be repeated with it: no run 
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from keyrun.cli.runs import COLUMNS, row
 from keyrun.cli.screen import ProgressLine, note, say, visible
 from keyrun.cli.table import print_table
 from keyrun.cli.times import utc
+from keyrun.control.background import beside
 from keyrun.control.bulk import MOST, BulkFailure, BulkResult
 from keyrun.control.operation import Operation
 from keyrun.control.table import OPERATIONS
@@ -104,26 +106,26 @@ class BulkCommand:
             raise click.exceptions.Exit(FAILED)
 
     async def _page(
-        self, performer: OperatedStore, cursor: str | None, operation_id: str | None, **more: Any
+        self, store: OperatedStore, cursor: str | None, operation_id: str | None, **more: Any
     ) -> BulkResult:
         filters = {_NAMES.get(name, name): each for name, each in self.filters.items()}
         if "state" in filters:
             filters["state"] = list(filters["state"])
         arguments = {"action": self.operation.name, **filters, "cursor": cursor, **more}
-        page: BulkResult = await performer.perform(OPERATIONS["bulk"], arguments, operation_id)
+        page: BulkResult = await store.perform(OPERATIONS["bulk"], arguments, operation_id)
         return page
 
     async def _look(self) -> tuple[Total, list[RunStatus]]:
         """Count the runs, and return the first."""
         total, cursor, progress = Total(), None, ProgressLine()
-        async with opened(self.store, self.namespace) as performer:
+        async with opened(self.store, self.namespace) as store:
             while not total.complete:
-                page = await self._page(performer, cursor, None, preview=True, limit=MOST)
+                page = await self._page(store, cursor, None, preview=True, limit=MOST)
                 total.add(page)
                 cursor = page.cursor
                 progress.show(f"Counting: {total.matched:,} of {total.examined:,} runs match")
             examples = [
-                await performer.perform(OPERATIONS["status"], {"run_id": run_id})
+                await store.perform(OPERATIONS["status"], {"run_id": run_id})
                 for run_id in total.examples
             ]
         progress.clear()
@@ -132,21 +134,17 @@ class BulkCommand:
     async def _change(self, operation_id: str) -> Total:
         """Change the runs, until there are no more or the command is interrupted."""
         total, cursor, progress = Total(), None, ProgressLine()
-        with trio.open_signal_receiver(signal.SIGINT) as interrupts:
+        stop = trio.Event()
+        with trio.open_signal_receiver(signal.SIGINT) as interrupts, trio.CancelScope() as at_once:
             async with (
-                opened(self.store, self.namespace) as performer,
-                trio.open_nursery() as nursery,
+                opened(self.store, self.namespace) as store,
+                beside(partial(_watch, interrupts, stop, at_once)),
             ):
-                stop = trio.Event()
-                nursery.start_soon(_watch, interrupts, stop, nursery.cancel_scope)
                 while not total.complete and not stop.is_set():
-                    page = await self._page(
-                        performer, cursor, operation_id, preview=False, limit=PAGE
-                    )
+                    page = await self._page(store, cursor, operation_id, preview=False, limit=PAGE)
                     total.add(page)
                     cursor = page.cursor
                     progress.show(self._done(total))
-                nursery.cancel_scope.cancel()
         progress.clear()
         return total
 
@@ -167,7 +165,7 @@ class BulkCommand:
         print_table(COLUMNS, map(row, examples))
         more = total.matched - len(examples)
         if more:
-            note(f"and {_runs(more)} more")
+            note(f"and {more:,} more")
 
     def _print_total(self, total: Total, operation_id: str) -> None:
         if self.as_json:

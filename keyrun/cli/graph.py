@@ -1,6 +1,5 @@
 """`keyrun graph`: draw a run of a graph for the terminal or as Mermaid."""
 
-import shlex
 import sys
 from collections.abc import Iterator
 
@@ -8,13 +7,13 @@ import click
 
 from keyrun import Reader
 from keyrun.cli import documents, options
-from keyrun.cli.addresses import StoreAddress
+from keyrun.cli.addresses import StoreAddress, quoted
 from keyrun.cli.compensation import not_compensated, progress_of
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.exit_codes import NOT_FOUND, CommandError
 from keyrun.cli.items import items_of
 from keyrun.cli.reading import read_store
-from keyrun.cli.screen import DIM, Screen, visible
+from keyrun.cli.screen import DIM, Screen, print_block, visible
 from keyrun.cli.times import duration
 from keyrun.graphs import EdgeView, ExecutionGraph, NodeState, NodeView
 
@@ -70,7 +69,7 @@ def command(
     if as_json:
         print(documents.line(documents.graph(found)))
     elif mermaid:
-        print("\n".join(_mermaid(found)))
+        print_block("\n".join(_mermaid(found)))
     else:
         _draw(found)
 
@@ -84,7 +83,7 @@ async def _find(reader: Reader, run_id: str, store: StoreAddress) -> ExecutionGr
         raise unknown_run(run_id, store)
     raise CommandError(
         f"run {run_id!r} is a run of {run.workflow!r}, which is not a graph; list its events with: "
-        f"keyrun history {shlex.quote(str(store))} {run_id}",
+        f"keyrun history {quoted(store)} {run_id}",
         NOT_FOUND,
     )
 

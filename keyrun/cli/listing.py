@@ -1,11 +1,10 @@
 """A listing: print each item as it is found, and then how to get the next page."""
 
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from keyrun.cli import documents
-from keyrun.cli.screen import note, visible
+from keyrun.cli.screen import note, shell_word
 from keyrun.cli.table import Column, Table
 
 T = TypeVar("T")
@@ -58,5 +57,5 @@ class ListingPrinter(Generic[T]):
         if cursor is not None:
             note(f"Showing {shown}. Next page: --cursor {cursor}")
         elif self._count == limit:
-            last = shlex.quote(visible(self.name(self._last)))
+            last = shell_word(self.name(self._last))
             note(f"Showing {shown}. Next page: --after {last}")

@@ -4,7 +4,6 @@ The result goes to stdout as JSON. Everything else goes to stderr.
 """
 
 import logging
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +31,7 @@ from keyrun.cli.exit_codes import (
 )
 from keyrun.cli.failures import tracebacks
 from keyrun.cli.reading import check_namespace
-from keyrun.cli.screen import Screen, columns, note, visible
+from keyrun.cli.screen import Screen, columns, note, print_block, shell_word, visible
 from keyrun.cli.target import convert_input, parse_json, plain_result, read_input
 from keyrun.runtime.records.checks import check_key, check_run_id
 from keyrun.runtime.waiting.receive import check_channel
@@ -199,13 +198,13 @@ class _InternalErrors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.levelno >= logging.ERROR:
-            print(self.format(record), file=sys.stderr, flush=True)
+            print_block(self.format(record), sys.stderr)
 
 
 def _print_failure(outcome: Outcome, *, quiet: bool) -> None:
     """Print why a run did not succeed. Without `quiet` the progress has said it already."""
     for text in tracebacks(outcome.failure):
-        print(text, file=sys.stderr)
+        print_block(text, sys.stderr)
     if quiet or outcome.state is State.QUARANTINED:
         state = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}.get(
             outcome.state or State.QUARANTINED, "is quarantined"
@@ -218,7 +217,7 @@ def print_command(words: Sequence[str]) -> None:
     """Print a command to paste. On a narrow screen its lines end with a backslash."""
     screen = Screen.of(sys.stderr)
     line = " "
-    for word in map(shlex.quote, words):
+    for word in map(shell_word, words):
         if screen.limited and line.strip() and columns(f"{line} {word} \\") > screen.width:
             print(f"{line} \\", file=sys.stderr)
             line = "     "

@@ -6,6 +6,7 @@ services set it for processes whose output is a pipe.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 from typing import TextIO
@@ -61,9 +62,10 @@ class Screen:
     def print(self, text: str, style: str = "", *, hang: str = "") -> None:
         """Print a text of one line, wrapped between words. Later lines begin with `hang`.
 
-        A word that is longer than the screen is not broken, so that it can be copied.
+        A word that is longer than the screen is not broken, so that it can be copied. Letters that
+        would move the cursor are escaped.
         """
-        for line in self.wrap(text, hang=hang):
+        for line in self.wrap(visible(text), hang=hang):
             print(self.styled(line, style), file=self.stream, flush=True)
 
     def wrap(self, text: str, *, hang: str = "") -> list[str]:
@@ -131,11 +133,36 @@ def columns(text: str) -> int:
 
 
 def visible(text: object) -> str:
-    """Return a text on one line, with escapes for letters that would move the cursor."""
+    """Return a text on one line, with escapes for letters that would move the cursor, begin a
+    control sequence, or change the direction of the text."""
     shown = str(text)
     if shown.isprintable():
         return shown
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
+
+
+def print_block(text: str, stream: TextIO | None = None) -> None:
+    """Print a text of several lines, such as a traceback, as it is, with escapes for letters that
+    would control the terminal."""
+    for line in text.expandtabs().split("\n"):
+        print(visible(line), file=stream)
+
+
+def shell_word(word: object) -> str:
+    """Return a word of a command to paste. Letters that would control the terminal are escaped in
+    the way of bash."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    letters = (
+        f"\\{letter}"
+        if letter in "\\'"
+        else letter
+        if letter.isprintable()
+        else f"\\U{ord(letter):08x}"
+        for letter in text
+    )
+    return f"$'{''.join(letters)}'"
 
 
 def state_style(value: object) -> str:
@@ -178,7 +205,8 @@ class ProgressLine:
     def show(self, text: str) -> None:
         """Replace the line."""
         if self._screen.terminal:
-            print(f"\r\x1b[K{text[: self._screen.width - 1]}", end="", file=sys.stderr, flush=True)
+            shown = fold(visible(text), self._screen.width - 1)[0]
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
             self._shown = True
 
     def clear(self) -> None:

@@ -14,7 +14,7 @@ from keyrun.cli.compensation import not_compensated, progress_of, state_of, step
 from keyrun.cli.errors import report_errors, unknown_run
 from keyrun.cli.failures import tracebacks
 from keyrun.cli.reading import read_store
-from keyrun.cli.screen import note, print_fields
+from keyrun.cli.screen import note, print_block, print_fields
 from keyrun.cli.times import duration, local_exactly, waiting
 from keyrun.runtime.groups.records import MEMBER
 from keyrun.runtime.records.submission import OF_GROUP
@@ -45,7 +45,8 @@ def command(*, store: StoreAddress, run_id: str, namespace: str, as_json: bool) 
     else:
         print_fields(_fields(found, given))
         for text in tracebacks(found.failure):
-            print(f"\n{text}")
+            print()
+            print_block(text)
 
 
 async def _find(reader: Reader, run_id: str) -> tuple[RunStatus | None, Any]:
