@@ -261,7 +261,7 @@ class Runtime(Reader):
         if run is not None and run.status.state.terminal:
             # An end that is only staged has not happened yet.
             await run.gate()
-        return await partition.statuses.status(number, result=result)
+        return await self._statuses.status(number, result=result)
 
     def wait_for_end(self, submission: Submission) -> Awaitable[StatusRecord | None]:
         """Return an awaitable of the last status of a run: its end or its quarantine, or None if
@@ -382,7 +382,7 @@ class Runtime(Reader):
         sent. With `replace=True` this signal replaces the signals of the same name that the run has
         not received yet. A repeat with the same `signal_id` changes nothing, also after the run
         has received the signal and ended. Raises `UnknownRun` or `RunEnded`."""
-        _check_signal(name, signal_id)
+        check_signal(name, signal_id)
         encoded = self._partition.state.codec.encode(payload)
         return await self._partition.signals.send(
             run_id, name, encoded, replace=replace, signal_id=signal_id
@@ -424,7 +424,7 @@ class Runtime(Reader):
         and the options after `signal_id`. Raises `InputMismatch` if the run has another key or
         workflow, and `RunEnded` if it has ended. A new run waits under backpressure, as in
         `rt.submit`."""
-        _check_signal(name, signal_id)
+        check_signal(name, signal_id)
         check_run_id(run_id)
         partition = self._partition
         admission, encoded = partition.admission, partition.state.codec.encode(payload)
@@ -765,7 +765,7 @@ class Runtime(Reader):
         return {each.step: each.waiting for each in self._partition.state.host.gates.statuses()}
 
 
-def _check_signal(name: str, signal_id: str | None) -> None:
+def check_signal(name: str, signal_id: str | None) -> None:
     """Raise unless a signal may have this name and id."""
     check_channel(name)
     if signal_id is not None:

@@ -138,8 +138,7 @@ class PayloadCodec:
         Raises `PayloadError` if the bytes are damaged, and `PayloadMismatch` if the value does not
         fit the type that is declared now.
         """
-        if self._transform is not None:
-            data = _unwrap(self._transform, data)
+        data = self.unwrap(data)
         if data == NOTHING and (declared is Any or declared is _NONE):
             return None
         if len(data) > self._max_size:
@@ -155,6 +154,11 @@ class PayloadCodec:
         except Misfit as misfit:
             raise PayloadError(f"{UNREADABLE}: {misfit}") from None
         return value if declared is Any else self._lift(value, declared)
+
+    def unwrap(self, data: bytes) -> bytes:
+        """Return the bytes that a codec without a transform would have made of the value. Raises
+        `PayloadError` if the transform cannot read them."""
+        return data if self._transform is None else _unwrap(self._transform, data)
 
     def read(self, data: Any, declared: Any = Any) -> Any:
         """Return the value of JSON data as `declared`. Raises `PayloadError` if the data does not

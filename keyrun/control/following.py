@@ -5,7 +5,7 @@ owner. A step of an iteration that is cancelled loses nothing.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import time
 from types import TracebackType
@@ -15,6 +15,7 @@ import trio
 
 from keyrun.control.frames import BEGUN, END, ITEM, WINDOW
 from keyrun.control.operation import Operation
+from keyrun.control.requests import MemberEnd
 from keyrun.control.table import CALLS
 from keyrun.control.transport import Attempts, Calls, Disconnected, Transport, write_arguments
 from keyrun.runtime.events.types import Event, EventKind, Missed
@@ -127,18 +128,19 @@ class Following(Generic[T]):
             try:
                 if not self._stream.has_begun:
                     await self._stream.begin()
-                item: T = await self._stream.next()
+                found = self._taken(await self._stream.next())
             except Disconnected:
                 continue
             except (StopAsyncIteration, Exception):
                 self._over = True
                 raise
-            if self._is_new(item):
-                return item
+            if found is not None:
+                return found
         raise StopAsyncIteration
 
-    def _is_new(self, item: T) -> bool:
-        """Return whether the iteration has not yielded this item before the connection broke."""
+    def _taken(self, item: Any) -> T | None:
+        """Return what the iteration yields for an item. None if it has yielded it before the
+        connection broke."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -153,24 +155,35 @@ class Following(Generic[T]):
 class RemoteWatch(Following[Progress]):
     """Iterate over the progress of a run in another process, until the run ends."""
 
-    _last: Progress | None = None
+    def __init__(self, transport: Transport, run_id: str, interval: float) -> None:
+        super().__init__(transport, "watch", {"run_id": run_id, "interval": interval})
+        self._last: Progress | None = None
 
-    def _is_new(self, item: Progress) -> bool:
+    def _taken(self, item: Progress) -> Progress | None:
         last, self._last = self._last, item
-        return item != last
+        return None if item == last else item
 
 
-class RemoteOutcomes(Following[MemberOutcome[T]]):
-    """Iterate over the ends of the members of a group in another process."""
+class RemoteOutcomes(Following[MemberOutcome[Any]]):
+    """Iterate over the ends of the members of a group in another process. `decoded` returns the
+    outcome with the result as its workflow declares it."""
 
-    def __init__(self, transport: Transport, name: str, arguments: dict[str, Any]) -> None:
-        super().__init__(transport, name, arguments)
+    def __init__(
+        self,
+        transport: Transport,
+        group_id: str,
+        decoded: Callable[[MemberEnd], MemberOutcome[Any]],
+    ) -> None:
+        super().__init__(transport, "member_ends", {"group_id": group_id})
+        self._decoded = decoded
         self._seen: set[str] = set()
 
-    def _is_new(self, item: MemberOutcome[T]) -> bool:
-        is_new = item.member_id not in self._seen
-        self._seen.add(item.member_id)
-        return is_new
+    def _taken(self, item: MemberEnd) -> MemberOutcome[Any] | None:
+        member_id = item.outcome.member_id
+        if member_id in self._seen:
+            return None
+        self._seen.add(member_id)
+        return self._decoded(item)
 
 
 class RemoteEvents:

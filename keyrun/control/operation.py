@@ -201,7 +201,9 @@ class Operation:
             for name, item in arguments.items():
                 if isinstance(item, Payload):
                     item.name = name
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except ValueError as error:
+            raise Misplaced(str(error)) from error
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Misplaced(f"the arguments of {self.name} are not valid: {error!r}") from error
         self.require(arguments)
         return arguments

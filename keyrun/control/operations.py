@@ -16,6 +16,7 @@ from keyrun.control.requests import (
     About,
     HistoryEntries,
     HistoryEntry,
+    MemberEnd,
     NewMember,
     NewRun,
     NotSubmitted,
@@ -23,6 +24,7 @@ from keyrun.control.requests import (
     Submitted,
     SubmittedGroup,
     When,
+    WholeHistory,
 )
 from keyrun.control.shapes import CODEC, NOTHING, UNSTORABLE, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
@@ -31,6 +33,7 @@ from keyrun.runtime.events.subscription import Events
 from keyrun.runtime.events.types import Event, EventKind
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.inspect.history import HistoryPage
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.limits import Limits
@@ -246,14 +249,15 @@ async def call(
     """
     definition = rt.entity_named(entity)
     wanted = definition.method(method)
-    types = declared_types(wanted.function)
-    unknown = sorted(kwargs.keys() - types.keys() - set(wanted.parameters))
-    if unknown or len(args) > len(wanted.parameters):
-        what = f"no argument {unknown[0]!r}" if unknown else f"no {len(args)} arguments"
-        raise Misplaced(f"{entity}.{method} takes {what}")
-    values = [
-        each.read(types.get(name, Any)) for name, each in zip(wanted.parameters, args, strict=False)
-    ]
+    types, names = wanted.types, wanted.parameters
+    if not all(each.is_encoded for each in (*args, *kwargs.values())):
+        types = declared_types(wanted.function)
+        unknown = sorted(kwargs.keys() - types.keys() - set(names))
+        if unknown or len(args) > len(names):
+            what = f"no argument {unknown[0]!r}" if unknown else f"no {len(args)} arguments"
+            raise Misplaced(f"{entity}.{method} takes {what}")
+    declared = [types.get(name, Any) for name in names] + [Any] * len(args)
+    values = [each.read(kind) for kind, each in zip(declared, args, strict=False)]
     named = {name: each.read(types.get(name, Any)) for name, each in kwargs.items()}
     answer = await rt.call(
         definition.cls, key, method, *values, request_id=request_id, timeout=timeout, **named
@@ -368,6 +372,26 @@ async def history(
     return HistoryEntries(events=events, cursor=page.cursor)
 
 
+async def whole_history(rt: PlainRuntime, run_id: str) -> WholeHistory:
+    """Return everything that happened to a run. It is empty if the run is unknown."""
+    found = await rt.history(run_id)
+    return WholeHistory(
+        events=[rt.decrypted(each) for each in found],
+        export=None if found.records is None else found.to_json(),
+    )
+
+
+async def stored_page(
+    rt: PlainRuntime, run_id: str, *, limit: int = 1000, cursor: str | None = None
+) -> HistoryPage:
+    """Return one page of what happened to a run. It is empty if the run is unknown.
+
+    - `limit`: the number of journal entries after which the page ends.
+    """
+    page = await rt.history_page(run_id, limit=limit, cursor=cursor)
+    return HistoryPage(events=tuple(map(rt.decrypted, page.events)), cursor=page.cursor)
+
+
 async def export(rt: PlainRuntime, run_id: str) -> str:
     """Return the history of a run as text, which can be replayed against changed code."""
     return (await rt.history(run_id)).to_json()
@@ -440,6 +464,24 @@ async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutco
 async def about(rt: PlainRuntime) -> About:
     """Return which runtime this is."""
     return About(namespace=rt.namespace)
+
+
+async def member_ends(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberEnd]:
+    """Stream the ends of the members of a group with their workflows, first those that have
+    ended."""
+    return _member_ends(rt, await outcomes(rt, group_id))
+
+
+async def _member_ends(
+    rt: PlainRuntime, ends: AsyncIterator[MemberOutcome[Any]]
+) -> AsyncIterator[MemberEnd]:
+    async for each in ends:
+        status = await rt.status(each.run_id, result=False)
+        yield MemberEnd(
+            outcome=each,
+            workflow=None if status is None else status.workflow,
+            version=None if status is None else status.version,
+        )
 
 
 async def statistics(rt: PlainRuntime) -> RuntimeStatistics:

@@ -1,11 +1,13 @@
 """The owner: performs operations on the runtime of this process."""
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+import attrs
 from msgpack import packb, unpackb
 
 from keyrun.control.operation import Operation
@@ -17,7 +19,9 @@ from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
 from keyrun.runtime.errors import UnknownEntity
 from keyrun.runtime.groups.handle import GroupHandle
+from keyrun.runtime.groups.members import GroupMembers
 from keyrun.runtime.handle import RunHandle
+from keyrun.runtime.inspect.history import Happening
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.operations.performed import PerformedOperations
@@ -25,7 +29,7 @@ from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.operation import Write, WriteRequest
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.texts import brief
-from keyrun.storage.payload import PayloadCodec
+from keyrun.storage.payload import PayloadCodec, PayloadError
 
 TARGETS = ("schedule_id", "group_id")
 """Arguments that say what a write is about, if that is no run and no key."""
@@ -41,12 +45,14 @@ class PlainRuntime(Runtime):
         statuses = StatusReader(
             state.ledger,
             state.codec,
-            Registry(()),
+            state.registry,
             live=partition.runs.live,
             quarantined=partition.supervisor.quarantined,
+            plain=True,
         )
         Reader.__init__(self, state.ledger, statuses, state.wall)
         self.decode_result = statuses.decode_result
+        self._members = GroupMembers(state, partition.runs, statuses)
 
     @property
     def namespace(self) -> str:
@@ -67,6 +73,22 @@ class PlainRuntime(Runtime):
     def performed(self) -> PerformedOperations:
         """Performs writes once, and keeps the audit log."""
         return self._operations
+
+    def decrypted(self, happening: Happening) -> Happening:
+        """Return an event of a history whose value is encoded without the transform of the store.
+        Callers in other processes do not have it."""
+        stored = happening.stored
+        if stored is not None:
+            with suppress(PayloadError):
+                return attrs.evolve(happening, stored=self.codec.unwrap(stored))
+        return happening
+
+    async def group(self, group_id: str) -> GroupHandle[Any] | None:
+        """Return the handle of a group, or None if the group is unknown or was forgotten."""
+        found = await super().group(group_id)
+        if found is None:
+            return None
+        return GroupHandle(self._members, found._cancel, group_id, found.newly_submitted)
 
     def workflow(self, name: str) -> Workflow[Any, Any]:
         """Return the highest version of a workflow, or raise `UnknownWorkflow`."""

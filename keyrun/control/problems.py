@@ -9,6 +9,7 @@ import keyrun.errors
 from keyrun._errors import KeyrunError
 from keyrun.control.roles import NotAllowed
 from keyrun.control.shapes import JSON, WIRE, Misplaced
+from keyrun.runtime.errors import CallFailed
 from keyrun.runtime.values import CircuitStatus, Failure, QuarantineCause
 from keyrun.storage.payload import PayloadError, PayloadTypeError
 
@@ -147,6 +148,18 @@ def read_error(data: list[Any]) -> Exception:
         error.__dict__.update(dict.fromkeys(("run_id", "key", "step")))
         error.__dict__.update(read_attributes(attributes))
     return error
+
+
+def raised_by(error: CallFailed) -> Exception:
+    """Return the exception that a method of an entity raised, if its class is builtin. Classes of
+    the application do not travel: return the error that describes the exception."""
+    module, _, name = (error.failure.error_type or "").rpartition(".")
+    cls = getattr(builtins, name, None) if module in ("", "builtins") else None
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        return error
+    raised: Exception = cls.__new__(cls)
+    raised.args = (error.failure.reason.partition(f" raised {name}: ")[2],)
+    return raised
 
 
 def read_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,16 @@ import attrs
 from keyrun.actors import checks
 from keyrun.control.following import RemoteEvents, RemoteOutcomes, RemoteWatch
 from keyrun.control.operation import Operation
-from keyrun.control.requests import NewMember, RunEnd, Submitted, SubmittedGroup, When
+from keyrun.control.problems import raised_by
+from keyrun.control.requests import (
+    MemberEnd,
+    NewMember,
+    RunEnd,
+    Submitted,
+    SubmittedGroup,
+    When,
+    WholeHistory,
+)
 from keyrun.control.shapes import CODEC, Payload
 from keyrun.control.table import CALLS
 from keyrun.control.transport import Transport
@@ -32,17 +41,27 @@ from keyrun.runtime.entities.entity import (
     EntityProxy,
     definition_of,
 )
-from keyrun.runtime.errors import NoOwner, UnknownRun
+from keyrun.runtime.errors import CallFailed, NoOwner, UnknownRun
 from keyrun.runtime.events.subscription import check_buffer, check_kinds
 from keyrun.runtime.groups.handle import GroupHandle
-from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
+from keyrun.runtime.groups.records import (
+    GroupStatus,
+    Member,
+    MemberOutcome,
+    check_group_id,
+    members_by_id,
+    naming_member,
+)
 from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.inspect.history import History
+from keyrun.runtime.inspect.history import History, HistoryPage
+from keyrun.runtime.inspect.pages import RunPage
 from keyrun.runtime.inspect.watch import check_interval
 from keyrun.runtime.limits import DEFAULTS, Limits, ResolvedLimits
+from keyrun.runtime.queue.admission import check_arguments, encode_input
 from keyrun.runtime.records.checks import check_key, check_run_id
+from keyrun.runtime.records.exported import parse
 from keyrun.runtime.records.submission import StatusRecord, Submission
-from keyrun.runtime.runtime import Runtime
+from keyrun.runtime.runtime import Runtime, check_signal
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.signals import Delivery
@@ -58,20 +77,12 @@ T = TypeVar("T")
 _NO_LIMITS = ResolvedLimits.of(DEFAULTS)
 
 
-@attrs.frozen(kw_only=True)
-class Described:
-    """The checked arguments of a submit."""
-
-    workflow: Workflow[Any, Any]
-    arguments: dict[str, Any]
-
-
 class RemoteRuntime(Runtime):
     """Submit runs to the runtime of another process, and observe, signal, pause and cancel them.
     `keyrun.connect` returns one. It has the methods of `Runtime`.
 
-    An entity method that raises an exception of the application raises the nearest builtin class
-    here, because the class does not travel."""
+    If the method of an entity raises an exception, `call` raises the same exception if its class is
+    builtin, and otherwise `CallFailed`: classes of the application do not travel."""
 
     def __init__(self, transport: Transport, workflows: Iterable[Workflow[Any, Any]] = ()) -> None:
         # A runtime of another process has no partition here, so there is nothing to set up.
@@ -104,7 +115,7 @@ class RemoteRuntime(Runtime):
 
     def _describe(
         self,
-        workflow: Workflow[Any, Any],
+        workflow: Any,
         input_: Any,
         key: str,
         run_id: str | None,
@@ -115,27 +126,34 @@ class RemoteRuntime(Runtime):
         delay: float,
     ) -> Any:
         """Check the arguments of a submit, and return them as they travel."""
-        if not isinstance(workflow, Workflow):
+        checked_headers, checked_tags = check_arguments(
+            key, run_id, headers, tags, priority, limits, delay
+        )
+        name, declared = workflow, Any
+        if isinstance(workflow, Workflow):
+            self._workflows.setdefault((workflow.name, workflow.version), workflow)
+            name, declared = workflow.name, workflow.input_type
+        elif not isinstance(workflow, str):
             raise TypeError(f"submit requires a workflow, got {brief(workflow)}")
-        self._workflows.setdefault((workflow.name, workflow.version), workflow)
-        check_key(key)
-        arguments: dict[str, Any] = {
-            "workflow": workflow.name,
-            "input": _payload(input_, workflow.input_type),
-            "key": key,
+        encoded = encode_input(CODEC, name, input_, declared)
+        arguments = {"workflow": name, "input": Payload("input", encoded=encoded), "key": key}
+        given = {
+            "run_id": run_id,
+            "headers": checked_headers,
+            "tags": list(checked_tags),
+            "limits": limits,
+            "delay": delay,
         }
-        if run_id is not None:
-            arguments["run_id"] = check_run_id(run_id)
-        _add_options(arguments, headers, tags, priority, limits)
-        if delay:
-            arguments["delay"] = delay
-        return Described(workflow=workflow, arguments=arguments)
+        arguments |= {option: value for option, value in given.items() if value}
+        if priority is not Priority.NORMAL:
+            arguments["priority"] = priority
+        return arguments
 
     def _admit_at_once(self, described: Any) -> Any:
         return None
 
     async def _admit(self, described: Any, *, wait: bool) -> RunHandle[Any]:
-        arguments = described.arguments if wait else {**described.arguments, "nowait": True}
+        arguments = described if wait else {**described, "nowait": True}
         return self._handle(await self._do("submit", **arguments))
 
     def _handle(self, found: Submitted) -> RunHandle[Any]:
@@ -177,30 +195,30 @@ class RemoteRuntime(Runtime):
     ) -> Any:
         """Send a signal, and start the run if there is none; see `Runtime.submit_or_signal`."""
         described = self._described(workflow, input, run_id=run_id, **options)
+        check_signal(name, signal_id)
         more = {"name": name, "payload": _payload(payload), "signal_id": signal_id}
-        return self._handle(await self._do("submit_or_signal", **described.arguments, **more))
+        return self._handle(await self._do("submit_or_signal", **described, **more))
 
     async def submit_group(
         self, group_id: str, members: Iterable[Member[Any, Any]]
     ) -> GroupHandle[Any]:
         """Start many runs as one group; see `Runtime.submit_group`."""
+        check_group_id(group_id)
         new: list[NewMember] = []
-        for each in members:
-            if not isinstance(each, Member):
-                raise TypeError(f"members must be Member(...), got {brief(each)}")
-            self._workflows.setdefault((each.workflow.name, each.workflow.version), each.workflow)
-            options: dict[str, Any] = {}
-            _add_options(options, each.headers, each.tags, each.priority, each.limits)
-            new.append(
-                NewMember(
-                    workflow=each.workflow.name,
-                    input=_payload(each.input, each.workflow.input_type),
-                    key=each.key,
-                    member_id=each.member_id,
-                    delay=each.delay,
-                    **options,
+        for member_id, each in members_by_id(group_id, members).items():
+            with naming_member(group_id, member_id):
+                described = self._describe(
+                    each.workflow,
+                    each.input,
+                    each.key,
+                    None,
+                    each.headers,
+                    each.tags,
+                    each.priority,
+                    each.limits,
+                    each.delay,
                 )
-            )
+            new.append(NewMember(member_id=member_id, **described))
         found: SubmittedGroup = await self._do("submit_group", group_id=group_id, members=new)
         return RemoteGroup(self, group_id, found.newly_submitted)
 
@@ -208,6 +226,14 @@ class RemoteRuntime(Runtime):
         """Return the handle of a group, or None if it is unknown."""
         found = await self.group_status(group_id)
         return None if found is None else RemoteGroup(self, group_id, False)
+
+    def _outcome_of(self, end: MemberEnd) -> MemberOutcome[Any]:
+        """Return the end of a member with the result as its workflow declares it."""
+        outcome = end.outcome
+        if outcome.result is None or end.workflow is None or end.version is None:
+            return outcome
+        encoded = CODEC.encode(outcome.result)
+        return attrs.evolve(outcome, result=self.decode_result(end.workflow, end.version, encoded))
 
     # Runs
 
@@ -240,9 +266,16 @@ class RemoteRuntime(Runtime):
 
     async def history(self, run_id: str) -> History:
         """Return everything that happened to a run; see `Runtime.history`."""
-        if await self.status(run_id, result=False) is None:
-            return History(None)
-        return History.from_json(await self._do("export", run_id=run_id))
+        found: WholeHistory = await self._do("whole_history", run_id=run_id)
+        records = None if found.export is None else parse(found.export)
+        return History(records, story=tuple(found.events))
+
+    async def history_page(
+        self, run_id: str, *, limit: int = 1000, cursor: str | None = None
+    ) -> HistoryPage:
+        """Return one page of the history of a run; see `Runtime.history_page`."""
+        page: HistoryPage = await self._do("stored_page", run_id=run_id, limit=limit, cursor=cursor)
+        return page
 
     def value(self, stored: bytes) -> Any:
         """Return what an event of a history carries as plain data."""
@@ -258,6 +291,7 @@ class RemoteRuntime(Runtime):
         signal_id: str | None = None,
     ) -> Delivery:
         """Send a signal; see `Runtime.signal`."""
+        check_signal(name, signal_id)
         found: Delivery = await self._do(
             "signal",
             run_id=run_id,
@@ -312,16 +346,23 @@ class RemoteRuntime(Runtime):
         types = method.types
         named = dict(zip(method.parameters, args, strict=False))
         written = [_payload(value, types.get(name, Any)) for name, value in named.items()]
-        answer = await self._do(
-            "call",
-            entity=definition.name,
-            key=key,
-            method=method.name,
-            args=[*written, *(_payload(value) for value in args[len(named) :])],
-            kwargs={name: _payload(item, types.get(name, Any)) for name, item in kwargs.items()},
-            request_id=request_id,
-            timeout=timeout,
-        )
+        try:
+            answer = await self._do(
+                "call",
+                entity=definition.name,
+                key=key,
+                method=method.name,
+                args=[*written, *(_payload(value) for value in args[len(named) :])],
+                kwargs={
+                    name: _payload(each, types.get(name, Any)) for name, each in kwargs.items()
+                },
+                request_id=request_id,
+                timeout=timeout,
+            )
+        except CallFailed as error:
+            if request_id is None:
+                raise raised_by(error) from None
+            raise
         return CODEC.decode(CODEC.encode(answer), method.declared)
 
     def entity(
@@ -368,7 +409,7 @@ class RemoteRuntime(Runtime):
             misfire=misfire,
             overlap=overlap,
             paused=paused,
-            **described.arguments,
+            **described,
         )
         return found
 
@@ -391,8 +432,15 @@ class RemoteRuntime(Runtime):
 
     def watch(self, run_id: str, *, interval: float = 0.2) -> RemoteWatch:  # type: ignore[override]
         """Return an async iterator of the progress of a run; see `Runtime.watch`."""
-        arguments = {"run_id": check_run_id(run_id), "interval": check_interval(interval)}
-        return RemoteWatch(self._transport, "watch", arguments)
+        return RemoteWatch(self._transport, check_run_id(run_id), check_interval(interval))
+
+    @property
+    def unreadable(self) -> int:
+        """Raise an error: the process of the owner counts the damaged records of its listings."""
+        raise RuntimeError(
+            "the number of unreadable records is not known to a client: read rt.unreadable in the "
+            "process that owns the store, or run `keyrun verify` on the store"
+        )
 
     def statistics(self) -> "RuntimeStatistics":
         """Return the statistics that the owner has sent last. It sends them every 5 seconds. Raises
@@ -409,27 +457,6 @@ class RemoteRuntime(Runtime):
 
 def _payload(value: Any, declared: Any = Any) -> Payload:
     return Payload("payload", encoded=CODEC.encode(value, declared))
-
-
-def _add_options(
-    arguments: dict[str, Any],
-    headers: Mapping[str, str] | None,
-    tags: Iterable[str],
-    priority: Priority,
-    limits: Limits | None,
-) -> None:
-    """Add the options of a submit that are not the defaults."""
-    if headers:
-        arguments["headers"] = dict(headers)
-    if tags:
-        checks.several("tags", tags)
-        arguments["tags"] = list(tags)
-    checks.instance("priority", priority, Priority)
-    if priority is not Priority.NORMAL:
-        arguments["priority"] = priority
-    if limits is not None:
-        checks.instance("limits", limits, Limits)
-        arguments["limits"] = limits
 
 
 def _submission(found: Submitted) -> Submission:
@@ -455,14 +482,16 @@ def _submission(found: Submitted) -> Submission:
 def _derived(operation: Operation) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the method of the client for an operation that is a method of `Runtime`."""
     signature = inspect.signature(operation.function)
-    lifts = operation.result == list[RunStatus]
+    lifts, is_page = operation.result == list[RunStatus], operation.result is RunPage
 
     @wraps(operation.function)
     async def method(self: RemoteRuntime, *args: Any, **kwargs: Any) -> Any:
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         del given["self"]
         answer = await self._perform(operation, given)
-        return [self._lifted(each) for each in answer] if lifts else answer
+        if is_page:
+            return attrs.evolve(answer, runs=tuple(map(self._lifted, answer.runs)))
+        return list(map(self._lifted, answer)) if lifts else answer
 
     return method
 
@@ -488,8 +517,8 @@ class RemoteGroup(GroupHandle[T]):
         return found
 
     def __aiter__(self) -> AsyncIterator[MemberOutcome[T]]:
-        arguments = {"group_id": self.group_id}
-        return RemoteOutcomes(self._runtime._transport, "outcomes", arguments)
+        runtime = self._runtime
+        return RemoteOutcomes(runtime._transport, self.group_id, runtime._outcome_of)
 
     async def cancel(self) -> int:
         """Cancel all members that have not ended, and return their number."""

@@ -11,6 +11,7 @@ from keyrun.runtime.records.submission import Quarantine, StatusRecord
 from keyrun.runtime.values import Failure, Priority, QuarantineCause, State
 
 if TYPE_CHECKING:
+    from keyrun.runtime.groups.records import MemberOutcome
     from keyrun.runtime.handle import RunHandle
     from keyrun.runtime.inspect.history import Happening
     from keyrun.runtime.schedules.timetable import Timetable
@@ -172,13 +173,27 @@ class When:
     @classmethod
     def of(cls, timetable: "Timetable") -> "When":
         """Return the fields of a timetable."""
+        from keyrun.runtime.schedules.timetable import check_timetable
         from keyrun.schedules import Cron, Every
 
+        timetable = check_timetable(timetable)
         if isinstance(timetable, Cron):
             return cls(cron=timetable.expression, timezone=timetable.timezone)
         if isinstance(timetable, Every):
             return cls(every=timetable.seconds, start_at=timetable.start)
         return cls(once_at=timetable.at)
+
+
+@attrs.frozen(kw_only=True)
+class MemberEnd:
+    """Describe the end of a member for a Python client, which decodes the result."""
+
+    outcome: "MemberOutcome[Any]"
+    """The end of the member."""
+    workflow: str | None
+    """The name of its workflow. None if the run was forgotten."""
+    version: int | None
+    """The version of its workflow."""
 
 
 @attrs.frozen(kw_only=True)
@@ -233,6 +248,17 @@ class HistoryEntries:
     """What happened to the run, in order."""
     cursor: str | None
     """Pass it to get the next page. None if this is the last page."""
+
+
+@attrs.frozen(kw_only=True)
+class WholeHistory:
+    """Hold the history of a run for a Python client."""
+
+    events: "list[Happening]"
+    """What happened to the run. The stored values are encoded without the transform of the
+    runtime."""
+    export: str | None
+    """The records of the run as text. None if the run is unknown or a record is damaged."""
 
 
 @attrs.frozen(kw_only=True)

@@ -48,6 +48,10 @@ _NAMED = re.compile(r'\["([A-Za-z_]\w*)"\]')
 
 UNSTORABLE = (PayloadError, PayloadTypeError)
 
+PLAIN_WORDS = (str, bool, int, float)
+"""Types whose values are written as they are, also at a place for another type: the operation says
+what it requires."""
+
 CODEC = PayloadCodec()
 """Encodes payloads for the wire. It never encrypts: that is up to the owner of the store."""
 
@@ -80,6 +84,11 @@ class Payload:
             return cls("payload", json.loads(data))
         except RecursionError:
             raise Misplaced("payload: nests too deep; flatten it") from None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether a Python client has encoded the value. Otherwise it is JSON."""
+        return self._encoded is not None
 
     def __repr__(self) -> str:
         # For the hash of a write.
@@ -268,6 +277,8 @@ class Shapes:
             one = self.writer(members[0])
             return lambda value: None if value is None else one(value)
         known = {get_origin(each) or each: self.writer(each) for each in members}
+        if float in known:
+            known.setdefault(int, known[float])
         several = next((each for kind, each in known.items() if kind in LISTS), None)
 
         def write(value: Any) -> Any:
@@ -282,7 +293,7 @@ class Shapes:
                 and type(value) is not str
             ):
                 return several(value)
-            return value if type(value) is str else self.payload(value)
+            return value if type(value) in PLAIN_WORDS else self.payload(value)
 
         return write
 

@@ -337,10 +337,12 @@ OPERATIONS = {each.name: each for each in _ENTRIES}
 _FOR_CLIENTS = (
     _entry("GET", READ, operations.about),
     _entry("GET", READ, operations.find_run),
+    _entry("GET", READ, operations.whole_history),
+    _entry("GET", READ, operations.stored_page),
     _entry("GET", READ, operations.status_of_run),
     _entry("GET", READ, operations.wait_for_end),
+    _entry("GET", READ, operations.member_ends, streams=True),
     _entry("GET", READ, Runtime.group_status),
-    _entry("GET", READ, Runtime.history_page),
 )
 CALLS = OPERATIONS | {each.name: each for each in _FOR_CLIENTS}
 """All operations, and those that only Python clients need, by name. The latter have no route."""

@@ -285,8 +285,8 @@ class Registry:
         if latest is None:
             known = ", ".join(sorted(self._versions)) or "none"
             raise UnknownWorkflow(
-                f"{wanted!r} is not a workflow of this runtime, which has: {known}; pass it to "
-                "open_runtime(workflows=[...])"
+                f"{name or wanted!r} is not a workflow of this runtime, which has: {known}; "
+                "pass it to open_runtime(workflows=[...])"
             )
         return latest
 

@@ -8,14 +8,15 @@
 """
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import attrs
 import trio
 
+from keyrun._errors import KeyrunError
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InvalidGroup
 from keyrun.runtime.limits import Limits
@@ -203,6 +204,35 @@ def check_member_id(member_id: object) -> str:
     if not isinstance(member_id, str) or not 0 < len(member_id.encode(errors="replace")) <= 255:
         raise InvalidGroup(f"a member id is a string of 1 to 255 bytes, got {member_id!r}")
     return check_text(member_id, "a member id", InvalidGroup)
+
+
+def members_by_id(
+    group_id: str, members: Iterable[Member[Any, T_co]]
+) -> dict[str, Member[Any, T_co]]:
+    """Return the members of a new group by their ids. Raise `InvalidGroup` if two are the same, or
+    if there are none."""
+    found: dict[str, Member[Any, T_co]] = {}
+    for position, member in enumerate(members):
+        if not isinstance(member, Member):
+            raise InvalidGroup(f"the members of a group must be Member(...), got {member!r}")
+        given = str(position) if member.member_id is None else member.member_id
+        member_id = check_member_id(given)
+        if member_id in found:
+            raise InvalidGroup(f"two members of the group {group_id!r} are {member_id!r}")
+        found[member_id] = member
+    if not found:
+        raise InvalidGroup(f"the group {group_id!r} has no members; give at least one")
+    return found
+
+
+@contextmanager
+def naming_member(group_id: str, member_id: str) -> Iterator[None]:
+    """Let an error name the member that it is about."""
+    try:
+        yield
+    except (KeyrunError, ValueError, TypeError) as error:
+        error.args = (f"the member {member_id!r} of the group {group_id!r}: {error}",)
+        raise
 
 
 def member_run_id(group_id: str, member_id: str) -> str:

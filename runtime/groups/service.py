@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
-from keyrun._errors import KeyrunError
-from keyrun.runtime.errors import InputMismatch, InvalidGroup, RunEnded, UnknownRun
+from keyrun.runtime.errors import InputMismatch, RunEnded, UnknownRun
 from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.groups.members import GroupMembers, RunStatuses
 from keyrun.runtime.groups.records import (
@@ -24,10 +23,11 @@ from keyrun.runtime.groups.records import (
     Member,
     MemberRecord,
     check_group_id,
-    check_member_id,
     find_member,
     member_prefix,
     member_run_id,
+    members_by_id,
+    naming_member,
     read_group,
 )
 from keyrun.runtime.logger import logger
@@ -139,14 +139,8 @@ class Groups:
         """Return the submissions of the members by member id, all checked before one is
         accepted."""
         described: dict[str, Submission] = {}
-        for position, member in enumerate(members):
-            if not isinstance(member, Member):
-                raise InvalidGroup(f"the members of a group must be Member(...), got {member!r}")
-            given = str(position) if member.member_id is None else member.member_id
-            member_id = check_member_id(given)
-            if member_id in described:
-                raise InvalidGroup(f"two members of the group {group_id!r} are {member_id!r}")
-            try:
+        for position, (member_id, member) in enumerate(members_by_id(group_id, members).items()):
+            with naming_member(group_id, member_id):
                 submission = self._admission.describe(
                     member.workflow,
                     member.input,
@@ -158,16 +152,11 @@ class Groups:
                     member.limits,
                     member.delay,
                 )
-            except (KeyrunError, ValueError, TypeError) as error:
-                error.args = (f"the member {member_id!r} of the group {group_id!r}: {error}",)
-                raise
             submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission
             if position % self._page == 0:
                 await trio.lowlevel.checkpoint()
-        if not described:
-            raise InvalidGroup(f"the group {group_id!r} has no members; give at least one")
         return described
 
     async def _accept(

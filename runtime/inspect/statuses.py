@@ -58,7 +58,8 @@ def _nothing(number: int) -> None:
 
 class StatusReader:
     """Reads statuses from the ledger. A runtime passes the runs that are `live` and the keys that
-    are `quarantined`, which memory knows better than the store."""
+    are `quarantined`, which memory knows better than the store. With `plain`, a result is plain
+    data, whatever its workflow declares."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class StatusReader:
         *,
         live: "Callable[[int], Run | None]" = _nothing,
         quarantined: "Mapping[str, QuarantinedKey] | None" = None,
+        plain: bool = False,
     ) -> None:
         self.ledger = ledger
         self.live = live
@@ -77,10 +79,11 @@ class StatusReader:
         they belong to."""
         self.codec = codec
         self.registry = registry
+        self._plain = plain
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
         """Return the result of a run, decoded with the type that its workflow declares."""
-        known = self.registry.find(workflow, version)
+        known = None if self._plain else self.registry.find(workflow, version)
         return self.codec.decode(payload, Any if known is None else known.result_type)
 
     def status_of(self, submission: Submission, stored: StatusRecord | None) -> RunStatus:

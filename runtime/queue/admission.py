@@ -22,7 +22,7 @@ from keyrun.runtime.records.tables import placed, sealed
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import UNSET, Priority
 from keyrun.storage import StoreCorrupt
-from keyrun.storage.payload import UNFIT
+from keyrun.storage.payload import UNFIT, PayloadCodec
 from keyrun.storage.record import seal
 
 if TYPE_CHECKING:
@@ -39,6 +39,40 @@ class Admitted(NamedTuple):
 
     submission: Submission
     group: "Group | None"
+
+
+def check_arguments(
+    key: str,
+    run_id: str | None,
+    headers: Mapping[str, str] | None,
+    tags: Iterable[str],
+    priority: Priority,
+    limits: Limits | None,
+    delay: float,
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Raise unless a run may have these arguments. Return the headers and the tags."""
+    check_key(key)
+    if run_id is not None:
+        check_run_id(run_id)
+    if delay and not _is_delay(delay):
+        raise ValueError(f"delay must be 0 to 1e10 seconds, got {brief(delay)}")
+    if not isinstance(priority, Priority):
+        raise TypeError(f"priority must be a Priority, got {brief(priority)}")
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits must be Limits, got {brief(limits)}")
+    return (
+        {} if headers is None else check_headers(headers),
+        () if tags == () else check_tags(tags),
+    )
+
+
+def encode_input(codec: PayloadCodec, workflow: str, value: Any, declared: Any) -> bytes:
+    """Return the encoded input of a workflow. An error names the workflow."""
+    try:
+        return codec.encode(value, declared)
+    except UNFIT as error:
+        error.args = (f"the input of the workflow {workflow!r}: {error}",)
+        raise
 
 
 class Admission:
@@ -76,30 +110,19 @@ class Admission:
         has none, are set at admission."""
         partition = self._partition
         latest = partition.registry.latest(workflow)
-        check_key(key)
-        if run_id is not None:
-            check_run_id(run_id)
-        if delay and not _is_delay(delay):
-            raise ValueError(f"delay must be 0 to 1e10 seconds, got {brief(delay)}")
-        if not isinstance(priority, Priority):
-            raise TypeError(f"priority must be a Priority, got {brief(priority)}")
-        if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits must be Limits, got {brief(limits)}")
-        try:
-            payload = partition.codec.encode(input_, latest.input_type)
-        except UNFIT as error:
-            error.args = (f"the input of the workflow {latest.name!r}: {error}",)
-            raise
+        checked_headers, checked_tags = check_arguments(
+            key, run_id, headers, tags, priority, limits, delay
+        )
         return Submission(
             number=0,
             run_id=run_id or "",
             key=key,
             workflow=latest.name,
             version=latest.version,
-            input=payload,
+            input=encode_input(partition.codec, latest.name, input_, latest.input_type),
             digest=None if run_id is None else self._digest(latest, input_),
-            headers={} if headers is None else check_headers(headers),
-            tags=() if tags == () else check_tags(tags),
+            headers=checked_headers,
+            tags=checked_tags,
             priority=priority,
             limits=self._limits(latest, limits),
             submitted_at=partition.wall(),

@@ -84,11 +84,10 @@ class Schedule(Generic[I_co]):
     ) -> None:
         # Programs without schedules do not load the library for timetables.
         from keyrun.runtime.schedules.records import Misfire, check_schedule_id
-        from keyrun.runtime.schedules.timetable import Timetable
+        from keyrun.runtime.schedules.timetable import check_timetable
 
         check_schedule_id(schedule_id)
-        if not isinstance(when, Timetable):
-            raise InvalidSchedule(f"when must be Once(...), Every(...) or Cron(...), got {when!r}")
+        check_timetable(when)
         if misfire not in get_args(Misfire):
             raise InvalidSchedule(f"misfire must be 'fire_once' or 'skip', got {misfire!r}")
         for name, value in (("overlap", overlap), ("paused", paused)):

@@ -164,6 +164,13 @@ class Cron:
 Timetable = Once | Every | Cron
 
 
+def check_timetable(when: object) -> Timetable:
+    """Return a timetable, or raise `InvalidSchedule` if `when` is none."""
+    if not isinstance(when, Timetable):
+        raise InvalidSchedule(f"when must be Once(...), Every(...) or Cron(...), got {when!r}")
+    return when
+
+
 def write_timetable(when: Timetable) -> tuple[Any, ...]:
     """Return the fields of a timetable as they are stored."""
     match when:

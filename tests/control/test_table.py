@@ -43,6 +43,7 @@ NOT_OPERATIONS = {
     "submit_nowait": "is the operation submit with nowait",
     "unfinished": "is a part of the operation counts",
     "find_submission": "is for handles: the operation find_run answers what they need",
+    "history_page": "the operation stored_page answers it to clients without the transform",
     "status_of": "is for handles: the operation status_of_run answers what they need",
 }
 """The public methods of `Runtime` that are no operations, with the reason."""
