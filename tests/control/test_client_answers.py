@@ -330,6 +330,7 @@ async def _(w: World) -> None:
     for name in ("pause", "resume", "redrive", "cancel", "forget"):
         for run_id in IDS:
             await w.note(getattr(w.it, name)(run_id))
+            await trio.sleep(0.1)
     await w.note(w.it.cancel(5))
     await w.note(w.it.run("good").cancel())
 
@@ -440,17 +441,27 @@ async def _(w: World) -> None:
 async def _(w: World) -> None:
     await w.furnish()
     it = w.it
+    await trio.sleep(0.1)
     await w.note(it.pause_key("k3"))
+    await trio.sleep(0.1)
     await w.note(it.pause_key(""))
+    await trio.sleep(0.1)
     await w.note(it.resume_key("k3"))
+    await trio.sleep(0.1)
     await w.note(it.resume_key("nothing"))
+    await trio.sleep(0.1)
     await w.note(it.release_key("k2"))
+    await trio.sleep(0.1)
     await w.note(it.release_key(5))
+    await trio.sleep(0.1)
     await w.note(it.pause_all())
     await w.rt.submit(greet, "x", key="x", run_id="held")
     await trio.sleep(1)
+    await trio.sleep(0.1)
     await w.note(it.run("held").result(timeout=1))
+    await trio.sleep(0.1)
     await w.note(it.resume_all())
+    await trio.sleep(0.1)
     await w.note(it.run("held").result(timeout=1))
 
 
@@ -637,9 +648,10 @@ async def _(w: World) -> None:
     await w.note(events.__aenter__())
 
 
-@scenario("statistics")
+@scenario("statistics", "about")
 async def _(w: World) -> None:
     await w.furnish()
+    await w.operate("about")
     for found in (w.it.statistics(), await w._operate("statistics", {})):
         w.found.append(attrs.evolve(found, loop=None, commits=None))
 
