@@ -206,7 +206,8 @@ def _plain(answer: Any) -> Any:
     if isinstance(answer, bytes):
         return _plain(answer.decode("latin-1"))
     if isinstance(answer, dict):
-        return {str(key): _plain(value) for key, value in answer.items()}
+        # Admission numbers depend on the order in which tasks run.
+        return {str(key): _plain(value) for key, value in answer.items() if key != "number"}
     if isinstance(answer, list | tuple):
         return type(answer).__name__, [_plain(each) for each in answer]
     if attrs.has(type(answer)):
