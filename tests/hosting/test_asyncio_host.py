@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -344,6 +346,72 @@ def test_a_store_that_fails_cancels_the_block_and_raises_its_error(host: Host) -
     store = CrashingMemoryStore()
     with pytest.raises(StoreCrashed):
         host.run_with_runtime(body, store=store)
+
+
+def test_the_error_of_a_store_leaves_the_task_without_a_cancellation(host: Host) -> None:
+    async def main() -> None:
+        store = CrashingMemoryStore()
+        with pytest.raises(StoreCrashed):
+            async with open_runtime(store, workflows=ALL, thread=host.thread) as rt:
+                store.crash_at(1, applied=False)
+                with suppress(StoreCrashed):
+                    await rt.submit(one, 1, key="k")
+                await asyncio.sleep(3600)
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    host.run(main())
+
+
+def test_a_store_whose_open_was_cancelled_can_be_opened_at_once(host: Host) -> None:
+    async def main() -> None:
+        store, is_open = MemoryStore(), False
+
+        async def opens() -> None:
+            nonlocal is_open
+            async with open_runtime(store, thread=host.thread):
+                is_open = True
+
+        async with open_runtime(MemoryStore(), thread=host.thread):
+            for turns in range(100):
+                task = asyncio.create_task(opens())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                async with open_runtime(store, workflows=ALL, thread=host.thread) as rt:
+                    assert await (await rt.submit(one, 1, key="k")).result() == 2
+                if is_open:
+                    break
+
+    host.run(asyncio.wait_for(main(), 60))
+
+
+def children() -> list[int]:
+    """Return the ids of the child processes of this process."""
+    found = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in found for child in path.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_disk_that_does_not_answer_does_not_stop_the_loop(host: Host, tmp_path: Path) -> None:
+    async def main() -> None:
+        before = children()
+        async with open_runtime(tmp_path / "s", workflows=ALL, thread=host.thread) as rt:
+            assert await (await rt.submit(one, 1, key="k")).result() == 2
+            [committer] = [child for child in children() if child not in before]
+            os.kill(committer, signal.SIGSTOP)
+            try:
+                submitting = asyncio.create_task(rt.submit(one, 1, key="k"))
+                for _ in range(20):
+                    await asyncio.sleep(0.005)
+                assert not submitting.done()
+            finally:
+                os.kill(committer, signal.SIGCONT)
+            assert await (await submitting).result() == 2
+
+    host.run(main())
 
 
 def test_calls_after_the_block_say_that_the_runtime_is_closed(host: Host) -> None:
