@@ -113,6 +113,24 @@ async def test_a_sync_hook_does_not_run_out_of_virtual_time(autojump_clock: Mock
     assert ended == ["r"]
 
 
+def test_an_async_hook_on_the_loop_does_not_run_out_of_virtual_time() -> None:
+    host = AsyncioHost()
+    ended = []
+
+    async def hook(outcome: RunOutcome) -> None:
+        await asyncio.sleep(0.005)
+        ended.append(outcome.run_id)
+
+    async def main() -> None:
+        async with host.open_test_runtime(
+            workflows=WORKFLOWS, on_terminal=hook, hook_timeout=0.001
+        ) as rt:
+            await (await rt.submit(slow, 1, key="k", run_id="r")).result()
+
+    GUEST.run(main())
+    assert ended == ["r"]
+
+
 async def test_threads_that_are_neither_inline_nor_real_are_refused(
     autojump_clock: MockClock,
 ) -> None:
