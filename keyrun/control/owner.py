@@ -1,6 +1,6 @@
 """The owner: performs operations on the runtime of this process."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -11,7 +11,7 @@ import attrs
 from msgpack import packb, unpackb
 
 from keyrun.control.operation import Operation
-from keyrun.control.requests import Submitted, SubmittedGroup
+from keyrun.control.requests import NewRun, Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
 from keyrun.control.shapes import WIRE
 from keyrun.control.streams import EventRing, RingFollower
@@ -136,6 +136,17 @@ def part_of(operation_id: str, part: str) -> str:
     return sha256(f"{operation_id}/{part}".encode()).hexdigest()[:32]
 
 
+def named(runs: Iterable[NewRun], operation_id: str) -> list[NewRun]:
+    """Return new runs that all have an id. A batch may have several commits, and a repeat finds the
+    runs of those that were durable."""
+    return [
+        each
+        if each.run_id is not None
+        else attrs.evolve(each, run_id=part_of(operation_id, str(at)))
+        for at, each in enumerate(runs)
+    ]
+
+
 def is_short(value: object) -> bool:
     """Return whether an argument is in the audit log."""
     if isinstance(value, list):
@@ -197,6 +208,8 @@ class Owner:
         returns the answer of that write, for an hour."""
         require(caller, operation.role, operation.name)
         operation.require(arguments)
+        if operation.name == "submit_many" and operation_id is not None:
+            arguments = {"runs": named(arguments["runs"], operation_id)}
         operation_id = operation_id or uuid4().hex
         writes = operation.writes
         if operation.composite:
