@@ -92,8 +92,10 @@ class Group(Batch):
 
     def table(self, name: str) -> dict[bytes, bytes | None]:
         """Return the operations on a table, to add to."""
-        operations = self.tables.get(name)
-        return self._add(name) if operations is None else operations
+        try:
+            return self.tables[name]
+        except KeyError:
+            return self._add(name)
 
     def _add(self, table: str) -> dict[bytes, bytes | None]:
         if self.durable:

@@ -180,10 +180,8 @@ def node_states(
         if activation is not None and not ended:
             runs = not under_way.isdisjoint((activation.ident, name))
             state = NodeState.RUNNING if runs else NodeState.WAITING
-        elif ended and (end is None or frontier.under_way(name)):
-            state = NodeState.CANCELLED
         elif end is None or frontier.under_way(name):
-            state = NodeState.PENDING
+            state = NodeState.CANCELLED if ended else NodeState.PENDING
         elif end.on is None:
             state = NodeState.SKIPPED
         else:
