@@ -195,8 +195,7 @@ class Admission:
     def admit(self, submission: Submission) -> "Group":
         """Stage a run with its place at the end of its key's queue."""
         partition = self._partition
-        if partition.closed:
-            partition.check_open()
+        partition.check_open()
         number = submission.number = partition.take_number()
         group = partition.commits.open_group()
         given = bool(submission.run_id)

@@ -201,8 +201,7 @@ class KeyQueues:
             elif queue.group is not None and not queue.group.durable:
                 self._completed[queue.key] = queue.group
                 queue.group.when_durable(self._forget_completed, queue.key, queue.group)
-            if queue.entering:
-                queue.entered()
+            queue.entered()
 
     def _forget_completed(self, key: str, group: "Group") -> None:
         if self._completed.get(key) is group:

@@ -444,8 +444,7 @@ class Run:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise Halt
         resumed = self.resumed
-        if self.queue.entering:
-            self.queue.entered()
+        self.queue.entered()
         self.waiting_branches += 1
         self.partition.services.eviction.consider(self)
         try:

@@ -24,7 +24,6 @@ class KeyQueueOfRun(Protocol):
     """The queue of the run's key."""
 
     paused: bool
-    entering: bool
     holder: "RunningStep | None"
     group: "Group | None"
 

@@ -64,8 +64,7 @@ def settle(
     if notify_parent is not None:
         notify_parent()
     group.hasten()
-    if run.pending:
-        run.begin()
+    run.begin()
 
 
 _ENDING = (

@@ -161,8 +161,7 @@ async def _try(
             # The run may have been paused since the gate, and a paused run must not hold a slot.
             if run.is_stopped() and done is None:
                 return _RETRY
-            if run.pending:
-                run.begin()
+            run.begin()
             run.current[ident] = current
             if step.set.compensate is not None:
                 note_attempted(run, step, ident)

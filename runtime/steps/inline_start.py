@@ -48,8 +48,7 @@ async def start_inline(
     """Start the first attempt of a step inline. Return the value, which is staged, if the function
     returned without suspending, and a `Started` in every other case. `mark` is the fingerprint of
     the arguments, and `passed` the pass of a guarded step."""
-    if run.pending:
-        run.begin()
+    run.begin()
     done: Raised | Returned
     suspension = run.partition.suspension
     token = enter(current)
