@@ -6,6 +6,7 @@ of runs or disks, and you can use it on its own.
 """
 
 from keyrun.actors.actor import Actor
+from keyrun.actors.dead_letters import DeadLetter
 from keyrun.actors.errors import (
     ActorFailed,
     ActorStopped,
@@ -15,7 +16,6 @@ from keyrun.actors.errors import (
     SystemClosed,
     WouldDeadlock,
 )
-from keyrun.actors.letters import DeadLetter
 from keyrun.actors.statistics import Statistics
 from keyrun.actors.supervision import Directive, FailedMessage, Supervision
 from keyrun.actors.system import ActorSystem

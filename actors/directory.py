@@ -94,7 +94,7 @@ class Directory:
             teller, _ = cell.waiting.popitem(last=False)
             trio.lowlevel.reschedule(teller.task)
 
-    def tell_askers(self, cell: Cell, failure: Callable[[bool], KeyrunError]) -> None:
+    def fail_asks(self, cell: Cell, failure: Callable[[bool], KeyrunError]) -> None:
         """Let all waiting `ask` calls fail. `failure(accepted)` makes the error. An accepted
         message stays in the mailbox, and a message that waits for room is not sent."""
         for item in cell.mailbox or ():

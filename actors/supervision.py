@@ -58,12 +58,12 @@ class Supervision:
     directives: Mapping[type[BaseException], Directive] = attrs.field(
         factory=dict, converter=_frozen, hash=False
     )
-    """What happens for which exception type. The most specific class counts. All other exceptions
+    """The directive for each exception type. The most specific class counts. All other exceptions
     restart the actor. An exception group stops the actor if one of its exceptions does."""
     failed_message: FailedMessage = attrs.field(
         default=FailedMessage.RETRY, validator=attrs.validators.instance_of(FailedMessage)
     )
-    """What happens to the message that crashed the actor."""
+    """The fate of the message that crashed the actor."""
     base: float = attrs.field(default=0.1, validator=_at_least(0))
     """Seconds before the first restart."""
     factor: float = attrs.field(default=2.0, validator=_at_least(1))

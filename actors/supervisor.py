@@ -12,10 +12,10 @@ from typing import Any
 import trio
 
 from keyrun.actors.cell import BACKOFF, QUARANTINED, Cell, Envelope, RestartHistory
+from keyrun.actors.dead_letters import DeadLetters
 from keyrun.actors.directory import Directory
 from keyrun.actors.due_cells import DueCells
 from keyrun.actors.errors import ActorFailed, ActorStopped, KeyQuarantined, logged, shown
-from keyrun.actors.letters import DeadLetters
 from keyrun.actors.pool import Pool
 from keyrun.actors.supervision import Directive, FailedMessage, Supervision
 
@@ -30,14 +30,14 @@ class Supervisor:
         supervision: Supervision,
         pool: Pool,
         directory: Directory,
-        letters: DeadLetters,
+        dead_letters: DeadLetters,
         on_quarantine: Callable[[Any, BaseException], object] | None = None,
     ) -> None:
         self._supervision = supervision
         self._on_quarantine = on_quarantine
         self._pool = pool
         self._directory = directory
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._due = DueCells(pool, self._resume)
         self.quarantined: dict[Cell, None] = {}
 
@@ -63,7 +63,7 @@ class Supervisor:
         crashes.error = error
         # If the actor could not start, the message is not the reason.
         if started and self._supervision.failed_message is FailedMessage.DEAD_LETTER:
-            self._letters.deliver(cell.key, [item], error)
+            self._dead_letters.deliver(cell.key, [item], error)
         else:
             mailbox.appendleft(item)
         now = trio.current_time()
@@ -116,7 +116,7 @@ class Supervisor:
             return
         cell.state = QUARANTINED
         self.quarantined[cell] = None
-        self._directory.tell_askers(cell, lambda accepted: self.refusal(cell, accepted=accepted))
+        self._directory.fail_asks(cell, lambda accepted: self.refusal(cell, accepted=accepted))
         if self._on_quarantine is not None:
             try:
                 copy_context().run(self._on_quarantine, cell.key, error)
@@ -131,7 +131,7 @@ class Supervisor:
     def _give_up(self, cell: Cell, error: BaseException | None) -> None:
         cell.crashes = None
         items = self._directory.take(cell)
-        self._letters.deliver(cell.key, items, ActorStopped(cell.key, error))
+        self._dead_letters.deliver(cell.key, items, ActorStopped(cell.key, error))
 
     def _resume(self, cell: Cell) -> None:
         self._pool.delayed.remove(cell)

@@ -14,9 +14,9 @@ import trio
 from keyrun.actors import checks
 from keyrun.actors.actor import Actor
 from keyrun.actors.cell import IDLE, QUARANTINED, READY, Cell, Envelope, Order
+from keyrun.actors.dead_letters import DeadLetter, DeadLetters
 from keyrun.actors.directory import Directory
 from keyrun.actors.errors import ActorStopped, AskTimeout, MailboxFull, WouldDeadlock
-from keyrun.actors.letters import DeadLetter, DeadLetters
 from keyrun.actors.lifecycle import Lifecycle, stops_silently
 from keyrun.actors.passivation import Passivation
 from keyrun.actors.pool import Pool, Suspension
@@ -90,10 +90,10 @@ class ActorSystem(Generic[K, M, A]):
             checks.function("on_quarantine", on_quarantine)
         pool = self._pool = Pool(max_workers, pass_size)
         directory = self._directory = Directory(pool, mailbox_capacity)
-        letters = self._letters = DeadLetters(on_dead_letter)
+        dead_letters = self._dead_letters = DeadLetters(on_dead_letter)
         lifecycle = self._lifecycle = Lifecycle(factory)
         supervisor = self._supervisor = Supervisor(
-            supervision, pool, directory, letters, on_quarantine
+            supervision, pool, directory, dead_letters, on_quarantine
         )
         self._waits = Waits(pool)
         self._worker = Worker(pool, directory, lifecycle, supervisor, fairness)
@@ -266,7 +266,7 @@ class ActorSystem(Generic[K, M, A]):
             handled=self._worker.handled,
             restarts=self._lifecycle.restarts,
             passivations=self._lifecycle.passivations,
-            dead_letters=self._letters.count,
+            dead_letters=self._dead_letters.count,
         )
 
     async def _ask(self, key: K, envelope: Envelope) -> A:
@@ -346,4 +346,4 @@ class ActorSystem(Generic[K, M, A]):
         if cell.mailbox:
             items = list(cell.mailbox)
             cell.mailbox.clear()
-            self._letters.deliver(cell.key, items, ActorStopped(cell.key))
+            self._dead_letters.deliver(cell.key, items, ActorStopped(cell.key))

@@ -47,17 +47,17 @@ def one_commit(turns: int) -> dict[str, float]:
     return _percentiles(taken)
 
 
-def signals(turns: int, patience: float) -> dict[str, float]:
+def signals(turns: int, evict_after: float) -> dict[str, float]:
     """Milliseconds from `signal` to the first line of the step, one signal at a time."""
 
     async def main() -> list[float]:
         global stepped
         taken = []
         with folder() as path:
-            async with open_runtime(path, workflows=[reacting], evict_after=patience) as runtime:
+            async with open_runtime(path, workflows=[reacting], evict_after=evict_after) as runtime:
                 await runtime.submit(reacting, key="key", run_id="run")
                 for _ in range(turns):
-                    while not await _waits(runtime, patience):
+                    while not await _waits(runtime, evict_after):
                         await trio.sleep(0.0005)
                     await trio.sleep(0.002)  # what it has staged is durable
                     stepped = trio.Event()
@@ -130,11 +130,11 @@ def exchange(keys: int, turns: int, *, evicted: bool) -> None:
     trio.run(main)
 
 
-async def _waits(runtime: Runtime, patience: float) -> bool:
+async def _waits(runtime: Runtime, evict_after: float) -> bool:
     """Whether the run waits, in memory or out of it as it should."""
     status = await runtime.status("run")
     waits = status is not None and status.waiting_on == "signal go"
-    return waits and (patience == inf) == (runtime.statistics().live == 1)
+    return waits and (evict_after == inf) == (runtime.statistics().live == 1)
 
 
 def _percentiles(taken: list[float]) -> dict[str, float]:

@@ -322,7 +322,7 @@ def _with_lifespan(options: RuntimeOptions, lifespan: object) -> dict[str, Any]:
 
 
 class _Crashing(Store):
-    """A store that crashes at a commit, before it is applied or before anybody hears of it."""
+    """A store that crashes at a commit: before it is applied, or before its tasks resume."""
 
     _until = 0
     _applied = False

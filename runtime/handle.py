@@ -30,8 +30,8 @@ class RunHandle(Generic[T]):
     def __init__(self, runtime: "Runtime", about: Submission | str, newly: bool) -> None:
         self._runtime = runtime
         self._about = about
-        """What was submitted. A handle of `rt.run` has only the run id, until a call of the handle
-        has read the rest."""
+        """The submission. A handle of `rt.run` has only the run id, until a call of the handle has
+        read the rest."""
         self.newly_submitted = newly
         """False if the run existed before the submit."""
 

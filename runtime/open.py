@@ -222,8 +222,8 @@ async def open_runtime(
     check_on_trio()
     checks.at_least("wall()", wall(), -inf)
     registry, declared = Registry(workflows, resources), check_schedules(schedules)
-    patience = lock_timeout if when_locked == "wait" else None
-    async with claimed(store, namespace, timeout=patience), AsyncExitStack() as stack:
+    claim_timeout = lock_timeout if when_locked == "wait" else None
+    async with claimed(store, namespace, timeout=claim_timeout), AsyncExitStack() as stack:
         host = Host(
             wall=wall,
             max_concurrent_steps=max_concurrent_steps,
@@ -515,21 +515,21 @@ async def _drain(partition: Partition, timeout: float) -> None:
         run.leave_if_asked()
         run.resume()
     begun = trio.current_time()
-    patience = begun + timeout
+    deadline = begun + timeout
     running = _user_code(partition)
     logger.info(
         "draining: %s",
         f"waiting up to {timeout:g} s for {_named(running)}" if running else "no step is running",
         extra={"event": "drain_began"},
     )
-    await _wait_for_steps(partition, patience)
+    await _wait_for_steps(partition, deadline)
     for run in partition.runs.all_live():
         run.unwind(Unwind.LEAVE)
     partition.dispatcher.cut_off()
     await _wait_for_user_code(partition)
     await partition.state.store.durable()
     if partition.delivery is not None:
-        with trio.move_on_at(patience):
+        with trio.move_on_at(deadline):
             await partition.delivery.tried()
     logger.info("drained in %.1f s", trio.current_time() - begun, extra={"event": "drain_ended"})
 
@@ -552,10 +552,10 @@ async def _wait_for_user_code(partition: Partition) -> None:
     """Wait until all that was cancelled has ended. Only user code that cannot be stopped, such as
     the thread of a sync step, may take longer than `CUT_OFF`: it is waited for, so that its outcome
     is recorded. Anything else that is left ends with the engine's scope."""
-    patience = CUT_OFF
+    timeout = CUT_OFF
     while True:
         partition.runs.report_unreachable_ends()
-        with trio.move_on_after(patience):
+        with trio.move_on_after(timeout):
             await partition.actors.drain()
             return
         running = _user_code(partition)
@@ -566,7 +566,7 @@ async def _wait_for_user_code(partition: Partition) -> None:
             )
             return
         _report(running)
-        patience = REPORT_EVERY
+        timeout = REPORT_EVERY
 
 
 async def _report_user_code(partition: Partition) -> None:

@@ -63,9 +63,9 @@ async def open_operator(
     """
     store = as_store(store)
     check_on_trio()
-    patience = lock_timeout if when_locked == "wait" else None
+    claim_timeout = lock_timeout if when_locked == "wait" else None
     registry, tuning = Registry(workflows), Tuning()
-    async with claimed(store, namespace, timeout=patience):
+    async with claimed(store, namespace, timeout=claim_timeout):
         host = Host(wall=wall, max_concurrent_steps=1, tuning=tuning)
         partition = Partition(
             store,

@@ -15,9 +15,9 @@ A run has at most one `Run` object in the table. Everything that reads or change
 for that object first, and the store only if there is none.
 
 Reads of the store never suspend. So an operation that has the number from `number_of` may read and
-stage until its next real `await`, and no other operation on that run is half done. What has to
-happen in memory when an operation is durable belongs into `group.when_durable`: the caller of the
-operation may be cancelled while it waits for the commit.
+stage until its next real `await`, and no other operation on that run is half done. If an operation
+changes memory when it is durable, it does so in `group.when_durable`, because its caller may be
+cancelled while it waits for the commit.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ store: it is loaded as a new object."""
 
 
 class Change(Enum):
-    """What is being committed of a run as a whole."""
+    """A change of a run as a whole that is being committed."""
 
     REDRIVE = "redrive"
     REMOVAL = "removal"
@@ -66,7 +66,7 @@ class NoEnd(Enum):
 
 
 End: TypeAlias = "Run | StatusRecord | NoEnd"
-"""What a callback receives: the run itself if it ended, its status if it is quarantined, or the
+"""The argument of a callback: the run itself if it ended, its status if it is quarantined, or the
 reason why there will be no end."""
 
 EndCallback: TypeAlias = "Callable[[int, End], None]"
@@ -177,8 +177,8 @@ class RunTable:
             del self._at_rest[key]
 
     def keep_until_durable(self, run: "Run", group: "Group", location: Location) -> None:
-        """Keep a run that was changed at rest until the store shows the change. Call this as the
-        last in the block that stages the change."""
+        """Keep a run that was changed at rest until the store shows the change. Call this last
+        in the block that stages the change."""
         group.when_durable(self._saved, run, group)
         self.move(run, location)
 
@@ -190,8 +190,8 @@ class RunTable:
 
     def when_ended(self, number: int, callback: EndCallback) -> None:
         """Call `callback` once, when the end or the quarantine of a run is durable, when the run
-        was forgotten, or when the runtime closes. A callback that is not interested in a
-        quarantine registers again."""
+        was forgotten, or when the runtime closes. A callback that ignores quarantines
+        registers again."""
         if self._closed:
             raise StoreClosed("the runtime was closed; open it again to continue")
         known = self._callbacks.get(number)

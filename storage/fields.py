@@ -65,7 +65,7 @@ class FieldConverter:
         return lowered
 
     def lift(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the lifted fields in their order. What is not stored has its default."""
+        """Return the lifted fields in their order. A field that is not stored has its default."""
         lifted: dict[str, Any] = {}
         name = ""
         try:
@@ -139,7 +139,7 @@ def fields_of(declared: Any) -> tuple[FieldPlan, ...]:
     return tuple(
         FieldPlan(
             name=name,
-            type=_fill(hints.get(name, fallback), arguments.get(_home(cls, name), {})),
+            type=_fill(hints.get(name, fallback), arguments.get(_declaring_class(cls, name), {})),
             default=default,
         )
         for name, fallback, default in raw
@@ -255,12 +255,12 @@ def _constant(defaults: dict[str, Any], name: str) -> Default | None:
 
 def _annotated(cls: type, name: str, default: Any) -> Any:
     """Return the type of an attribute that is no field for Pydantic."""
-    home = _home(cls, name)
-    annotation = inspect.get_annotations(home).get(name, default)
-    if home.__module__.startswith("pydantic.") or annotation is default:
+    owner = _declaring_class(cls, name)
+    annotation = inspect.get_annotations(owner).get(name, default)
+    if owner.__module__.startswith("pydantic.") or annotation is default:
         return default
     holder = SimpleNamespace(__annotations__={name: annotation})
-    names = vars(sys.modules[home.__module__]) if home.__module__ in sys.modules else {}
+    names = vars(sys.modules[owner.__module__]) if owner.__module__ in sys.modules else {}
     try:
         return get_type_hints(holder, names)[name]
     except Exception as error:
@@ -301,7 +301,7 @@ def _fill(hint: Any, arguments: dict[Any, Any]) -> Any:
     return hint[tuple(arguments.get(parameter, Any) for parameter in parameters)]
 
 
-def _home(cls: type, name: str) -> type:
+def _declaring_class(cls: type, name: str) -> type:
     for base in cls.__mro__:
         if name in inspect.get_annotations(base):
             return base

@@ -36,8 +36,8 @@ from keyrun.storage.plan import Lookup, TypePlan, unexpected
 
 _ORDINARY_SLOTS = frozenset({"__dict__", "__weakref__"})
 UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
-"""What a model has beside its fields, by names that no field has: the names of the fields that
-were not set but have their default, the extra items, and the private attributes."""
+"""Names, which no field has, for the data that a model has beside its fields: the names of the
+fields that were not set but have their default, the extra items, and the private attributes."""
 
 
 class InstanceConverter(Protocol):

@@ -35,7 +35,7 @@ _TEXTS: dict[str, Schema] = {
     },
     "$tuple": {"type": "array"},
 }
-"""What an object that stands for a value has under its key."""
+"""The schema of the value under the key of an object that represents a value."""
 _FORMS: dict[Any, tuple[tuple[Schema, ...], tuple[str, ...]]] = {
     NoneType: (({"type": "null"},), ()),
     bool: (({"type": "boolean"},), ()),

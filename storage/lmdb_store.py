@@ -37,7 +37,7 @@ CommitterName = Literal["inline", "process"]
 
 DEFAULT_MAP_SIZE = 1 << 36
 _MIN_MAP_SIZE = 1 << 20
-_ORPHAN_PATIENCE = 5.0
+_ORPHAN_TIMEOUT = 5.0
 
 _inherited: list[Any] = []
 """Environments and snapshots of a parent process. Closing one here would take the parent's place
@@ -149,12 +149,12 @@ class LmdbStore(Store):
             raise
 
     async def _acquire(self) -> ownership.OwnerLock:
-        patience_ends = monotonic() + _ORPHAN_PATIENCE
+        give_up_at = monotonic() + _ORPHAN_TIMEOUT
         while True:
             try:
                 return ownership.OwnerLock(self.path)
             except StoreLocked as error:
-                if not ownership.owner_has_ended(error) or monotonic() > patience_ends:
+                if not ownership.owner_has_ended(error) or monotonic() > give_up_at:
                     raise
             await trio.sleep(0.01)
 
@@ -198,9 +198,9 @@ class LmdbStore(Store):
             self._lock.drop()
         self._environment = self._committer = self._lock = None
         if self._group is not None:
-            self._group.disown(self._not_ours())
+            self._group.disown(self._of_parent_process())
 
-    def _not_ours(self) -> StoreClosed:
+    def _of_parent_process(self) -> StoreClosed:
         return StoreClosed(
             f"the store {self.path} was opened by process {self._opened_by} and cannot be used "
             "after a fork; open it in one process only, after forking"
@@ -344,7 +344,7 @@ class LmdbStore(Store):
 
     def _mapped(self) -> lmdb.Environment:
         if self._environment is None:
-            raise self._not_ours()
+            raise self._of_parent_process()
         return self._environment
 
     def __repr__(self) -> str:

@@ -88,7 +88,7 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 
 _seeds: dict[str, int] = {}
-"""What the checksums of today's format begin with, by table."""
+"""The start values of the checksums of today's format, by table."""
 
 
 def _seed_of(table: str, version: int) -> int:

@@ -64,7 +64,7 @@ class Store(ABC):
     def __init__(self) -> None:
         self._group: GroupCommit | None = None
         self._users = 0
-        self._door = trio.Lock()
+        self._lifecycle_lock = trio.Lock()
         self._claimed: set[str] = set()
 
     @abstractmethod
@@ -257,7 +257,7 @@ class Store(ABC):
         return self._group
 
     async def __aenter__(self) -> Self:
-        async with self._door:
+        async with self._lifecycle_lock:
             if self._users == 0:
                 await self._open()
                 try:
@@ -280,7 +280,7 @@ class Store(ABC):
         traceback: TracebackType | None,
     ) -> None:
         with trio.CancelScope(shield=True):
-            async with self._door:
+            async with self._lifecycle_lock:
                 self._users -= 1
                 if self._users:
                     return

@@ -1,6 +1,6 @@
 """Typed values: find the plan of a declared type.
 
-What stands for another type, such as a NewType, is left to cattrs, which is only imported for that,
+A name for another type, such as a NewType, is left to cattrs, which is only imported for that,
 as what is about classes is for those. Untyped places are passed on as they are: an instance there
 is refused by the packer and never comes back as a dict.
 """

@@ -87,7 +87,7 @@ def explain(error: Exception, path: str) -> tuple[str, str]:
         return FULL, f"no space left for {path}: {error}; make room, then open the store again"
     if code == errno.ENOMEM:
         return FULL, f"no address space for a larger map of {path}: {error}; raise the limit"
-    return FAILED, f"the commit to {path} failed: {error}; open the store again to go on"
+    return FAILED, f"the commit to {path} failed: {error}; open the store again to continue"
 
 
 class Writer:

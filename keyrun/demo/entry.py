@@ -137,14 +137,14 @@ def command(
         seed=SystemRandom().getrandbits(31) if seed is None else seed,
     )
     begun, before = begin(folder, asked)
-    alone = _alone_in(folder)
+    lock = _locked(folder)
     campaign = campaign_of(folder, begun, kill_every)
     for line in opening(folder, begun, campaign.record, before):
         say(console, line)
     console.print()
     verdict = _work(console, campaign, folder)
     pronounce(verdict, console, "orders")
-    alone.close()
+    lock.close()
     if not verdict.ok:
         say(console, f"The store and the evidence are in {folder}.")
         sys.exit(1)
@@ -154,7 +154,7 @@ def command(
         say(console, f"The store is in {folder}. To start a new demo, remove it.")
 
 
-def _alone_in(folder: Path) -> TextIO:
+def _locked(folder: Path) -> TextIO:
     """Return a lock on the demo in `folder`. The lock ends with the process."""
     lock = (folder / "demo.lock").open("w")
     try:

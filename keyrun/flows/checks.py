@@ -121,7 +121,7 @@ def _condition(text: Any, place: Place) -> Iterator[Fault]:
 
 @attrs.frozen(kw_only=True)
 class _Context:
-    """What a template or condition is about: the node that evaluates it, if it is one, and the
+    """The subject of a template or condition: the node that evaluates it, if it is one, and the
     nodes that have completed before for certain, or may have completed."""
 
     node: str

@@ -54,7 +54,7 @@ _INSTEAD = dict.fromkeys(("depends_on", "needs", "next", "after"), _CONNECT)
 
 @attrs.frozen(kw_only=True)
 class Making:
-    """What a node is made with: how errors name it, and what the flow may call."""
+    """The arguments that make a node: how errors name it, and what the flow may call."""
 
     where: str
     """As in "nodes.fetch"."""
@@ -90,7 +90,7 @@ class Kind:
     ends_run: bool = False
     """Whether the run ends there, so that no edge can lead out of it."""
     instead: Mapping[str, str] = attrs.field(factory=dict)
-    """What to write instead of the fields that other tools have."""
+    """The replacements of fields that other tools have."""
 
     def record(self, name: str) -> Record:
         """Return the shape with all fields. `name` is the name of the kind."""
@@ -482,4 +482,4 @@ OTHER_WORDS = {
     **dict.fromkeys(("llm", "model", "chat"), "agent"),
     **dict.fromkeys(("child", "flow", "subflow", "subworkflow"), "workflow"),
 }
-"""What other tools call the kinds."""
+"""The names that other tools have for the kinds."""

@@ -42,7 +42,7 @@ class WrongField(ValueError):
 
 
 class Shape(Protocol):
-    """What a value may look like."""
+    """The shape of a value."""
 
     def faults(self, value: Any, place: Place) -> Iterator[Fault]:
         """Yield all that is wrong with `value`, which is at `place`."""

@@ -24,7 +24,7 @@ COMMANDS = HERE.parent / "cli" / "derived.py"
 
 
 class Face(NamedTuple):
-    """What the code of one face looks like."""
+    """The form of the code of one face."""
 
     name: str
     is_async: bool
@@ -52,7 +52,7 @@ class Face(NamedTuple):
 
     @property
     def wait(self) -> str:
-        """What stands before a call that waits."""
+        """Return the keyword before a call that waits."""
         return "await " if self.is_async else ""
 
     @property

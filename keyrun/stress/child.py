@@ -141,7 +141,7 @@ class Child:
         self._log.write(Mark.DONE if self._done else Mark.STOPPED)
 
     async def _obey(self, scope: trio.CancelScope) -> None:
-        """Leave in good order when asked to."""
+        """Drain the runtime and leave when the parent asks."""
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 scope.cancel()

@@ -53,7 +53,7 @@ class Testimony:
         self.cancel_asked: dict[int, int] = {}
         """The number of calls of `cancel` for each run."""
         self.cancelled: dict[int, tuple[bool, int]] = {}
-        """What the latest `cancel` of each run returned, and in which process."""
+        """The answer of the latest `cancel` of each run, and its process."""
         self.begun: dict[int, dict[str, set[int]]] = {}
         """The attempts of each step of each run."""
         self.executions = self.interrupted = 0
@@ -64,7 +64,7 @@ class Testimony:
         self._held: dict[int, int] = {}
         self._keys: dict[str, _Key] = {}
 
-    def hear(self, lines: Iterable[Line]) -> "Testimony":
+    def add(self, lines: Iterable[Line]) -> "Testimony":
         """Read these lines."""
         for line in lines:
             self._line(line)

@@ -18,8 +18,8 @@ LINES = 5000
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What was found. `steps` were finished, `attempts` have an outcome, `executions` began;
-    `interrupted` ones of those were begun again after a kill."""
+    """The result of the check: the violations, and the numbers of finished steps, attempts with an
+    outcome, executions that began, and executions that began again after a kill."""
 
     violations: tuple[Violation, ...]
     runs: int
@@ -68,7 +68,7 @@ def judge(
     testimony = Testimony(record.planner)
     for at in range(0, len(record.lines), LINES):
         progress("events of the log", at, len(record.lines))
-        testimony.hear(record.lines[at : at + LINES])
+        testimony.add(record.lines[at : at + LINES])
     progress("events of the log", len(record.lines), len(record.lines))
     accounts = Accounts(record.planner, testimony, record.kills)
     violations = list(testimony.violations)

@@ -37,7 +37,7 @@ _PASSES = 100
 
 
 class DryRunState:
-    """What a dry run needs of its partition."""
+    """The state of the partition in a dry run: nothing is paused, and nothing is stored."""
 
     failure = None
     feed = None

@@ -32,7 +32,7 @@ class NodeEnd(NamedTuple):
     afresh: bool = False
     """Whether a redrive runs the whole node again, and not only the call in it that failed."""
     inside: "tuple[Activation, NodeEnd] | None" = None
-    """What failed inside of a map that has failed: a redrive runs that again."""
+    """The failed node in the body of a failed map, with its failure. A redrive runs it again."""
 
 
 class Activation:
@@ -57,7 +57,7 @@ class Activation:
         self.rank = rank
         """Which of the nodes that are ready go first."""
         self.scope: trio.CancelScope | None = None
-        """What cuts it off while it runs, if something may."""
+        """The cancel scope of the node while it runs, if anything may cancel the node alone."""
         self.is_dropped = False
         """Whether it was cut off."""
         self.gate = gate

@@ -32,7 +32,7 @@ class Agenda:
 
     def __init__(self, limit: int | None, *, waves: bool, staged: Group | None) -> None:
         self.picked: deque[Activation] = deque()
-        """What may be begun, in this order. It counts as active."""
+        """The nodes that may begin, in this order. They count as active."""
         self.count = 0
         """The number of active nodes. A map whose items are under way does not count."""
         self.inner: dict[str, Activation] = {}

@@ -84,7 +84,7 @@ class Frontier:
         self._level = 0
         """The level of the map that its nodes are in."""
         self._rank: tuple[int, ...] = ()
-        """What goes before the rank of its nodes, in the order of the items."""
+        """The first part of the rank of its nodes, which orders the items."""
         self.outputs: dict[str, Any] = {}
         self.ends: dict[str, NodeEnd] = {}
         """How each node ended the last time that it ran, or that it was skipped."""

@@ -42,7 +42,7 @@ _AT_ONCE = 32
 
 
 class _Evidence:
-    """What is known to have happened, for the graph and for the bodies of its maps."""
+    """The known outcomes of nodes, for the graph and for the bodies of its maps."""
 
     def __init__(self, reached: set[str]) -> None:
         self.reached = reached

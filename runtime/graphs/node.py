@@ -146,7 +146,8 @@ class Node:
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """The other options of its step, for example timeout and retry."""
     map: MapSpec | None = None
-    """What the node runs for each item of the list that its function returns, if it is a map."""
+    """The body that the node runs for each item of the list that its function returns, if the node
+    is a map."""
     passes_on: bool = attrs.field(init=False)
     """Whether its output is always the one that it received, if it has no ports."""
 

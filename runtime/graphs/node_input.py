@@ -35,7 +35,7 @@ class NodeInputRecord(NamedTuple):
     iteration: int
     failures: Mapping[str, Failure] = NO_FAILURES
     item: Item | None = None
-    """What the node is for, in the body of a map."""
+    """The item that the node runs for, in the body of a map."""
     is_stored: bool = True
     """Whether the journal has `output`. The outputs of workflow code and of maps are computed."""
 

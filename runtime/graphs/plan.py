@@ -32,7 +32,7 @@ class GraphLoop:
 
 @attrs.frozen(kw_only=True, eq=False)
 class MapPlan:
-    """What a map runs for each item."""
+    """The body of a map, which runs for each item."""
 
     plan: "GraphPlan"
     max_concurrency: int
@@ -58,7 +58,7 @@ class PlannedNode:
     is_crowded: bool
     """Whether the node itself has `max_waiting`."""
     map: MapPlan | None = None
-    """What it runs for each item, if it is a map."""
+    """The body that the node runs for each item, if the node is a map."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

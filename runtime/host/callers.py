@@ -15,7 +15,7 @@ _OPEN = {
     "on asyncio": "keyrun.asyncio.open_runtime",
     "in a thread without a loop": "keyrun.sync.open_runtime",
 }
-"""What opens a runtime for code that runs in each place."""
+"""The function that opens a runtime for code that runs in each place."""
 
 
 def on_trio(thread: int) -> bool:

@@ -57,7 +57,7 @@ class Host:
         """How many runs may be driven before the loop of the host gets its turn; None if the loop
         is Trio's own."""
         self.lifespan_value: Any = UNSET
-        """What the `lifespan` of the runtime yielded."""
+        """The value that the `lifespan` of the runtime yielded."""
         self.face: Callable[[], Any]
         """Returns the runtime for the code that asks: on Trio, on asyncio or in a thread. The
         wiring sets it."""

@@ -82,7 +82,7 @@ class StepGateStatus:
 
 
 class GatePass:
-    """What a call holds while it runs. All calls in one era of their circuit share one."""
+    """The pass that a call holds while it runs. All calls in one era of their circuit share one."""
 
     __slots__ = ("_gate", "era")
 

@@ -116,7 +116,7 @@ class WatchedLoop:
         """When the last answer came. None while one is missing."""
         self._asked_at = 0.0
         self._seen: list[Stretch] = []
-        """What the loop has run since the last answer."""
+        """The stretches that the loop has run since the last answer."""
         self._seen_pass = 0
         """The pass of the last stretch."""
         self._credited = 0.0
@@ -143,14 +143,14 @@ class WatchedLoop:
                 self._follow(True)
             if holder is not None and held + self._period >= holder.current.timeout:
                 holder.current.expire(now)
-            is_news = not self._is_logged
+            is_new = not self._is_logged
             if holder is not None and held >= self._limit:
-                is_news = self._reported is None or self._reported.current is not holder.current
+                is_new = self._reported is None or self._reported.current is not holder.current
                 self._reported = holder
             elif holder is not None or late < self._limit or not self._log_lag:
-                is_news = False
-            self._is_logged = self._is_logged or is_news
-        if is_news and frame is not None:
+                is_new = False
+            self._is_logged = self._is_logged or is_new
+        if is_new and frame is not None:
             _log(frame, holder, late if holder is None else held)
 
     def _note(self, since: float | None, holder: Holder | None, now: float) -> float:

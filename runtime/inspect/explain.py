@@ -113,7 +113,7 @@ class Explanation:
 
 
 class Inside:
-    """What only the runtime itself knows about its runs and keys."""
+    """Facts about runs and keys that are only in the memory of the runtime."""
 
     def __init__(
         self,

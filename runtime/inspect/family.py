@@ -13,7 +13,7 @@ from keyrun.runtime.values import State
 from keyrun.storage.record import unseal
 
 OF_CHILD, OF_SCHEDULE = "child:", "schedule:"
-"""What the origin of a child, and of a run that a schedule started, begins with."""
+"""The prefixes of the origins of a child, and of a run that a schedule started."""
 
 
 @attrs.frozen(kw_only=True)

@@ -251,10 +251,10 @@ def with_operations(
     story: tuple[Happening, ...], operations: Sequence[AuditEntry]
 ) -> tuple[Happening, ...]:
     """Return a history with the writes from outside in it, each before what it has led to."""
-    told = list(story)
+    events = list(story)
     for entry in operations:
-        told.insert(_place(told, 0, entry.at), _operation(entry))
-    return tuple(told)
+        events.insert(_place(events, 0, entry.at), _operation(entry))
+    return tuple(events)
 
 
 def _operation(entry: AuditEntry) -> Happening:

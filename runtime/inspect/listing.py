@@ -358,7 +358,7 @@ class Listing:
 
 @attrs.define
 class _Looked:
-    """What a page has looked at so far."""
+    """The runs that a page has read so far."""
 
     last: int
     """The number of the last run that was looked at."""

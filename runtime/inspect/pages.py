@@ -61,7 +61,7 @@ def read_cursor(kind: str, cursor: str | None) -> bytes | None:
 
 @attrs.define
 class Looked(Generic[T]):
-    """What a walk over a table has found so far."""
+    """The items that a walk over a table has found so far."""
 
     last: bytes
     """The key of the last record that was looked at."""

@@ -82,7 +82,7 @@ class StepPolicyStatus:
     max_concurrent: ConcurrencyStatus | None
     """The concurrency limit."""
     resources: dict[str, float] | None
-    """What a call reserves while it runs, by name."""
+    """The amount of each resource that a call reserves while it runs, by name."""
 
 
 @attrs.frozen(kw_only=True)

@@ -132,7 +132,7 @@ class StoredReport:
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """What is known about a run at one commit."""
+    """The known state of a run at one commit."""
 
     submission: Submission
     state: State

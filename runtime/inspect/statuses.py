@@ -42,7 +42,7 @@ Show = Callable[[Submission, StatusRecord | None], RunStatus]
 
 @attrs.define
 class SeenKeys:
-    """What a listing has read about keys, so that it reads it once."""
+    """A cache of the facts about keys that a listing has read, so that it reads each once."""
 
     heads: dict[str, int | None] = attrs.Factory(dict)
     """By key: the number of the head run, if the key is paused."""

@@ -391,8 +391,8 @@ class Redrive:
             self._runs.end_waking(number)
         if counted:
             self._retention.removed()
-        for tell in notify_parent:
-            tell()
+        for notify in notify_parent:
+            notify()
         await self._partition.store.durable(group)
 
     def _drop(self, key: str, number: int, pending: bool) -> None:
@@ -414,13 +414,13 @@ class Redrive:
     ) -> "list[Callable[[], object]]":
         """Stage the message to the parent of an unfinished run that is forgotten, and the
         cancellation of its children. Return functions to call when everything is staged."""
-        tell = None
+        notify = None
         if submission.parent is not None and status.generation == 1:
             gone = attrs.evolve(status, state=State.CANCELLED, reason="it was forgotten")
-            tell = self._children.ended(submission, gone, group)
+            notify = self._children.ended(submission, gone, group)
         for child, child_id in children:
             self._children.stage_orphan(group, submission.number, child, child_id)
-        return [] if tell is None else [tell]
+        return [] if notify is None else [notify]
 
     async def _held_by_key(self, submission: Submission) -> bool:
         """Cancel a run that is quarantined with its key. Return whether its key is quarantined."""

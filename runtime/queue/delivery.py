@@ -36,7 +36,7 @@ PASS_INTERVAL = 60.0
 
 
 class KeyDelivery:
-    """What memory knows about the ends of one key. The entries are in the store."""
+    """The delivery of the ends of one key, as memory knows it. The entries are in the store."""
 
     __slots__ = ("attempts", "idle", "key", "position", "removing")
 

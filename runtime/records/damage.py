@@ -27,7 +27,7 @@ PAGE = 1000
 
 @attrs.define(kw_only=True)
 class Trace:
-    """What other records say about a run."""
+    """The facts about a run that other records have."""
 
     run_id: str | None = None
     key: str | None = None

@@ -79,7 +79,7 @@ class Left(NamedTuple):
 
 
 class CallRecord:
-    """What the journal knows about one durable call. The defaults are attributes of the class,
+    """The state of one durable call in the journal. The defaults are attributes of the class,
     because most calls never set most of them."""
 
     call = CallKind.STEP

@@ -24,7 +24,7 @@ SHARD, EPOCH = 0, 0
 SALVAGED = "salvage"
 """The origin of the submission that replaces a damaged one."""
 OF_GROUP = "group:"
-"""What the origin of a member of a group begins with."""
+"""The prefix of the origin of a member of a group."""
 GENERATION = 1
 """The position of the generation in the fields of a status."""
 SUBMITTED_AT = 12
@@ -52,7 +52,7 @@ class Parent:
 
 @attrs.define
 class Submission:
-    """What was submitted. The number is 0 until the admission. Nothing changes after that."""
+    """A submitted run. The number is 0 until the admission. Nothing changes after that."""
 
     number: int
     run_id: str
@@ -134,7 +134,7 @@ class Submission:
 
 @attrs.frozen
 class EvictedWait:
-    """What an evicted run waits for: a time, and signals on some channels."""
+    """The wait of an evicted run: for a time, and for signals on some channels."""
 
     due: float | None
     channels: tuple[str, ...]
@@ -211,7 +211,7 @@ class StatusRecord:
     cancel_requested: bool = False
     paused: bool = False
     evicted_wait: EvictedWait | None = None
-    """What the run waits for if it was evicted. It may be out of date: the record in `queue` says
+    """The wait of the run if it was evicted. It may be out of date: the record in `queue` says
     whether the run is evicted."""
     fingerprint: bytes | None = None
     """The fingerprint of the code that started the run: see

@@ -97,10 +97,10 @@ async def _wake(
         read = await read_together(partition, heads) if heads else []
         stored = dict(zip(firsts, read, strict=False))
         for queue in part:
-            asleep = not queue.awake
+            was_idle = not queue.awake
             queue.wake()
             first = stored.get(queue)
-            if first is not None and asleep and queue.awake:
+            if first is not None and was_idle and queue.awake:
                 # The actor of the key reads the run again and handles the error.
                 with suppress(Exception):
                     queue.take_stored(first)

@@ -75,5 +75,5 @@ def continue_with(run: "Run", input_: bytes) -> None:
     run.logged = NOTHING
     run.rewind()
     if partition.feed is not None:
-        told = EventKind.RUN_CONTINUED, run.submission, status
-        emitter.run_changed(partition.feed, run.staged, *told)
+        change = EventKind.RUN_CONTINUED, run.submission, status
+        emitter.run_changed(partition.feed, run.staged, *change)

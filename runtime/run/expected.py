@@ -28,7 +28,7 @@ REMEDY = (
     "restore the call, put the change behind ctx.patched(...), or register the changed code as a "
     "new version"
 )
-"""What to do about code that contradicts a journal."""
+"""The remedy in messages about code that contradicts a journal."""
 INSIDE = "/"
 """The suffix of the label of a `gather`, or of a child that is a part of its parent."""
 

@@ -51,7 +51,7 @@ _TURN = "turn-"
 _APART = (_TURN, COMPENSATION)
 
 # Shared, because most runs never need it.
-_NOBODY: "frozenset[Branch]" = frozenset()
+_NO_BRANCHES: "frozenset[Branch]" = frozenset()
 
 
 class Journal:
@@ -132,7 +132,7 @@ class Journal:
         """The branches that wait to be cut off, because the journal says that they were."""
         self.scopes: dict[str, Scope] = NOTHING
         """The blocks with a time limit that have been entered and not left, outer ones first."""
-        self._cut: frozenset[Branch] = _NOBODY
+        self._cut: frozenset[Branch] = _NO_BRANCHES
         """The branches that waited until a block expired and have not resumed yet."""
         self._limited = 0
         """The number of branches in `resting` whose own Trio scope has a deadline."""
@@ -414,7 +414,7 @@ class Journal:
         self.waiters.clear()
         self.resting.clear()
         self.scopes.clear()
-        self._cut = _NOBODY
+        self._cut = _NO_BRANCHES
 
     def may_deliver(self, ident: str) -> bool:
         """Return whether the outcome of `ident` is the next one in order."""

@@ -151,7 +151,7 @@ class Run:
         waits until it is durable."""
         self.current: dict[str, RunningStep] = {}
         self.blocked: dict[str, Obstacle] = NOTHING
-        """What each call waits for that may not start yet."""
+        """The obstacle of each call that may not start yet."""
         self.logged: dict[str, int] = NOTHING
         """The lines of `ctx.log` that the passes of the present journal have reached, by branch."""
         self.allowance: OutputAllowance | None = None
@@ -192,7 +192,7 @@ class Run:
         self.location = _QUEUED
         """Where the run is. Only the run table changes it."""
         self.eviction: Eviction | None = None
-        """What the run waits for, while it is being evicted."""
+        """The waits of the run, while it is being evicted."""
 
     @property
     def resumed(self) -> trio.Event:

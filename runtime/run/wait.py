@@ -21,7 +21,7 @@ _NAMED = 3
 
 
 class Wait:
-    """What one branch waits for.
+    """A wait of one branch.
 
     `label` is the text in the status, and `ident` the call that waits. `due` is a time of the wall
     clock, and `until` the same time on Trio's clock. `channel` is the channel of the signal that it
@@ -60,7 +60,7 @@ class Wait:
 
 
 class Eviction(NamedTuple):
-    """What a run waits for when it is evicted."""
+    """The waits of a run when it is evicted."""
 
     evicted_wait: EvictedWait
     until: float

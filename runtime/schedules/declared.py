@@ -36,7 +36,7 @@ class Schedule(Generic[I_co]):
     when: "Timetable"
     """When it fires: `Once(...)`, `Every(...)` or `Cron(...)`."""
     misfire: "Misfire"
-    """What happens to times that pass while nothing can fire: `fire_once` or `skip`."""
+    """How the schedule treats times that pass while nothing can fire: `fire_once` or `skip`."""
     overlap: bool
     """Whether a firing starts a run while the run before has not ended."""
     paused: bool

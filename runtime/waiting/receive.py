@@ -94,7 +94,7 @@ async def wait_approval(
     label = f"approval {named}"
     payload = await receive(branch, ident, CallKind.APPROVAL, GATE + named, label, timeout)
     if payload is None:
-        raise _timed_out(branch.run, ident, f"nobody decided at the gate {named!r}", timeout)
+        raise _timed_out(branch.run, ident, f"no decision at the gate {named!r}", timeout)
     (approved, by, comment), at, _ = payload
     if not approved:
         said = f": {comment}" if comment else ""

@@ -153,7 +153,7 @@ FAILURES = {
     "timeout": (
         FailureKind.STEP_TIMEOUT,
         "SignalTimeout",
-        "nobody decided at the gate 'gate' within 1000 s",
+        "no decision at the gate 'gate' within 1000 s",
     ),
 }
 

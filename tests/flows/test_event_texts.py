@@ -128,7 +128,7 @@ async def test_the_node_that_ends_the_run_is_named(autojump_clock: MockClock) ->
         "started",
         "approval wanted gate: for at most 1m",
         "approval timed out gate",
-        "node failed gate: nobody decided at the gate 'gate' within 60 s",
+        "node failed gate: no decision at the gate 'gate' within 60 s",
         "node failed stop: step_timeout",
         "failed: step_timeout",
     ]

@@ -38,7 +38,7 @@ def hear(story: str) -> testimony.Testimony:
         head, *fields = words.split()
         mark, _, at = head.partition("@")
         lines.append(Line(Mark(mark), float(at or 0), tuple(fields)))
-    return testimony.Testimony(Planner()).hear(lines)
+    return testimony.Testimony(Planner()).add(lines)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ _REPETITIONS = 4
 Test = Callable[[str], bool]
 Assertion = Callable[[str, int], bool]
 _State = tuple[str, object, int, int]
-"""What a state does ("test", "assert", "split" or "match"), its test or assertion, and the next
+"""The kind of a state ("test", "assert", "split" or "match"), its test or assertion, and the next
 state or states."""
 
 _SPACES = frozenset(
