@@ -20,9 +20,9 @@ The packages and modules, the lowest layer first. A module imports only its own 
 | `children/`            | child runs, cycle detection over keys                               |
 | `execution/`           | the context of a workflow, the driver, gather, compensation         |
 | `queue/`               | admission, the queue of a key, its actor, backpressure, the outbox  |
-| `operations/`          | cancel, pause, resume, redrive, forget, release                     |
+| `operations/`          | cancel, pause, resume, redrive, forget, release, operations once    |
 | `entities/` `graphs/` `groups/` `schedules/` `machines` | one feature each                   |
 | `recovery/`            | start-up, internal errors, damaged records, retention               |
-| `inspect/`             | status, history, progress, listings, replay                         |
+| `inspect/`             | status, history, progress, explanations, listings, views, replay    |
 | `partition`, `open`, `runtime`, `handle` | the wiring and the public `Runtime`               |
 """
