@@ -3,8 +3,8 @@
 A worker is *seeking* from its wake-up until its handler suspends or the queue is empty. A seeking
 worker certainly looks at the queue again, so no other worker has to be woken. That is why a single
 task serves any number of handlers that never wait. When the last seeking worker suspends and cells
-are still ready, it wakes or starts two other workers, and twice as many each time that they suspend
-as well and cells are still ready.
+are still ready, it wakes or starts two other workers. If these suspend as well and cells are still
+ready, it is four, and so on.
 """
 
 import types

@@ -217,7 +217,7 @@ class Partition:
 
     @cached_property
     def groups(self) -> "Groups":
-        """The groups. Imported for the first operation on a group."""
+        """Return the groups. They are imported for the first operation on a group."""
         from keyrun.runtime.groups.service import Groups
 
         return Groups(
@@ -233,7 +233,7 @@ class Partition:
 
     @cached_property
     def schedules(self) -> "Schedules":
-        """The schedules. Imported for the first operation on a schedule."""
+        """Return the schedules. They are imported for the first operation on a schedule."""
         from keyrun.runtime.schedules.service import Schedules
 
         return Schedules(

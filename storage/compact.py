@@ -108,7 +108,7 @@ def compact_in_place(path: str | os.PathLike[str]) -> int:
 
 
 def _fill_both_headers(path: Path) -> None:
-    """Two commits, for LMDB fills its two headers in turn and a copy has one that is empty. A
+    """Commit twice, because LMDB fills its two headers in turn and a copy has one that is empty. A
     reader that came at the wrong moment would send the next writer to that one."""
     expected = identity.read_identity(path)
     assert expected is not None

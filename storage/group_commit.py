@@ -149,7 +149,7 @@ class GroupCommit:
         trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
 
     def wake_in_slices(self, size: int) -> None:
-        """From now on, wake at most `size` of the tasks that wait for a commit in each pass of the
+        """Wake, from now on, at most `size` of the tasks that wait for a commit in each pass of the
         loop. A host that shares its loop with Trio gets its turn in between."""
         self.slices = self.slices or Slices(size)
 

@@ -1,7 +1,7 @@
 """A store in memory, for tests: the semantics of the durable stores at the speed of a dict.
 
-What a process would lose in a crash is lost by `crash()`, and what it would keep is kept, so a
-test can end a runtime as brutally as `kill -9` does and open the same store again.
+`crash()` loses exactly the records that a process would lose when it is killed, so a test can end a
+runtime as `kill -9` does, and open the same store again.
 """
 
 from bisect import bisect_left, insort

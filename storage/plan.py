@@ -41,13 +41,13 @@ def keep(value: Any) -> Any:
 
 
 def untyped_plan(inspect: Hook) -> TypePlan:
-    """Values without a declared type. `inspect` is as in `native_plan`."""
+    """Return the plan for values without a declared type. `inspect` is as in `native_plan`."""
     return TypePlan(inspect, keep, from_json, lambda _: {})
 
 
 def native_plan(declared: Any, allowed: Collection[type], inspect: Hook) -> TypePlan:
-    """Values that are native already. `inspect` returns them, or raises if a value inside cannot be
-    stored."""
+    """Return the plan for values that are native already. `inspect` returns them, or raises if a
+    value inside cannot be stored."""
 
     def check(value: Any) -> Any:
         if type(value) not in allowed:
@@ -96,7 +96,7 @@ def _read_text(declared: Any, allowed: Collection[type], text: str) -> Any:
 
 
 def enum_plan(declared: type[Enum], inspect: Hook) -> TypePlan:
-    """Members by value."""
+    """Return the plan for enums: members by value."""
 
     def lower(value: Any) -> Any:
         if type(value) is not declared:
@@ -162,7 +162,7 @@ def literal_plan(declared: Any, lookup: Lookup) -> TypePlan:
 
 
 def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePlan:
-    """list[T], Sequence[T] and tuple[T, ...]."""
+    """Return the plan for list[T], Sequence[T] and tuple[T, ...]."""
     inner = lookup(get_args(declared)[0])
 
     def through(hook: Hook) -> Hook:
@@ -183,8 +183,8 @@ def sequence_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> T
 
 
 def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePlan:
-    """set[T] as a list and frozenset[T] as a tuple, in the order of the bytes of the members: that
-    of the set differs from process to process."""
+    """Return the plan for set[T] as a list and frozenset[T] as a tuple. They are in the order of
+    the bytes of the members, because the order of a set differs from process to process."""
     inner = lookup((*get_args(declared), Any)[0])
 
     def lower(value: Any) -> Any:
@@ -217,7 +217,7 @@ def set_plan(declared: Any, allowed: Collection[type], lookup: Lookup) -> TypePl
 
 
 def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
-    """tuple[A, B]: one type per element."""
+    """Return the plan for tuple[A, B]: one type per element."""
     inner = [lookup(argument) for argument in get_args(declared)]
 
     def through(hooks: Sequence[Hook]) -> Hook:
@@ -245,7 +245,8 @@ def tuple_plan(declared: Any, lookup: Lookup) -> TypePlan:
 
 
 def mapping_plan(declared: Any, lookup: Lookup) -> TypePlan:
-    """dict[str, T]; keys may also be of a type that is lowered to str, such as a StrEnum."""
+    """Return the plan for dict[str, T]. Keys may also be of a type that is lowered to str, such as
+    a StrEnum."""
     keys, items = (lookup(argument) for argument in get_args(declared))
 
     def through(key_hook: Hook, item_hook: Hook, *, lowering: bool) -> Hook:
@@ -283,7 +284,7 @@ def mapping_plan(declared: Any, lookup: Lookup) -> TypePlan:
 
 
 def optional_plan(inner: TypePlan) -> TypePlan:
-    """T | None, for a T that is never lowered to None."""
+    """Return the plan for T | None, for a T that is never lowered to None."""
     lower, lift, read, schema = inner
     return TypePlan(
         lambda value: None if value is None else lower(value),

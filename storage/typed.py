@@ -201,7 +201,7 @@ def _is_untyped(declared: Any) -> bool:
 
 
 def _plain_kinds(declared: Any) -> frozenset[type]:
-    """Which of None and str a value of it may be lowered to; both where that is not known."""
+    """Return which of None and str a value of it may be lowered to; both if that is not known."""
     origin = get_origin(declared) or declared
     if origin is Annotated:
         return _plain_kinds(declared.__origin__)

@@ -90,7 +90,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def _check_structure(path: Path) -> tuple[list[Damage], bool]:
-    """Damage, and whether it could be looked for."""
+    """Return the damage, and whether it could be looked for."""
     try:
         lock = ownership.OwnerLock(path)
     except StoreLocked:
@@ -105,7 +105,7 @@ def _check_structure(path: Path) -> tuple[list[Damage], bool]:
 
 
 def _walk(path: Path) -> Iterator[Damage | dict[str, int]]:
-    """Damage, and for each table how many records it has."""
+    """Return the damage, and for each table how many records it has."""
     try:
         environment = writer.open_environment(str(path), map_size=0, read_only=True)
     except lmdb.Error as error:

@@ -52,7 +52,7 @@ class Screen:
 
     @property
     def limited(self) -> bool:
-        """Whether lines have to fit a width."""
+        """Return whether lines have to fit a width."""
         return self.width != UNLIMITED
 
     def styled(self, text: str, style: str) -> str:

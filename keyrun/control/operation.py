@@ -63,7 +63,7 @@ class Parameter:
 
     @property
     def is_payload(self) -> bool:
-        """Whether the argument is a value of the application."""
+        """Return whether the argument is a value of the application."""
         return self.declared is Payload
 
 
@@ -126,7 +126,7 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Whether the operation changes the store."""
+        """Return whether the operation changes the store."""
         return self.verb not in ("GET", "HEAD")
 
     @cached_property
@@ -135,7 +135,7 @@ class Operation:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """The arguments, by name."""
+        """Return the arguments, by name."""
         in_path = set(_PLACES.findall(self.path))
         about = _abouts(f"{inspect.getdoc(self.like) or ''}\n\n{self.description}")
         found = {}
@@ -154,39 +154,39 @@ class Operation:
 
     @property
     def result(self) -> Any:
-        """The type of the answer, or of each item of a stream."""
+        """Return the type of the answer, or of each item of a stream."""
         declared = self._hints["return"]
         return declared.__args__[0] if self.streams else declared
 
     @cached_property
     def answers_object(self) -> bool:
-        """Whether the answer is a JSON object."""
+        """Return whether the answer is a JSON object."""
         return is_object(self.result)
 
     @cached_property
     def may_have_no_answer(self) -> bool:
-        """Whether the answer may be None instead of a value."""
+        """Return whether the answer may be None instead of a value."""
         return NoneType in get_args(self.result)
 
     @property
     def summary(self) -> str:
-        """One line of help."""
+        """Return one line of help."""
         text = one_paragraph(inspect.getdoc(self.function))
         return text.partition(". ")[0].rstrip(".") + "."
 
     @property
     def description(self) -> str:
-        """The whole help."""
+        """Return the whole help."""
         return inspect.getdoc(self.function) or ""
 
     @cached_property
     def write_json(self) -> Hook:
-        """Writes an answer as JSON."""
+        """Return the hook that writes an answer as JSON."""
         return JSON.writer(self.result)
 
     @cached_property
     def write_wire(self) -> Hook:
-        """Writes an answer for a Python client."""
+        """Return the hook that writes an answer for a Python client."""
         return WIRE.writer(self.result)
 
     @cached_property

@@ -56,22 +56,22 @@ class PlainRuntime(Runtime):
 
     @property
     def namespace(self) -> str:
-        """The namespace in the store."""
+        """Return the namespace in the store."""
         return self._ledger.namespace
 
     @property
     def registry(self) -> Registry:
-        """The workflows of the runtime."""
+        """Return the workflows of the runtime."""
         return self._partition.state.registry
 
     @property
     def codec(self) -> PayloadCodec:
-        """The codec of the store."""
+        """Return the codec of the store."""
         return self._partition.state.codec
 
     @property
     def performed(self) -> PerformedOperations:
-        """Performs writes once, and keeps the audit log."""
+        """Return the service that performs writes once, and keeps the audit log."""
         return self._operations
 
     def decrypted(self, happening: Happening) -> Happening:

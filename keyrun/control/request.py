@@ -65,12 +65,12 @@ class Request:
 
     @property
     def content_type(self) -> str:
-        """The media type of the body, without parameters."""
+        """Return the media type of the body, without parameters."""
         return (self.text(b"content-type") or "").partition(";")[0].strip().lower()
 
     @property
     def bearer(self) -> bytes | None:
-        """The token of the request."""
+        """Return the token of the request."""
         given = self.headers.get(b"authorization")
         if given is None or given[:7].lower() != b"bearer ":
             return None
@@ -78,6 +78,6 @@ class Request:
 
     @property
     def peer(self) -> str | None:
-        """The name of the peer, if the request came through a unix socket."""
+        """Return the name of the peer, if the request came through a unix socket."""
         peer: str | None = (self.scope.get("state") or {}).get("keyrun_peer")
         return peer

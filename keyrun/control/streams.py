@@ -162,7 +162,7 @@ class EventRing:
 
     @property
     def pace(self) -> float:
-        """The seconds between two reads of a subscriber."""
+        """Return the seconds between two reads of a subscriber."""
         return max(LEAST_PACE, len(self._followers) * PACE)
 
     def oldest(self, most: int) -> int:

@@ -390,7 +390,7 @@ class Transport:
 
     @property
     def connection(self) -> Calls | None:
-        """The connection, if there is one."""
+        """Return the connection, if there is one."""
         found = self._connection
         return None if found is None or found.broken else found
 

@@ -49,7 +49,7 @@ class Declared:
 
     @property
     def entry(self) -> str:
-        """The node of the graph that edges to this node lead to."""
+        """Return the node of the graph that edges to this node lead to."""
         is_loop = self.kind is not None and self.kind.body == "loop"
         return begin_of(self.name) if is_loop else self.name
 

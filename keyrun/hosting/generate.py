@@ -31,23 +31,23 @@ class Face(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file of the classes."""
+        """Return the file of the classes."""
         return RUNTIME / "faces" / f"{self.name}_face.py"
 
     @property
     def home(self) -> str:
-        """The module of the class of the runtime."""
+        """Return the module of the class of the runtime."""
         is_source = self.name == "trio"
         return f"keyrun.runtime.{'runtime' if is_source else f'faces.{self.name}_face'}"
 
     @property
     def open_path(self) -> Path:
-        """The file of `open_runtime`."""
+        """Return the file of `open_runtime`."""
         return HERE / f"{self.name}_open.py"
 
     @property
     def define(self) -> str:
-        """The start of a method."""
+        """Return the start of a method."""
         return "async def" if self.is_async else "def"
 
     @property
@@ -57,7 +57,7 @@ class Face(NamedTuple):
 
     @property
     def proxy(self) -> str:
-        """The proxy of an entity, as its type checker shall see it."""
+        """Return the proxy of an entity, with the type that a type checker sees."""
         proxy = "EntityProxy(self._bridge, proxy)"
         return f"cast(E, {proxy})" if self.is_async else proxy
 
@@ -181,12 +181,12 @@ class Method(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the method."""
+        """Return the name of the method."""
         return self.node.name
 
     @property
     def is_property(self) -> bool:
-        """Whether it is read like an attribute."""
+        """Return whether it is read like an attribute."""
         return any(isinstance(d, ast.Name) and d.id == "property" for d in self.node.decorator_list)
 
 

@@ -255,7 +255,7 @@ class TrioThread(TrioSide):
 
     @property
     def ident(self) -> int | None:
-        """The identifier of the thread."""
+        """Return the identifier of the thread."""
         return self._thread.ident
 
     def _run(self) -> None:

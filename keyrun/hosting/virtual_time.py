@@ -82,7 +82,7 @@ class TimeWatch:
 
     @property
     def clock(self) -> trio.abc.Clock:
-        """The clock on which Trio runs."""
+        """Return the clock on which Trio runs."""
         return self._clock
 
     def begin(self, code: object, *, in_thread: bool = False) -> None:

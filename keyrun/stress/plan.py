@@ -93,7 +93,7 @@ class PlannedRun:
 
     @property
     def run_id(self) -> str:
-        """The id that it is submitted with."""
+        """Return the id that it is submitted with."""
         return run_id(self.number)
 
     @property

@@ -38,7 +38,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """Return whether every promise was kept."""
         return not self.violations
 
     def broken(self) -> dict[Promise, list[Violation]]:
@@ -49,7 +49,7 @@ class Verdict:
         return found
 
     def report(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the verdict for programs."""
         report = attrs.asdict(self, recurse=False)
         report["ok"] = self.ok
         report["steps_per_second"] = round(self.steps / self.seconds, 1) if self.seconds else 0.0

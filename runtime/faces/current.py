@@ -70,7 +70,7 @@ class Faces:
 
     @property
     def _standing(self) -> "StandingTasks":
-        """The tasks that run the calls. They start with the first call."""
+        """Return the tasks that run the calls. They start with the first call."""
         from keyrun.runtime.faces.calls import StandingTasks
 
         with self._lock:

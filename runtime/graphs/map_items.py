@@ -84,7 +84,7 @@ class MapItems:
 
     @property
     def fails_fast(self) -> bool:
-        """Whether the first item that fails ends the map."""
+        """Return whether the first item that fails ends the map."""
         return self._plan.fail_fast
 
     def _end(self) -> NodeEnd:

@@ -74,7 +74,7 @@ class GraphPlan:
 
     @cached_property
     def inside(self) -> Mapping[str, tuple[str, ...]]:
-        """The nodes in the bodies of maps, with the maps that they are in, outer ones first."""
+        """Return the maps that each node in a body is inside of, outer ones first."""
         found: dict[str, tuple[str, ...]] = {}
         for name, planned in self.planned_nodes.items():
             if planned.map is not None:
@@ -258,7 +258,7 @@ def item_of(items: str, turn: int, index: int) -> str:
 
 
 def items_of(ident: str) -> list[str]:
-    """Which items a step is for, outer ones first."""
+    """Return the items that a step is for, outer ones first."""
     return _ITEM.findall(ident.partition("/")[0].partition("#")[2])
 
 

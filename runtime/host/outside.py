@@ -20,7 +20,7 @@ class Outside(Protocol):
 
     @property
     def clock(self) -> trio.abc.Clock:
-        """The clock on which Trio runs."""
+        """Return the clock on which Trio runs."""
 
     def begin(self, code: object, *, in_thread: bool) -> None:
         """Record that code begins to run, in a thread or on the asyncio loop."""

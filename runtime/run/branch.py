@@ -69,7 +69,7 @@ class Branch:
 
     @property
     def node(self) -> str | None:
-        """The node of a graph that the branch belongs to, in its turn, as in `review#2`."""
+        """Return the node of a graph that the branch belongs to, in its turn, as in `review#2`."""
         return None if self.run.graph is None else self.prefix.partition("/")[0] or None
 
     def fork(self, prefix: str) -> "Branch":
