@@ -55,9 +55,8 @@ def command(
       keyrun dead-letters state/ --workflow checkout
       keyrun dead-letters state/ --json | jq -r .run_id
 
-    `keyrun history STORE RUN_ID` lists the attempts of a run. In the program that has the store
-    open, `await rt.redrive(run_id)` runs a dead letter again, and `await rt.forget(run_id)`
-    removes it.
+    `keyrun history STORE RUN_ID` lists the attempts of a run. `keyrun redrive STORE RUN_ID` runs a
+    dead letter again, and `keyrun forget STORE RUN_ID` removes it.
     """
 
     async def ask(reader: Reader) -> None:

@@ -17,7 +17,9 @@ from keyrun.cli.times import utc
 
 if TYPE_CHECKING:
     # A command prints one kind of document. It does not import the others.
-    from keyrun import Failure, RunStatus
+    from collections.abc import Iterable
+
+    from keyrun import Failure, RunStatus, State
     from keyrun.graphs import ExecutionGraph
     from keyrun.groups import GroupStatus
     from keyrun.schedules import ScheduleStatus
@@ -62,6 +64,22 @@ def plain(value: Any) -> Any:
         case Decimal() | UUID():
             return str(value)
     return repr(value)
+
+
+def run_counts(counted: "Iterable[tuple[tuple[str, int, State, str], int]]") -> Document:
+    """Return the number of runs by workflow, version, state and error."""
+    return {
+        "runs": [
+            {
+                "workflow": workflow,
+                "version": version,
+                "state": str(state),
+                "error": error or None,
+                "runs": runs,
+            }
+            for (workflow, version, state, error), runs in counted
+        ]
+    }
 
 
 def counts(found: "StoreCounts") -> Document:

@@ -76,8 +76,8 @@ def command(
 
     found, counted = read_store(store, namespace, ask)
     if as_json:
-        runs = {} if counted is None else {"runs": list(map(_document, sorted(counted.items())))}
-        print(documents.line({**documents.counts(found), **runs}))
+        runs = {} if counted is None else documents.run_counts(sorted(counted.items()))
+        print(documents.line({**runs, **documents.counts(found)}))
         return
     if counted is not None:
         _print_runs(counted)
@@ -106,17 +106,6 @@ def _group_of(run: RunStatus) -> Group:
     elif run.quarantine_cause is not None:
         error = str(run.quarantine_cause)
     return run.workflow, run.version, run.state, error.removeprefix("builtins.")
-
-
-def _document(counted: tuple[Group, int]) -> documents.Document:
-    (workflow, version, state, error), runs = counted
-    return {
-        "workflow": workflow,
-        "version": version,
-        "state": str(state),
-        "error": error or None,
-        "runs": runs,
-    }
 
 
 def _print_runs(counted: Counter[Group]) -> None:
