@@ -14,6 +14,7 @@ SUITES = {
     "actors": "messages per second beside other actor designs, memory, restarts",
     "runs": "durable steps per second beside the record-only loop, latency of one run",
     "events": "the cost of a step while a listener reads all events",
+    "subscribers": "the speed of the engine while 200 clients read its events over HTTP",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
     "outbox": "a million ends that wait for the hook: memory, and the time to the first step",
@@ -28,7 +29,7 @@ SUITES = {
 
 def main() -> int:
     """Returns 0, or 1 if --check was given and a bar was missed or a figure got worse."""
-    suites = "\n".join(f"  {name:<9} {text}" for name, text in SUITES.items())
+    suites = "\n".join(f"  {name:<11} {text}" for name, text in SUITES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Every figure is a ratio to a limit that is measured in the same run.",

@@ -27,7 +27,7 @@ class Taken(NamedTuple):
     busy: float
 
 
-async def _work(runtime: Runtime, keys: int, runs: int) -> Taken:
+async def work(runtime: Runtime, keys: int, runs: int) -> Taken:
     """Runs of no-op steps, one after the other for each key."""
 
     async def client(number: int) -> None:
@@ -55,7 +55,7 @@ async def _heard(runtime: Runtime, keys: int, runs: int) -> Taken:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen)
         await trio.lowlevel.checkpoint()
-        taken = await _work(runtime, keys, runs)
+        taken = await work(runtime, keys, runs)
         nursery.cancel_scope.cancel()
     expected = keys * runs * (2 * STEPS + 3)
     if heard != expected:
@@ -71,14 +71,14 @@ def with_and_without(keys: int, runs: int, pairs: int) -> dict[str, float]:
         taken: list[tuple[Taken, Taken]] = []
         with folder() as path:
             async with open_runtime(LmdbStore(path), workflows=[three_steps]) as runtime:
-                await _work(runtime, keys, runs)
+                await work(runtime, keys, runs)
                 for pair in range(pairs):
                     # Neither is always the second.
                     if pair % 2:
                         heard = await _heard(runtime, keys, runs)
-                        taken.append((await _work(runtime, keys, runs), heard))
+                        taken.append((await work(runtime, keys, runs), heard))
                     else:
-                        alone = await _work(runtime, keys, runs)
+                        alone = await work(runtime, keys, runs)
                         taken.append((alone, await _heard(runtime, keys, runs)))
         return {
             "speed left": median(alone.seconds / heard.seconds for alone, heard in taken),
