@@ -250,7 +250,7 @@ class Owner:
     def trouble(self) -> str | None:
         """Return one word that says why the runtime accepts no work now, or None."""
         state = self._state
-        if state.stopped or state.failure is not None:
+        if state.closed or state.failure is not None:
             return "closed"
         if state.draining:
             return "draining"

@@ -209,6 +209,15 @@ async def test_a_closed_runtime_says_when_to_come_again(autojump_clock: Any) -> 
     assert (await client.call("GET", "/livez")).body == b"ok"
 
 
+async def test_a_paused_runtime_accepts_runs_and_is_ready(autojump_clock: Any) -> None:
+    async with served() as client:
+        await client.good("POST", "/v1/pause")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await client.call("GET", "/readyz")).body == b"ok"
+        client.rt._partition.state.draining = True
+        assert (await client.call("GET", "/readyz")).body == b"draining"
+
+
 async def test_a_condition_of_the_application_makes_it_not_ready(autojump_clock: Any) -> None:
     words = [None, "warming"]
     async with served(conditions=(lambda: words[0], lambda: words[1])) as client:
