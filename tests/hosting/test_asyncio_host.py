@@ -268,6 +268,42 @@ def test_leaving_by_an_exception_or_a_cancellation_drains(host: Host, tmp_path: 
     assert not keyrun_threads()
 
 
+def test_a_block_that_is_cancelled_while_it_drains_drains_and_raises_the_cancellation(
+    host: Host,
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    @step
+    def takes_long() -> None:
+        begun.set()
+        ended.wait()
+
+    @workflow
+    async def long(ctx: Context) -> None:
+        await ctx.step(takes_long)
+
+    async def leaves() -> None:
+        async with open_runtime(MemoryStore(), workflows=[long], thread=host.thread) as rt:
+            await rt.submit(long, key="k")
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        task = asyncio.create_task(leaves())
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        assert not task.done()
+        ended.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    host.run(main())
+    assert not keyrun_threads()
+
+
 def test_a_cancelled_open_does_not_wait_for_the_lock(host: Host, tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "state"
