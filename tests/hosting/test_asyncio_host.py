@@ -454,10 +454,11 @@ def test_calls_after_the_block_say_that_the_runtime_is_closed(host: Host) -> Non
     async def main() -> None:
         async with open_runtime(MemoryStore(), workflows=ALL, thread=host.thread) as rt:
             run = await rt.submit(waits, key="k")
-            waiting = asyncio.create_task(run.result())
+            waiting = [asyncio.create_task(run.result(timeout=wait)) for wait in (None, 3600)]
             await asyncio.sleep(0.01)
-        with pytest.raises(StoreClosed):
-            await waiting
+        for task in waiting:
+            with pytest.raises(StoreClosed):
+                await asyncio.wait_for(task, 30)
         for call in (rt.submit(one, 1, key="k"), rt.status("r"), run.result()):
             with pytest.raises(StoreClosed):
                 await call
