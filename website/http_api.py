@@ -18,6 +18,7 @@ This page lists every request of the HTTP API. [Security](security.md) shows who
 
 - Arguments of GET and DELETE are in the query string, and those of POST and PUT in a JSON object. A path has its arguments percent-encoded: the key `a/b` is `a%2Fb`.
 - An answer that is not an object is under `result`: `{"result": true}`.
+- A client may remove `.` and `..` from a path, also if they are encoded. With curl, use `--path-as-is` for a key that is one of them.
 - Times are in RFC 3339. An argument may also be a number of seconds since 1970.
 - Values of your application have the form of [values as JSON](values.md#values-as-json).
 - A listing returns a page with a `cursor`. Pass it as `cursor` to get the next page. It is null on the last page.
@@ -32,8 +33,10 @@ This page lists every request of the HTTP API. [Security](security.md) shows who
 | 404, 405 | There is no such run, workflow, group or path, or the path does not take the method. |
 | 408, 413, 415 | The body is too slow, too large, or not JSON. |
 | 409 | The state of the run does not allow the operation, or a run with the same id has another input. |
+| 421 | This process only reads the store. Ask the process that owns it. |
 | 422 | An argument is not valid. The detail names it. |
-| 429, 503 | Too many runs wait to start, or the runtime is closing. Repeat after `Retry-After` seconds. |"""
+| 429, 503 | Too many runs wait to start, the runtime is closing, or a method of an entity raised `TransientError`. Repeat after `Retry-After` seconds. |
+| 504 | The run has not ended, or the method of an entity has not returned, in the time that the request allows. |"""
 
 STREAM = """\
 The answer is a stream of server-sent events. It begins with an id, sends a comment every 15 seconds, and ends with an event called `end`."""

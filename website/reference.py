@@ -19,6 +19,7 @@ from typing import Any, is_typeddict
 
 import griffe
 
+from keyrun.control import openapi
 from website import http_api
 from website.contents import (
     CONSTRUCTED,
@@ -508,11 +509,13 @@ def main() -> int:
     """Return 0, or with --check 1 if a page is not current."""
     parser = argparse.ArgumentParser(
         prog="python -m website.reference",
-        description="Write docs/reference.md and docs/reference/ from the docstrings.",
+        description="Write docs/reference.md, docs/reference/, docs/http-api.md and "
+        "keyrun/control/openapi.json from the docstrings.",
     )
     parser.add_argument("--check", action="store_true", help="Write nothing, and name stale pages.")
     if not parser.parse_args().check:
         write(ROOT / "docs")
+        openapi.FILE.write_text(openapi.text())
         return 0
     names = stale(ROOT / "docs", generate())
     for name in names:

@@ -6,6 +6,8 @@ The first paragraph of a docstring is the help. Lines such as "- `key`: ..." des
 
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import closing
+from functools import lru_cache
+from inspect import signature
 from typing import Any, Literal, TypeVar
 
 import trio
@@ -44,6 +46,8 @@ from keyrun.runtime.waiting.signals import Delivery
 from keyrun.storage.group import Group
 
 T = TypeVar("T")
+
+_signature = lru_cache(1000)(signature)
 
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
@@ -250,12 +254,13 @@ async def call(
     definition = rt.entity_named(entity)
     wanted = definition.method(method)
     types, names = wanted.types, wanted.parameters
-    if not all(each.is_encoded for each in (*args, *kwargs.values())):
+    given = [*args, *kwargs.values()]
+    if not given or not all(each.is_encoded for each in given):
         types = declared_types(wanted.function)
-        unknown = sorted(kwargs.keys() - types.keys() - set(names))
-        if unknown or len(args) > len(names):
-            what = f"no argument {unknown[0]!r}" if unknown else f"no {len(args)} arguments"
-            raise Misplaced(f"{entity}.{method} takes {what}")
+        try:
+            _signature(wanted.function).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise Misplaced(f"the arguments of {entity}.{method} do not fit: {error}") from None
     declared = [types.get(name, Any) for name in names] + [Any] * len(args)
     values = [each.read(kind) for kind, each in zip(declared, args, strict=False)]
     named = {name: each.read(types.get(name, Any)) for name, each in kwargs.items()}
@@ -321,8 +326,9 @@ async def status(rt: PlainRuntime, run_id: str, *, wait: float = 0) -> RunStatus
     found = await rt.status(run_id)
     if found is None:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
-    if wait > 0 and not found.state.terminal:
-        with trio.move_on_after(min(wait, LONGEST_WAIT)):
+    seconds = _seconds(wait)
+    if seconds and not found.state.terminal:
+        with trio.move_on_after(seconds):
             await rt.wait_for_end(await rt.find_submission(run_id))
         found = await rt.status(run_id) or found
     return found
@@ -334,7 +340,14 @@ async def result(rt: PlainRuntime, run_id: str, *, wait: float = 0) -> Any:
     - `run_id`: the id of the run.
     - `wait`: seconds to wait for the end of the run, at most 60.
     """
-    return await rt.run(run_id).result(timeout=min(wait, LONGEST_WAIT))
+    return await rt.run(run_id).result(timeout=_seconds(wait))
+
+
+def _seconds(wait: float) -> float:
+    """Return how long a call waits."""
+    if not wait >= 0:
+        raise Misplaced(f"wait must be a number of seconds, at least 0, got {wait!r}")
+    return min(wait, LONGEST_WAIT)
 
 
 async def find_run(rt: PlainRuntime, run_id: str) -> Submitted:

@@ -49,6 +49,10 @@ ATTRIBUTES: dict[str, Any] = {
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (NotAllowed, 403),
     (keyrun.errors.Backpressure, 429),
+    (keyrun.errors.TransientError, 503),
+    (keyrun.errors.NoOwner, 503),
+    (keyrun.errors.StoreReadOnly, 421),
+    (keyrun.errors.StoreLocked, 421),
     (keyrun.errors.StoreClosed, 503),
     (keyrun.errors.StoreFull, 507),
     (keyrun.errors.StoreError, 503),
@@ -117,7 +121,8 @@ def problem(error: BaseException, *, status: int | None = None) -> dict[str, Any
 
 
 def _is_internal(error: BaseException, code: int) -> bool:
-    return code >= 500 and not isinstance(error, KeyrunError | Refused)
+    known = KeyrunError | Refused | keyrun.errors.TransientError
+    return code >= 500 and not isinstance(error, known)
 
 
 def _hidden(error: BaseException) -> str:

@@ -43,6 +43,7 @@ PLAIN: dict[Any, Schema] = {
     bytes: {"type": "object", "properties": {"$bytes": {"type": "string"}}},
 }
 
+_OFFSET = re.compile(r"(?<=:\d\d) (\d\d:\d\d)$")
 _VALUE = re.compile(r"(?:the input of the workflow .*?: )?value(?=[.:\[])")
 _NAMED = re.compile(r'\["([A-Za-z_]\w*)"\]')
 
@@ -651,7 +652,8 @@ def _narrow(declared: Any) -> Any:
 def read_text(name: str, text: str, declared: Any) -> Any:
     """Return the value of an argument in a query string or in a path."""
     if is_time(name, declared):
-        return read_time(text, name)
+        # In a query string, a plus sign that is not encoded is a space.
+        return read_time(_OFFSET.sub(r"+\1", text), name)
     kinds = {get_origin(each) or each for each in (declared, *get_args(declared))}
     data: Any = text
     try:

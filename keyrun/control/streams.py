@@ -5,11 +5,12 @@ the engine. Each subscriber has a position in the ring. An event becomes text on
 subscriber reads it. A subscriber that does not read keeps its position, which costs nothing, and
 receives a `missed` event when the ring has gone past the position.
 
-The id of an event is the epoch of the ring and the position. An id with another epoch is from
-another process, so what happened between is unknown: the subscriber receives a `missed` event
-without a number.
+The id of an event is the epoch of the ring and the position. If a position has two events, the id
+of the first one ends with `.1`. An id with another epoch is from another process, so what happened
+between is unknown: the subscriber receives a `missed` event without a number.
 """
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -52,6 +53,10 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
     *SECURITY_HEADERS,
 ]
+RETRY = "retry: 2000\n"
+"""Tells browsers how many milliseconds to wait before they connect again."""
+
+_ID = re.compile(r"([0-9a-f]+)-([0-9]{1,19})(?:\.([0-9]))?")
 _STEP = frozenset({EventKind.STEP_STARTED, EventKind.STEP_COMPLETED})
 
 
@@ -185,9 +190,7 @@ class EventRing:
                         at += 1
                         continue
                     entry = self._slots[at % self.size] = self._shown(at, entry)
-                for kind, run, text in entry:
-                    if (kinds is None or kind in kinds) and (run_id is None or run == run_id):
-                        texts.append(text)
+                texts += _matching(entry, run_id, kinds)
                 at += 1
             known = self._chunks[asked] = b"".join(texts), at
         return known
@@ -197,26 +200,45 @@ class EventRing:
         events: tuple[Any, ...] = (entry,)
         if type(entry) is tuple:
             events = in_full(entry)
+        events = tuple(each for each in events if each is not None)
+        places = [f"{at}.{number}" for number in range(1, len(events))] + [str(at)]
         return [
-            (each.kind, each.run_id, self.text(at, each.kind, JSON.writer(type(each))(each)))
-            for each in events
-            if each is not None
+            (each.kind, each.run_id, self.text(place, each.kind, JSON.writer(type(each))(each)))
+            for place, each in zip(places, events, strict=True)
         ]
 
-    def text(self, at: int, kind: str, data: Any) -> bytes:
+    def rest(
+        self, at: int, skipped: int, run_id: str | None, kinds: frozenset[EventKind] | None
+    ) -> bytes:
+        """Return the events of a position that match, as text, without the first ones."""
+        entry = self._slots[at % self.size]
+        if type(entry) is not list:
+            entry = self._slots[at % self.size] = self._shown(at, entry)
+        return b"".join(_matching(entry[skipped:], run_id, kinds))
+
+    def text(self, place: str, kind: str, data: Any) -> bytes:
         """Return one event of the stream."""
-        name = f"id: {self.epoch}-{at}\nevent: {kind}\ndata: "
+        name = f"id: {self.epoch}-{place}\nevent: {kind}\ndata: "
         return name.encode() + dump(data) + b"\n\n"
 
     def missed(self, at: int, count: int | None) -> bytes:
         """Return the event that marks a gap before a position."""
         about = dict.fromkeys(("run_id", "key", "workflow"))
         found = {"kind": EventKind.MISSED, "at": JSON.time(self._wall()), **about, "missed": count}
-        return self.text(at - 1, EventKind.MISSED, found)
+        return self.text(str(at - 1), EventKind.MISSED, found)
 
-    def hello(self, at: int) -> bytes:
-        """Return the begin of a stream: an id to resume at, also if no event follows."""
-        return f"retry: 2000\nid: {self.epoch}-{at - 1}\n\n".encode()
+
+def _matching(
+    events: list[tuple[EventKind, str | None, bytes]],
+    run_id: str | None,
+    kinds: frozenset[EventKind] | None,
+) -> list[bytes]:
+    """Return the texts of the events that match."""
+    return [
+        text
+        for kind, run, text in events
+        if (kinds is None or kind in kinds) and (run_id is None or run == run_id)
+    ]
 
 
 def _may_match(entry: Any, run_id: str | None, kinds: frozenset[EventKind] | None) -> bool:
@@ -250,18 +272,29 @@ class RingFollower:
         self._read_at = -1.0
 
     def begin(self, last_id: str | None) -> None:
-        """Go to the event that follows an id."""
-        ring = self._ring
-        self._position = ring.end_position
-        if last_id is not None:
-            epoch, _, number = last_id.rpartition("-")
-            known = epoch == ring.epoch and number.isascii() and number.isdecimal()
-            at = int(number) + 1 if known and len(number) < 20 else 0
-            if ring.first <= at <= ring.end_position:
-                self._position = at
-            else:
-                self._said = ring.missed(self._position, None)
-        self._said = ring.hello(self._position) + self._said
+        """Go to the event that follows an id, or to the next event."""
+        self._position = self._ring.end_position
+        if last_id is None:
+            # An id to resume at, also if no event follows.
+            self._said = f"{RETRY}id: {self._ring.epoch}-{self._position - 1}\n\n".encode()
+        else:
+            # The subscriber keeps its id until it has received what follows.
+            self._said = f"{RETRY}\n".encode() + self._resume(last_id)
+
+    def _resume(self, last_id: str) -> bytes:
+        """Go to the event that follows an id. Return what is sent before the events from there."""
+        ring, found = self._ring, _ID.fullmatch(last_id)
+        if found is None or found[1] != ring.epoch:
+            return ring.missed(self._position, None)
+        at, part = int(found[2]), int(found[3] or 0)
+        after = at if part else at + 1
+        if not ring.first <= after <= ring.end_position:
+            return ring.missed(self._position, None)
+        self._position = after
+        if not part or not ring.oldest(self._most) <= at < ring.end_position:
+            return b""
+        self._position = at + 1
+        return ring.rest(at, part, *self._filter)
 
     async def next(self, seconds: float) -> bytes | None:
         """Return the next events; see `Follower`."""

@@ -61,6 +61,56 @@ async def test_lines_may_arrive_in_any_parts(autojump_clock: Any) -> None:
         assert [each["key"] for each in answers] == [f"k{n}" for n in range(20)]
 
 
+async def test_a_client_that_disconnects_has_submitted_the_lines_that_it_sent(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        line = lines_of([{"workflow": "greet", "input": "ann", "key": "k"}])
+        exchange = Exchange("POST", "/v1/runs", [line * 3, line[:20], b""], headers=LINES)
+        receive = exchange.receive
+
+        async def cut() -> dict[str, Any]:
+            if len(exchange._parts) == 1:
+                await exchange.until(b"\n")
+                return {"type": "http.disconnect"}
+            return await receive()
+
+        await client.api(exchange.scope, cut, exchange.send)
+        answers = [json.loads(each) for each in exchange.answer.body.splitlines()]
+        assert [each.get("error") for each in answers] == [None, None, None, "Disconnected"]
+        assert len(await client.rt.runs()) == 3
+
+
+async def test_a_client_that_pauses_within_a_batch_is_not_waited_for(autojump_clock: Any) -> None:
+    async with served(body_seconds=5) as client:
+        line = lines_of([{"workflow": "greet", "input": "ann", "key": "k"}])
+        exchange = Exchange("POST", "/v1/runs", [line, line], headers=LINES)
+        receive = exchange.receive
+
+        async def slowly() -> dict[str, Any]:
+            if len(exchange._parts) == 1:
+                await trio.sleep(9)
+            return await receive()
+
+        await client.api(exchange.scope, slowly, exchange.send)
+        answers = [json.loads(each) for each in exchange.answer.body.splitlines()]
+        assert [each.get("status", 200) for each in answers] == [200, 408]
+
+
+async def test_a_batch_is_read_as_it_comes_and_may_be_larger_than_any_body(
+    autojump_clock: Any,
+) -> None:
+    async with served(max_body=1000, options={"max_pending": 10**6}) as client:
+        await client.rt.pause_all()
+        run = {"workflow": "greet", "input": "x" * 500, "key": "k"}
+        part = lines_of([run] * 20)
+        exchange = Exchange("POST", "/v1/runs", [part] * 50, headers=LINES)
+        await client.api(exchange.scope, exchange.receive, exchange.send)
+        answers = exchange.answer.body.splitlines()
+        assert len(answers) == 1000
+        assert len(exchange.parts) > 25, "the answers came at the end"
+
+
 async def test_answers_come_while_the_client_still_sends(autojump_clock: Any) -> None:
     async with served() as client:
         line = lines_of([{"workflow": "greet", "input": "ann", "key": "k"}])

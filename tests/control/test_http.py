@@ -1,14 +1,26 @@
 """The HTTP API: every operation of the table can be called, and errors are problems."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trio
 import trio.testing
 
+from keyrun import (
+    Context,
+    Entity,
+    TransientError,
+    entity,
+    errors,
+    step,
+    workflow,
+)
 from keyrun.control.http import HttpApi
+from keyrun.control.operation import Operation
 from keyrun.control.table import OPERATIONS
-from tests.control.world import Exchange, greet, served, wait_for_go
+from keyrun.storage import MemoryStore
+from tests.control.world import Client, Exchange, greet, served, wait_for_go
 
 JSON = [("content-type", "application/json")]
 
@@ -50,6 +62,33 @@ async def test_a_long_poll_ends_when_the_client_closes_the_connection(autojump_c
         assert trio.current_time() - begun < 2
 
 
+async def test_a_long_poll_returns_at_once_if_the_run_is_quarantined(autojump_clock: Any) -> None:
+    store = MemoryStore()
+    async with served(options={"store": store}) as client:
+        await client.rt.submit(wait_for_go, key="k", run_id="r")
+    async with served(options={"store": store, "workflows": [greet]}) as client:
+        begun = trio.current_time()
+        status = await client.good("GET", "/v1/runs/r?wait=60")
+        assert (status["state"], status["quarantine_cause"]) == ("quarantined", "unregistered")
+        answer = await client.call("GET", "/v1/runs/r/result?wait=60")
+        assert (answer.status, answer.json["error"]) == (409, "RunQuarantined")
+        assert answer.json["cause"] == "unregistered"
+        assert trio.current_time() - begun < 1
+
+
+@pytest.mark.parametrize("target", ["/v1/runs/r", "/v1/runs/r/result"])
+async def test_a_long_poll_lasts_a_minute_at_most(target: str, autojump_clock: Any) -> None:
+    async with served() as client:
+        await client.rt.submit(wait_for_go, key="k", run_id="r")
+        for wait in ("-1", "nan"):
+            answer = await client.call("GET", f"{target}?wait={wait}")
+            assert answer.status == 422
+            assert answer.json["detail"].startswith("wait must be a number of seconds")
+        begun = trio.current_time()
+        await client.call("GET", f"{target}?wait=1e9")
+        assert trio.current_time() - begun == pytest.approx(60)
+
+
 async def test_an_answer_that_is_no_object_is_under_result(autojump_clock: Any) -> None:
     async with served() as client:
         await client.rt.submit(wait_for_go, key="k", run_id="r")
@@ -83,6 +122,149 @@ async def test_an_entity_is_called(autojump_clock: Any) -> None:
         path = "/v1/entities/Account/ann/deposit"
         assert await client.good("POST", path, {"args": [5]}) == {"result": 5}
         assert await client.good("POST", path, {"kwargs": {"amount": 2}}) == {"result": 7}
+
+
+@entity(name="Bad")
+class Bad(Entity):
+    async def go(self, kind: str) -> None:
+        raise {"temporary": TransientError, "other": OSError}[kind]("no luck")
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "error", "says"),
+    [
+        ({"args": ["other"]}, 409, "CallFailed", "Bad.go of the key 'k' raised OSError: no luck"),
+        ({"args": ["temporary"]}, 503, "TransientError", "no luck"),
+        ({}, 422, "ValueError", "missing a required argument: 'kind'"),
+        ({"args": ["a", "b"]}, 422, "ValueError", "too many positional arguments"),
+        ({"args": ["a"], "kwargs": {"kind": "b"}}, 422, "ValueError", "multiple values"),
+        ({"kwargs": {"kinds": "b"}}, 422, "ValueError", "missing a required argument"),
+    ],
+)
+async def test_an_error_of_an_entity_is_a_problem(
+    data: Any, status: int, error: str, says: str, autojump_clock: Any
+) -> None:
+    async with served(options={"entities": [Bad]}) as client:
+        answer = await client.call("POST", "/v1/entities/Bad/k/go", data)
+        assert (answer.status, answer.json["error"]) == (status, error)
+        assert says in answer.json["detail"]
+
+
+UNUSUAL = [
+    "a/b",
+    "%",
+    "%2f",
+    "?",
+    "#",
+    "+",
+    "a b",
+    "ü\U0001f600",
+    "x" * 255,
+    ".",
+    "..",
+    "\\",
+    "a\nb",
+]
+
+
+@pytest.mark.parametrize("key", UNUSUAL, ids=ascii)
+async def test_any_key_can_be_part_of_a_path_and_of_a_query(key: str, autojump_clock: Any) -> None:
+    async with served() as client:
+        part = "".join(f"%{byte:02X}" for byte in key.encode())
+        await client.good(
+            "POST", "/v1/runs", {"workflow": "wait_for_go", "key": key, "run_id": "r"}
+        )
+        assert (await client.good("GET", f"/v1/keys/{part}"))["status"]["key"] == key
+        assert (await client.good("GET", f"/v1/keys/{part}/explain"))["key"] == key
+        assert await client.good("POST", f"/v1/keys/{part}/pause") == {"result": None}
+        assert (await client.good("GET", f"/v1/keys?key={part}"))["keys"][0]["key"] == key
+        (entry,) = (await client.good("GET", f"/v1/audit?key={part}&operation=pause_key"))[
+            "entries"
+        ]
+        assert entry["key"] == key
+
+
+async def test_a_key_that_is_too_long_is_not_valid(autojump_clock: Any) -> None:
+    async with served() as client:
+        answer = await client.call("GET", f"/v1/keys/{'x' * 256}/explain")
+        assert (answer.status, answer.json["error"]) == (422, "InvalidKey")
+
+
+async def test_a_gate_that_is_waited_at_again_has_a_number(autojump_clock: Any) -> None:
+    @workflow
+    async def twice(ctx: Context) -> None:
+        await ctx.approval("a b")
+        await ctx.approval("a b")
+
+    async with served(options={"workflows": [twice]}) as client:
+        await client.good("POST", "/v1/runs", {"workflow": "twice", "key": "k", "run_id": "r"})
+        decided = []
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
+            (gate,) = (await client.good("GET", "/v1/approvals"))["approvals"]
+            part = quote(gate["gate"], safe="")
+            await client.good("POST", f"/v1/runs/r/gates/{part}/approve", {"by": "ann"})
+            decided.append(gate["gate"])
+        assert (await client.good("GET", "/v1/runs/r?wait=5"))["state"] == "succeeded"
+        assert decided == ["a b", "a b#2"]
+
+
+PAGED = [each for each in OPERATIONS.values() if each.verb == "GET" and "cursor" in each.parameters]
+
+
+@pytest.mark.parametrize(
+    "operation", [each for each in PAGED if each.path], ids=lambda each: each.name
+)
+async def test_a_cursor_that_is_damaged_or_of_another_listing_is_not_valid(
+    operation: Operation, autojump_clock: Any
+) -> None:
+    async with served() as client:
+        for number in range(3):
+            await client.rt.submit(wait_for_go, key=f"k{number}", run_id=f"r{number}")
+        own = (await client.good("GET", "/v1/runs?limit=1"))["cursor"]
+        other = (await client.good("GET", "/v1/keys?limit=1"))["cursor"]
+        runs = "run" in operation.name or operation.name == "find_dead_letters"
+        path = "/v1" + operation.path.format(run_id="r0", key="k0")
+        for cursor in ("x", "AAAA", "", own[:-1], own + "A", other if runs else own, "ü", "%00"):
+            answer = await client.call("GET", f"{path}?cursor={quote(cursor, safe='%')}")
+            if (cursor, operation.name) == (other, "find_keys"):
+                continue
+            assert answer.status == 422, (cursor, answer.body)
+            assert "cursor" in answer.json["detail"]
+        for limit in ("0", "-1", "x", "1.5", ""):
+            answer = await client.call("GET", f"{path}?limit={limit}")
+            assert answer.status == 422, limit
+            assert answer.json["detail"].startswith("limit must be ")
+
+
+@pytest.mark.parametrize(
+    ("since", "found"),
+    [
+        ("2023-11-14T22:13:20Z", 1),
+        ("2023-11-14T22:13:20.000001Z", 0),
+        ("2023-11-14T23:13:20%2B01:00", 1),
+        ("2023-11-14T23:13:20+01:00", 1),
+        ("2023-11-14T23:13:21+01:00", 0),
+        ("1700000000", 1),
+        ("1700000000.5", 0),
+    ],
+)
+async def test_a_time_is_in_rfc_3339_or_in_seconds(
+    since: str, found: int, autojump_clock: Any
+) -> None:
+    async with served() as client:
+        await client.rt.submit(wait_for_go, key="k", run_id="r")
+        (run,) = (await client.good("GET", "/v1/runs"))["runs"]
+        assert run["submitted_at"] == "2023-11-14T22:13:20.000000Z"
+        assert len((await client.good("GET", f"/v1/runs?since={since}"))["runs"]) == found
+
+
+@pytest.mark.parametrize("since", ["2023-11-14", "2023-11-14T22:13:20", "nan", "now", "1e400", ""])
+async def test_a_time_without_a_zone_is_not_valid(since: str, autojump_clock: Any) -> None:
+    async with served() as client:
+        answer = await client.call("GET", f"/v1/runs?since={since}")
+        assert answer.status == 422
+        assert answer.json["detail"].startswith("since must be a time with a time zone")
 
 
 async def test_a_key_with_a_slash_is_one_segment(autojump_clock: Any) -> None:
@@ -198,9 +380,60 @@ async def test_a_full_queue_says_when_to_come_again(autojump_clock: Any) -> None
         assert answer.headers["retry-after"] == "1"
 
 
+async def test_a_runtime_that_drains_keeps_runs_for_the_next_open_and_takes_no_calls(
+    autojump_clock: Any,
+) -> None:
+    @step(timeout=None, shield=True)
+    async def stubborn() -> None:
+        await trio.sleep(5)
+
+    @workflow
+    async def slow(ctx: Context) -> None:
+        await ctx.step(stubborn)
+
+    async def ask(client: Client) -> None:
+        await trio.sleep(2)
+        submitted = await client.good("POST", "/v1/runs", {"workflow": "slow", "key": "k"})
+        assert submitted["newly_submitted"]
+        called = await client.call("POST", "/v1/entities/Bad/k2/go", {"args": ["other"]})
+        assert (called.status, called.json["error"]) == (503, "StoreClosed")
+        assert called.headers["retry-after"] == "1"
+        ready = await client.call("GET", "/readyz")
+        assert (ready.status, ready.body) == (503, b"draining")
+
+    options = {"workflows": [slow], "entities": [Bad], "drain_timeout": 10}
+    async with trio.open_nursery() as nursery, served(options=options) as client:
+        await client.good("POST", "/v1/runs", {"workflow": "slow", "key": "k", "run_id": "r"})
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, client)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.NoOwner, 503),
+        (errors.StoreReadOnly, 421),
+        (errors.StoreLocked, 421),
+        (errors.StoreFull, 507),
+    ],
+)
+async def test_an_error_of_the_store_says_whether_to_come_again(
+    error: type[Exception], status: int, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise error("it has another owner")
+
+    async with served() as client:
+        monkeypatch.setattr(client.api._performer, "perform", fail)
+        answer = await client.call("POST", "/v1/pause")
+    assert (answer.status, answer.json["error"]) == (status, error.__name__)
+    assert answer.json["detail"] == "it has another owner"
+
+
 async def test_a_closed_runtime_says_when_to_come_again(autojump_clock: Any) -> None:
     async with served() as client:
         await trio.testing.wait_all_tasks_blocked()
+        await client.good("POST", "/v1/pause")
         assert (await client.call("GET", "/readyz")).body == b"ok"
     answer = await client.call("POST", "/v1/runs", {"workflow": "greet", "input": "a", "key": "k"})
     assert (answer.status, answer.json["error"]) == (503, "StoreClosed")

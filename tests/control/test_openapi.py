@@ -8,7 +8,7 @@ from tests.control.world import served
 
 
 def test_the_file_is_that_of_the_table() -> None:
-    assert FILE.read_text() == text(), "run: python -m keyrun.control.openapi"
+    assert FILE.read_text() == text(), "run: python -m website.reference"
 
 
 def test_the_description_is_valid() -> None:

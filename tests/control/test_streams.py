@@ -89,8 +89,70 @@ async def test_a_stream_resumes_after_the_last_event_that_was_received(
         assert found[3] == ("run_submitted", "b")
 
 
+async def test_a_stream_that_is_cut_anywhere_resumes_without_a_gap_or_a_repeat(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events") as stream:
+            await stream.until(b"retry")
+            await run(client, "a")
+            text = await stream.until(b"run_succeeded")
+        whole = events_of(text)
+        assert len({each["id"] for each in whole}) == len(whole) == 5
+        for at, event in enumerate(whole):
+            headers = [("last-event-id", event["id"])]
+            async with client.stream("/v1/events", headers=headers) as stream:
+                await stream.until(b"retry")
+                await run(client, f"end-{at}")
+                text = await stream.until(f'"run_id":"end-{at}"'.encode())
+            assert [each for each in events_of(text) if each["run_id"] == "a"] == whole[at + 1 :]
+
+
+async def test_a_stream_that_is_filtered_and_cut_resumes_without_a_gap(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        target = "/v1/events?kinds=step_started&kinds=step_completed"
+        async with client.stream(target) as stream:
+            await stream.until(b"retry")
+            await run(client, "a")
+            started, completed = events_of(await stream.until(b"step_completed"))
+        headers = [("last-event-id", started["id"])]
+        async with client.stream(target, headers=headers) as stream:
+            assert events_of(await stream.until(b"step_completed")) == [completed]
+        async with client.stream("/v1/events?kinds=run_started", headers=headers) as stream:
+            await run(client, "b")
+            text = await stream.until(b"run_started")
+        assert [each["run_id"] for each in events_of(text)] == ["b"]
+
+
+async def test_a_subscriber_that_resumes_has_its_old_id_until_it_has_the_events_that_follow(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events") as stream:
+            assert b"\nid: " in (await stream.until(b"\n\n")).partition(b"\n\n")[0]
+            await run(client, "a")
+            first = events_of(await stream.until(b"run_succeeded"))[0]
+        for last_id in (first["id"], "00000000-5"):
+            headers = [("last-event-id", last_id)]
+            async with client.stream("/v1/events", headers=headers) as stream:
+                assert (await stream.until(b"data")).startswith(b"retry: 2000\n\nid: ")
+
+
 @pytest.mark.parametrize(
-    "last_id", ["", "x", "00000000-5", "-", "{epoch}-", "{epoch}-99", "{epoch}-x"]
+    "last_id",
+    [
+        "",
+        "x",
+        "00000000-5",
+        "-",
+        "{epoch}-",
+        "{epoch}-99",
+        "{epoch}-99.1",
+        "{epoch}-0.1",
+        "{epoch}-x",
+    ],
 )
 async def test_an_id_that_is_unknown_marks_a_gap(last_id: str, autojump_clock: Any) -> None:
     async with served() as client:
