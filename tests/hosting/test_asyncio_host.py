@@ -22,6 +22,7 @@ from keyrun.asyncio import Runtime, open_runtime
 from keyrun.events import EventKind
 from keyrun.groups import Member
 from keyrun.hosting.trio_side import Guest
+from keyrun.runtime.faces.direct import WaitForEnd
 from keyrun.storage import MemoryStore
 from keyrun.storage.errors import StoreCrashed
 from keyrun.testing import CrashingMemoryStore
@@ -183,6 +184,18 @@ def test_cancelling_a_task_that_waits_for_a_result_leaves_the_run_alone(host: Ho
         return await run.result()
 
     assert host.run_with_runtime(body) == "late"
+
+
+def test_waits_for_a_result_that_are_cancelled_leave_nothing_in_memory(host: Host) -> None:
+    async def body(rt: Runtime) -> None:
+        run = await rt.submit(waits, key="k", run_id="r")
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(run.result(), 0.001)
+        while any(type(each) is WaitForEnd for each in gc.get_objects()):
+            await asyncio.sleep(0.01)
+
+    host.run_with_runtime(lambda rt: asyncio.wait_for(body(rt), 30))
 
 
 def test_cancelling_a_run_cancels_its_asyncio_step(host: Host) -> None:
