@@ -22,7 +22,7 @@ SUITES = {
     "signals": "from a signal to the step that waits for it, in memory and evicted",
     "graphs": "nodes of graphs beside plain steps; what conditions and policies cost",
     "entities": "calls of entities per second beside the record-only loop",
-    "hosts": "asyncio and threads beside Trio, and an endpoint on the loop of a busy Keyrun",
+    "hosts": "asyncio and threads beside Trio, a shared store, an endpoint beside a busy Keyrun",
     "recovery": "10,000 runs killed with SIGKILL in a step, and how fast they finish",
 }
 

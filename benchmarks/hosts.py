@@ -240,6 +240,16 @@ def run(bench: Bench) -> None:
         limit="Trio",
         bars={"threads": Bar(value=0.6)},
     )
+    bench.group(
+        "shared store, 64 keys",
+        {
+            "alone": partial(workload.steps_per_second, "inline", 64, runs, 64),
+            "owner": partial(workload.steps_per_second, "inline", 64, runs, 64, "join"),
+        },
+        unit="steps/s",
+        limit="alone",
+        bars={"owner": Bar(value=0.97)},
+    )
     runs = bench.size(400, 50)
     bench.group(
         "one run at a time",

@@ -6,6 +6,7 @@ import trio
 
 from benchmarks.folders import folder
 from keyrun import Context, open_runtime, step, workflow
+from keyrun.runtime.options import WhenLocked
 from keyrun.storage import LmdbStore
 from keyrun.storage.lmdb_store import CommitterName
 
@@ -25,14 +26,22 @@ async def three_steps(ctx: Context) -> None:
     await ctx.step(nothing)
 
 
-def steps_per_second(committer: CommitterName, keys: int, runs: int, in_flight: int) -> float:
+def steps_per_second(
+    committer: CommitterName,
+    keys: int,
+    runs: int,
+    in_flight: int,
+    when_locked: WhenLocked = "fail",
+) -> float:
     """Durable steps per second, submit and result included, with `in_flight` runs at a time that
     are spread over `keys` keys."""
 
     async def main() -> float:
         with folder() as path:
             store = LmdbStore(path, committer=committer)
-            async with open_runtime(store, workflows=[three_steps]) as runtime:
+            async with open_runtime(
+                store, workflows=[three_steps], when_locked=when_locked
+            ) as runtime:
 
                 async def client(number: int) -> None:
                     for turn in range(runs):

@@ -66,6 +66,14 @@ def app(
 
 
 def _performer(rt: object) -> "Performer":
+    from keyrun.control.remote import RemoteRuntime
+
+    if isinstance(rt._bridge.runtime if isinstance(rt, AsyncioRuntime) else rt, RemoteRuntime):
+        raise TypeError(
+            "app requires a runtime that has its store alone, and this one shares a store or is a "
+            "client: pass control=Control(http=...) to open_runtime, which serves the HTTP API "
+            "from the process that owns the store"
+        )
     if isinstance(rt, AsyncioRuntime):
         from keyrun.control.hosted import AsyncioOwner
 

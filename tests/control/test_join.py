@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+import keyrun.web
 from keyrun import RunOutcome, State
 from keyrun.errors import NoOwner, StoreClosed, StoreFull, UnknownWorkflow
 from keyrun.events import EventKind, Missed
@@ -326,3 +327,31 @@ class Reversed:
     def unwrap(self, data: bytes) -> bytes:
         assert data[:1] == b"\xc1"
         return data[:0:-1]
+
+
+async def test_a_block_that_is_cancelled_drains_the_engine_of_the_owner(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with member(tmp_path) as rt:
+            run = await rt.submit(hold, 0.2, key="k", run_id="r")
+            while (await run.status()).step is None:
+                await trio.sleep(0.002)
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    async with member(tmp_path) as rt:
+        assert (await rt.run("r").status()).steps_done == 1
+
+
+async def test_an_error_in_the_block_of_a_client_or_an_owner_is_itself(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        async with member(tmp_path):
+            with pytest.raises(ZeroDivisionError):
+                async with member(tmp_path):
+                    raise ZeroDivisionError
+            raise KeyError
+
+
+async def test_a_runtime_that_shares_a_store_cannot_be_mounted(tmp_path: Path) -> None:
+    async with member(tmp_path) as rt:
+        with pytest.raises(TypeError, match=r"pass control=Control\(http=\.\.\.\)"):
+            keyrun.web.app(rt, authorize=lambda request: None)
