@@ -83,10 +83,11 @@ class Channel:
         """Perform the calls of the client until it leaves."""
         headers = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._report()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send_answers)
-                tasks.start_soon(self._report)
+                tasks.start_soon(self._keep_reporting)
                 await self._receive(tasks, receive)
                 tasks.cancel_scope.cancel()
         except* BrokenFrame as error:
@@ -203,15 +204,18 @@ class Channel:
             sent, self._sent = self._sent, anyio.Event()
             sent.set()
 
-    async def _report(self) -> None:
-        """Send the statistics of the runtime from time to time, so that the client has them and
-        knows that the connection is alive."""
+    async def _keep_reporting(self) -> None:
+        """Report from time to time, so that the client knows that the connection is alive."""
         while True:
-            if not self._unsent:
-                try:
-                    found = await self._owner.perform(_STATISTICS, {}, self._caller)
-                    self._put(pack(0, ITEM, _STATISTICS.write_wire(found)))
-                except Exception:
-                    # The caller may not read them, or the runtime closes.
-                    self._put(pack())
             await anyio.sleep(HEARTBEAT)
+            if not self._unsent:
+                await self._report()
+
+    async def _report(self) -> None:
+        """Send the statistics of the runtime."""
+        try:
+            found = await self._owner.perform(_STATISTICS, {}, self._caller)
+            self._put(pack(0, ITEM, _STATISTICS.write_wire(found)))
+        except Exception:
+            # The caller may not read them, or the runtime closes.
+            self._put(pack())

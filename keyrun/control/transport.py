@@ -205,15 +205,20 @@ class Connection(Calls):
             raise Disconnected(_cause(error)) from error
 
     async def _event(self) -> Any:
+        is_closed = False
         while True:
             try:
                 event = self._http.next_event()
                 if event is not self._h11.NEED_DATA:
                     return event
                 with trio.move_on_after(SILENCE):
-                    self._http.receive_data(bytes(await self._stream.receive_some(CHUNK)))
+                    data = bytes(await self._stream.receive_some(CHUNK))
+                    is_closed = not data
+                    self._http.receive_data(data)
                     continue
             except self._h11.RemoteProtocolError as error:
+                if is_closed:
+                    raise Disconnected("it closed the connection") from error
                 raise Disconnected(f"it does not speak HTTP as it should ({error})") from error
             except BROKEN as error:
                 raise Disconnected(_cause(error)) from error

@@ -22,9 +22,10 @@ async def linked(
     """Open a client of a runtime in this process, over a channel in memory."""
     transport = Transport(Target(), call_timeout=call_timeout)
     async with beside(lambda: transport.use(Loopback(Owner(rt)))):
-        await transport.connected()
+        client = RemoteRuntime(transport, workflows)
+        await connected(client)
         try:
-            yield RemoteRuntime(transport, workflows)
+            yield client
         finally:
             transport.close()
 

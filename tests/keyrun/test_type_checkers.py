@@ -23,7 +23,7 @@ def for_face(source: str, face: str) -> str:
     """The same program for another face, line by line."""
     if face == "trio":
         return source
-    source = re.sub(r"\bkeyrun\.(open_runtime|Runtime)\b", rf"keyrun.{face}.\1", source)
+    source = re.sub(r"\bkeyrun\.(open_runtime|connect|Runtime)\b", rf"keyrun.{face}.\1", source)
     source = source.replace("import keyrun\n", f"import keyrun.{face}\n")
     if face == "asyncio":
         return source

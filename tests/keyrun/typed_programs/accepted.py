@@ -41,5 +41,13 @@ async def main() -> None:
         assert_type(await rt.entity(Account, "ann").deposit(5), int)
         assert_type(await rt.call(Account, "ann", Account.deposit, 5, note="gift"), int)
         await rt.call(Account, "ann", "deposit", 5, request_id="r-1", timeout=5)
+    async with keyrun.connect("state", workflows=EVERY, call_timeout=5) as client:
+        assert_type(client, keyrun.Runtime)
+        run = await client.submit(checkout, Order("tea"), key="ann")
+        assert_type(await run.result(timeout=5), str)
+        assert_type(await client.call(Account, "ann", Account.deposit, 5), int)
+        await client.cancel("order-7")
+    async with keyrun.connect("https://host/prefix", token="secret"):
+        pass
     async with keyrun.open_runtime("state", workflows=EVERY):
         pass

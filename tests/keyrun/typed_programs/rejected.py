@@ -52,3 +52,10 @@ async def main() -> None:
         await rt.call(Order, "ann", Account.deposit, 5)  # wrong
         run = await rt.submit(checkout, Order("tea"), key="k")
         (await run.result()).keys()  # wrong
+    async with keyrun.connect(5):  # wrong
+        pass
+    async with keyrun.connect("state", tokens="secret"):  # wrong
+        pass
+    async with keyrun.connect("state") as client:
+        await client.submit(checkout, "tea", key="k")  # wrong
+        await client.call(Account, "ann", Account.deposit, "5")  # wrong
