@@ -3,8 +3,9 @@
 Both checkouts run the same workloads under `valgrind --tool=cachegrind`, with a fixed hash seed.
 Each workload runs in two sizes, and the figure is the difference for one more unit, without imports
 and without the open of the store. The ratio is OLD's figure divided by NEW's: below 1 means that
-NEW takes more instructions. The figures hardly depend on what else the machine does, but
-instructions are not time: confirm a loss with `benchmarks.compare`.
+NEW takes more instructions. The workloads run on virtual time, without the watchdog of the event
+loop, so the figures hardly depend on what else the machine does. But instructions are not time:
+confirm a loss with `benchmarks.compare`.
 """
 
 import argparse
@@ -75,9 +76,14 @@ WORKLOADS = {
 
 
 def child(name: str, units: int) -> None:
-    """Run a workload. Valgrind cannot map the address space that a store asks for by default."""
+    """Run a workload on virtual time, so that it does not depend on time what Keyrun does. Valgrind
+    cannot map the address space that a store asks for by default."""
+    import trio
+    from trio.testing import MockClock
+
     from keyrun.storage import LmdbStore
 
+    vars(trio)["run"] = partial(trio.run, clock=MockClock(autojump_threshold=0))
     (LmdbStore.__init__.__kwdefaults__ or {})["map_size"] = 1 << 30
     WORKLOADS[name].work(units)
 
