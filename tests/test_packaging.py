@@ -3,11 +3,15 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.keyrun.serving import serving
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("actors", "keyrun", "runtime", "storage")
@@ -81,24 +85,46 @@ def test_a_wheel_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
     assert str(wheel) in done.stdout
 
 
-def test_the_description_of_the_http_api_is_installed(wheel: Path, tmp_path: Path) -> None:
-    """In an environment of its own, without the clone on the path."""
-    target = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel, and with the libraries of this one. The clone is not on
+    its path, because the files that say where it is are read in an environment of their own only.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin/python"
+    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    found = subprocess.run([python, "-c", purelib], check=True, capture_output=True, text=True)
+    libraries = Path(found.stdout.strip()) / "libraries.pth"
+    libraries.write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "--quiet", "--no-deps"]
+    forced = ["--no-index", "--ignore-installed", str(wheel)]
+    subprocess.run([*pip, *forced], check=True, capture_output=True)
+    return folder
+
+
+def test_the_description_of_the_http_api_is_installed(environment: Path, tmp_path: Path) -> None:
     code = """
 from importlib.resources import files
-import json, sys
-sys.path.insert(0, sys.argv[1])
+import json, keyrun
 found = files("keyrun.control").joinpath("openapi.json")
-assert sys.argv[1] in str(found), found
+print(found)
 print(json.loads(found.read_text())["openapi"])
 """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, str(target)],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "3.1.0\n"
+    command = [str(environment / "bin/python"), "-P", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    path, version = done.stdout.splitlines()
+    assert Path(path).is_relative_to(environment)
+    assert version == "3.1.0"
+
+
+def test_an_application_is_served_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+    source = "import keyrun, sys\nprint(keyrun.__file__, file=sys.stderr)\napp = keyrun.App()\n"
+    command = environment / "bin/keyrun"
+    with serving(tmp_path, "--http", "127.0.0.1:0", source=source, command=command) as server:
+        server.announced()
+        server.until("/readyz", (200, "ok"))
+        assert server.call("GET", "/v1/openapi.json")["openapi"] == "3.1.0"
+        server.process.terminate()
+        assert server.ended() == 0
+    assert Path(server.errors[0].strip()).is_relative_to(environment)

@@ -1,8 +1,8 @@
 """A runtime behind the HTTP API, called in memory."""
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -194,12 +194,22 @@ class Client:
         exchange.check()
 
 
+SERVER: "Callable[[dict[str, Any]], AbstractAsyncContextManager[Client]] | None" = None
+"""Opens a runtime behind a real server. The tests in `servers/` set it."""
+
+
 @asynccontextmanager
 async def served(
     *, guard: Guard | None = None, options: Mapping[str, Any] | None = None, **more: Any
 ) -> AsyncIterator[Client]:
     """Open a runtime in memory behind the API."""
     given: dict[str, Any] = {"workflows": WORKFLOWS, "entities": [Account], **(options or {})}
+    if SERVER is not None:
+        assert guard is None
+        assert not more, "this test configures the application, so it runs in memory only"
+        async with SERVER(given) as client:
+            yield client
+        return
     async with open_test_runtime(**given) as rt:
         yield client_of(rt, guard=guard, **more)
 

@@ -139,15 +139,19 @@ def free_port() -> int:
 
 @contextmanager
 def serving(
-    folder: Path, *words: str, source: str | None = None, umask: int = 0o022, **given: Any
+    folder: Path,
+    *words: str,
+    source: str | None = None,
+    umask: int = 0o022,
+    command: Path = KEYRUN,
+    **given: Any,
 ) -> Iterator[Serving]:
     """Run `keyrun serve shop:app` in a folder. The process is killed at the end."""
     if source is not None:
         (folder / "shop.py").write_text(source)
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **given}
-    command = [str(KEYRUN), "serve", "shop:app", "--store", "state", *words]
     with subprocess.Popen(
-        command,
+        [str(command), "serve", "shop:app", "--store", "state", *words],
         cwd=folder,
         text=True,
         umask=umask,
