@@ -54,7 +54,9 @@ PAGES = (
         " [failure and recovery](../failure.md) show these calls in programs.",
         (
             Section("Open a runtime", "open_runtime App open_operator Retention"),
-            Section("Call a runtime of another process", "connect"),
+            Section(
+                "Call a runtime of another process", "connect", "See [clients](../clients.md)."
+            ),
             Section("Control runs", "Runtime"),
             Section("Handle of a run", "RunHandle"),
             Section("Arguments and answers", "Priority Delivery RunOutcome"),
@@ -64,9 +66,9 @@ PAGES = (
         "hosts.md",
         "asyncio and threads",
         "Use Keyrun in a program that does not run on Trio.",
-        "`keyrun.asyncio` and `keyrun.sync` have the names `open_runtime`, `Runtime`, `RunHandle`,"
-        " `GroupHandle`, `Events` and `Watch`. They take the same arguments as the names in"
-        " [runtime and runs](runtime.md), and their methods have the same names. In"
+        "`keyrun.asyncio` and `keyrun.sync` have the names `open_runtime`, `connect`, `Runtime`,"
+        " `RunHandle`, `GroupHandle`, `Events` and `Watch`. They take the same arguments as the"
+        " names in [runtime and runs](runtime.md), and their methods have the same names. In"
         " `keyrun.asyncio` you await them from asyncio, and in `keyrun.sync` they block."
         " `keyrun.asyncio.open_runtime` also takes `thread=True`, which runs Keyrun in a thread of"
         " its own, for applications that block their loop.",
