@@ -13,7 +13,7 @@ from keyrun.control.table import OPERATIONS
 NOTE = "<!-- Generated from the table of operations: python -m website.reference -->"
 
 INTRODUCTION = """\
-This page lists every request of the HTTP API. [Security](security.md) shows who may use it.
+This page lists every request of the HTTP API. [Operating with curl](curl.md) shows how to use it, and [security](security.md) shows who may use it.
 `GET /v1/openapi.json` returns the same as an OpenAPI 3.1 description, for generators of clients.
 
 - Arguments of GET and DELETE are in the query string, and those of POST and PUT in a JSON object. A path has its arguments percent-encoded: the key `a/b` is `a%2Fb`.
@@ -39,7 +39,7 @@ This page lists every request of the HTTP API. [Security](security.md) shows who
 | 504 | The run has not ended, or the method of an entity has not returned, in the time that the request allows. |"""
 
 STREAM = """\
-The answer is a stream of server-sent events. It begins with an id, sends a comment every 15 seconds, and ends with an event called `end`."""
+The answer is a stream of server-sent events. It sends a comment every 15 seconds, and ends with an event called `end` unless the connection is lost."""
 
 
 def _type(schema: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ fails the page. The rules for a page:
       output. The output includes stderr, and `Killed` if a signal killed the process. A command
       that ends with a backslash continues on the next line.
 - `...` stands for any text.
+- Processes that the commands of a page have left in the background are killed after the page.
 - A block ends within 10 seconds, and a page within 30 seconds, on an idle machine.
 """
 
@@ -32,6 +33,7 @@ import sys
 import time
 import tokenize
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -168,21 +170,34 @@ def paste(
     began = time.monotonic()
     parts = parts_of(page)
     assert parts, f"{page.name} has no program"
-    for part in parts:
-        if isinstance(part, SavedFile):
-            (directory / part.name).write_text(part.content)
-            continue
-        if isinstance(part, Excerpt):
-            _copy_example(part, directory)
-            continue
-        if isinstance(part, Block):
-            _run_commands(part, directory, block_limit)
-            continue
-        (directory / part.name).write_text(part.source)
-        if not part.in_console:
-            _run_program(part, directory, block_limit)
+    try:
+        for part in parts:
+            _paste_part(part, directory, block_limit)
+    finally:
+        _end_background(directory)
     elapsed = time.monotonic() - began
     assert elapsed <= page_limit, f"{page.name} takes {elapsed:.1f} s, limit {page_limit:g} s"
+
+
+def _paste_part(part: Program | SavedFile | Excerpt | Block, directory: Path, limit: float) -> None:
+    if isinstance(part, SavedFile):
+        (directory / part.name).write_text(part.content)
+    elif isinstance(part, Excerpt):
+        _copy_example(part, directory)
+    elif isinstance(part, Block):
+        _run_commands(part, directory, limit)
+    else:
+        (directory / part.name).write_text(part.source)
+        if not part.in_console:
+            _run_program(part, directory, limit)
+
+
+def _end_background(directory: Path) -> None:
+    """Kill the processes that commands have left in the background of the directory."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if link.readlink() == directory.resolve():
+                os.kill(int(link.parent.name), signal.SIGKILL)
 
 
 def _copy_example(excerpt: Excerpt, directory: Path) -> None:

@@ -1,5 +1,7 @@
 """A page that is pasted from top to bottom prints what the page says."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,17 @@ def test_a_page_that_is_true_passes(page: Page, tmp_path: Path) -> None:
 def test_a_page_that_is_not_true_is_found(page: Page, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=complaint):
         paste(page, tmp_path, block_limit=2)
+
+
+@pytest.mark.parametrize("end", ["$ true\n", "$ false\n"])
+def test_what_a_page_leaves_in_the_background_is_ended(end: str, tmp_path: Path) -> None:
+    page = page_of(shown("console", f"$ sleep 60 > log 2>&1 & echo $! > pid\n{end}"))
+    with suppress(AssertionError):
+        paste(page, tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    began = time.monotonic()
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() - began < 9, "the process still runs"
 
 
 def test_a_page_that_takes_too_long_is_found(tmp_path: Path) -> None:
