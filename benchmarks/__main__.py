@@ -14,6 +14,7 @@ SUITES = {
     "actors": "messages per second beside other actor designs, memory, restarts",
     "runs": "durable steps per second beside the record-only loop, latency of one run",
     "events": "the cost of a step while a listener reads all events",
+    "control": "submits through the socket and over HTTP beside submits in the process",
     "subscribers": "the speed of the engine while 200 clients read its events over HTTP",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
