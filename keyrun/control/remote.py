@@ -343,6 +343,9 @@ class RemoteRuntime(Runtime):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        # Raises if the arguments do not fit. The method does not run.
+        unstarted: Any = method.function(None, *args, **kwargs)
+        unstarted.close()
         types = method.types
         named = dict(zip(method.parameters, args, strict=False))
         written = [_payload(value, types.get(name, Any)) for name, value in named.items()]
