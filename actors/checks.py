@@ -1,6 +1,5 @@
 """Checks of arguments. Each error names the argument and its value."""
 
-import math
 from collections.abc import Iterable
 
 
@@ -8,7 +7,7 @@ def at_least(name: str, value: float, least: float) -> None:
     """Raise if `value` is not a number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if math.isnan(value) or value < least:
+    if value != value or value < least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
 
 
