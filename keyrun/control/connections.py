@@ -19,7 +19,7 @@ import anyio.abc
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
-from anycorn.events import Event, Updated
+from anycorn.events import Closed, Event, Updated
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import LifespanState
 from anycorn.worker_context import WorkerContext
@@ -36,6 +36,8 @@ HEADERS = 64 * 1024
 """Bytes that the headers of a request may have."""
 MOST = 2000
 """Connections of a listener. Fewer if the process may open fewer than four times as many files."""
+LINGER = 2.0
+"""Seconds that a client may go on sending after its request was answered."""
 RETRY = 0.1
 """Seconds until the next attempt to accept a connection, after one that failed."""
 SAY_EVERY = 60.0
@@ -54,13 +56,18 @@ class _Stream(anyio.abc.ByteStream):
     def __init__(self, inner: anyio.abc.SocketStream, seconds: float) -> None:
         self._inner = inner
         self._seconds = seconds
+        self.discards = False
+        """Whether nobody wants what the other end still sends."""
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         return self._inner.extra_attributes
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self._inner.receive(max_bytes)
+        while True:
+            data = await self._inner.receive(max_bytes)
+            if not self.discards:
+                return data
 
     async def send(self, item: bytes) -> None:
         for at in range(0, len(item), PIECE):
@@ -81,18 +88,46 @@ class _Stream(anyio.abc.ByteStream):
 class _Server(TCPServer):
     """One connection. It ends when the other end has closed it, and not after `KEEP_ALIVE`."""
 
-    _is_closed = False
+    def __init__(
+        self,
+        app: ASGIWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: LifespanState,
+        stream: _Stream,
+    ) -> None:
+        socket_stream: Any = stream
+        super().__init__(app, config, context, state, socket_stream)
+        self._stream = stream
+        self._is_closed = False
+        self._linger = anyio.CancelScope()
 
     async def _read_data(self) -> None:
         protocol: Any = self.protocol
         protocol.protocol._check_protocol = _stay_with_http1
         await super()._read_data()
         self._is_closed = True
+        self._linger.cancel()
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
-        if not (self._is_closed and isinstance(event, Updated)):
-            await super().protocol_send(event)
+        if self._is_closed and isinstance(event, Updated):
+            return
+        if isinstance(event, Closed) and not self._is_closed and not self._stream.discards:
+            # The client may still send a body that was refused. If the connection were closed now,
+            # the client would see it break, instead of the answer.
+            self._stream.discards = True
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._stream.send_eof()
+            self._task_group.spawn(self._close_later)
+            await self.protocol.handle(event)
+            return
+        await super().protocol_send(event)
+
+    async def _close_later(self) -> None:
+        with self._linger:
+            await anyio.sleep(LINGER)
+            shut(self._stream.extra(anyio.abc.SocketAttribute.raw_socket))
 
 
 async def _stay_with_http1(_: object) -> None:
@@ -168,7 +203,7 @@ class Connections:
         belongs_here(connection)
         self._open.add(connection)
         self._waiting[connection] = None
-        limited: Any = _Stream(stream, self._send_seconds)
+        limited = _Stream(stream, self._send_seconds)
         state = LifespanState(self._state(connection))
         try:
             await _Server(ASGIWrapper(app), self._config, self._context, state, limited).run()

@@ -15,6 +15,7 @@ import anyio.abc
 import pytest
 import trio
 
+from keyrun.control import connections
 from keyrun.control.bodies import read_body
 from keyrun.control.connections import MOST, Connections, most_connections
 from keyrun.control.listening import bind_tcp, bind_unix, serving
@@ -184,6 +185,29 @@ async def test_a_client_may_send_no_more_and_still_receives_its_answer(tmp_path:
                 assert await ended(stream)
 
 
+async def test_a_client_that_sends_a_refused_body_receives_the_answer(tmp_path: Path) -> None:
+    head = b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n"
+    async with listening(tmp_path) as server:
+        for size in (2, 5_000_000):
+            body = b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+            for _ in range(5):
+                received = await server.send(head + body)
+                assert statuses(received) == [401]
+                assert received.endswith(b"}")
+
+
+async def test_a_client_that_never_stops_sending_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER", 0.1)
+    async with listening(tmp_path) as server, await server.connect() as stream:
+        await stream.send_all(b"POST /v1/runs HTTP/1.1\r\nHost: x\r\n")
+        await stream.send_all(b"Transfer-Encoding: chunked\r\n\r\n")
+        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"5\r\nxxxxx\r\n" * 1000)
+
+
 async def test_slow_headers_are_not_waited_for(tmp_path: Path) -> None:
     async with listening(tmp_path, keep_alive=0.2) as server:
         for unix in (True, False):
@@ -270,9 +294,9 @@ async def test_a_process_without_free_files_accepts_connections_later(
     port: int = listener.getsockname()[1]
     async with await anyio.abc.SocketListener.from_socket(listener) as inner:
         full: Any = FullProcess(inner)
-        connections = Connections(app, lambda _: {})
+        served = Connections(app, lambda _: {})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(connections.serve, full))
+            nursery.start_soon(partial(served.serve, full))
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(LIVEZ + b"\r\n")
                 with trio.fail_after(5):
