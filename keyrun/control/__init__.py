@@ -10,9 +10,9 @@ cannot drift apart.
 | `operation.py`, `table.py`, `operations.py`, `requests.py` | what can be called |
 | `shapes.py`, `problems.py` | how values and errors look as JSON and on the wire |
 | `owner.py` | performs an operation on a runtime: once, with an audit record |
-| `http.py`, `streams.py` | the HTTP API as an ASGI application |
+| `http.py`, `answers.py`, `streams.py` | the HTTP API as an ASGI application |
 | `channel.py` | the connection of the Python client: many calls at once, answers as they come |
-| `listening.py` | the sockets |
+| `listening.py`, `connections.py` | the sockets, and the connections within limits |
 | `connecting.py`, `remote.py`, `following.py`, `transport.py`, `frames.py` | the Python client |
 | `joining.py`, `loopback.py` | processes that share a store |
 """

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote_from_bytes
 
 from keyrun import __version__
 from keyrun.control import batches, streams
+from keyrun.control.answers import text_of
 from keyrun.control.bodies import BODY_SECONDS, MAX_BODY, parsed, read_body, until_gone
 from keyrun.control.channel import Channel
 from keyrun.control.frames import MEDIA_TYPE as CHANNEL
@@ -206,10 +207,10 @@ class HttpApi:
             answer = await until_gone(request, performed)
         else:
             answer = await performed
-        return self.answer_of(operation, arguments, answer)
+        return await self._answer_of(operation, arguments, answer)
 
     @staticmethod
-    def answer_of(operation: Operation, arguments: Mapping[str, Any], answer: Any) -> Answer:
+    async def _answer_of(operation: Operation, arguments: Mapping[str, Any], answer: Any) -> Answer:
         """Return the answer with the result of an operation."""
         if answer is None and operation.may_have_no_answer:
             run_id = arguments.get("run_id")
@@ -218,8 +219,7 @@ class HttpApi:
                 "another kind",
                 run_id=run_id,
             )
-        written = operation.write_json(answer)
-        return 200, JSON_HEADERS, dump(written if operation.answers_object else {"result": written})
+        return 200, JSON_HEADERS, await text_of(operation, answer)
 
     async def _stream(
         self,

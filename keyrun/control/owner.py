@@ -13,7 +13,7 @@ from msgpack import packb, unpackb
 from keyrun.control.operation import Operation
 from keyrun.control.requests import NewRun, Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
-from keyrun.control.shapes import WIRE
+from keyrun.control.shapes import WIRE, LargePayload
 from keyrun.control.streams import EventRing, RingFollower
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
@@ -35,6 +35,13 @@ TARGETS = ("schedule_id", "group_id")
 """Arguments that say what a write is about, if that is no run and no key."""
 
 
+class _Statuses(StatusReader):
+    """Reads results as plain data."""
+
+    def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
+        return LargePayload.value(self.codec, payload)
+
+
 class PlainRuntime(Runtime):
     """A runtime that returns results as plain data: a class is a dict of its fields. Callers in
     other processes do not have the classes, or read the data with classes of their own."""
@@ -42,7 +49,7 @@ class PlainRuntime(Runtime):
     def __init__(self, partition: Partition) -> None:
         super().__init__(partition)
         state = partition.state
-        statuses = StatusReader(
+        statuses = _Statuses(
             state.ledger,
             state.codec,
             state.registry,
@@ -53,6 +60,9 @@ class PlainRuntime(Runtime):
         Reader.__init__(self, state.ledger, statuses, state.wall)
         self.decode_result = statuses.decode_result
         self._members = GroupMembers(state, partition.runs, statuses)
+
+    def value(self, stored: bytes) -> Any:
+        return LargePayload.value(self.codec, stored)
 
     @property
     def namespace(self) -> str:

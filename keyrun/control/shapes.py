@@ -47,6 +47,8 @@ _OFFSET = re.compile(r"(?<=:\d\d) (\d\d:\d\d)$")
 _VALUE = re.compile(r"(?:the input of the workflow .*?: )?value(?=[.:\[])")
 _NAMED = re.compile(r'\["([A-Za-z_]\w*)"\]')
 
+LARGE_PAYLOAD = 32 * 1024
+"""Bytes of a payload that takes long to decode."""
 UNSTORABLE = (PayloadError, PayloadTypeError)
 
 PLAIN_WORDS = (str, bool, int, float)
@@ -55,6 +57,22 @@ what it requires."""
 
 CODEC = PayloadCodec()
 """Encodes payloads for the wire. It never encrypts: that is up to the owner of the store."""
+
+
+class LargePayload:
+    """A large payload as it is stored. It is decoded when it is written, which may be in a
+    thread."""
+
+    __slots__ = ("codec", "data")
+
+    def __init__(self, codec: PayloadCodec, data: bytes) -> None:
+        self.codec = codec
+        self.data = data
+
+    @classmethod
+    def value(cls, codec: PayloadCodec, data: bytes) -> Any:
+        """Return the value, or this object for it if it is large."""
+        return codec.decode(data) if len(data) < LARGE_PAYLOAD else cls(codec, data)
 
 
 class Misplaced(ValueError):
@@ -335,7 +353,7 @@ class JsonShapes(Shapes):
 
     @staticmethod
     def payload(value: Any) -> Any:
-        return to_json(value)
+        return to_json(value.codec.decode(value.data) if type(value) is LargePayload else value)
 
     @staticmethod
     def member(value: Any) -> Any:
@@ -411,6 +429,8 @@ class WireShapes(Shapes):
 
     @staticmethod
     def payload(value: Any) -> Any:
+        if type(value) is LargePayload:
+            return value.codec.unwrap(value.data)
         return value.on_wire() if isinstance(value, Payload) else CODEC.encode(value)
 
     @staticmethod
