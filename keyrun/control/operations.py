@@ -35,7 +35,7 @@ from keyrun.runtime.events.subscription import Events
 from keyrun.runtime.events.types import Event, EventKind
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
-from keyrun.runtime.inspect.history import HistoryPage
+from keyrun.runtime.inspect.history import History, HistoryPage
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.limits import Limits
@@ -49,6 +49,8 @@ T = TypeVar("T")
 
 _signature = lru_cache(1000)(signature)
 
+SLICE = 500
+"""Events of a history that are decoded in one pass of the loop."""
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
 
@@ -381,8 +383,18 @@ async def history(
     page = await rt.history_page(run_id, limit=limit, cursor=cursor)
     if not page.events:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
-    events = [HistoryEntry.of(each, rt.value) for each in page.events]
+    events: list[HistoryEntry] = []
+    for at in range(0, len(page.events), SLICE):
+        await trio.lowlevel.checkpoint()
+        events += [HistoryEntry.of(each, rt.value) for each in page.events[at : at + SLICE]]
     return HistoryEntries(events=events, cursor=page.cursor)
+
+
+async def _exported(history: History) -> str:
+    """Return a history as text, and let other tasks run if it is long."""
+    if len(history) <= SLICE:
+        return history.to_json()
+    return await trio.to_thread.run_sync(history.to_json)
 
 
 async def whole_history(rt: PlainRuntime, run_id: str) -> WholeHistory:
@@ -390,7 +402,7 @@ async def whole_history(rt: PlainRuntime, run_id: str) -> WholeHistory:
     found = await rt.history(run_id)
     return WholeHistory(
         events=[rt.decrypted(each) for each in found],
-        export=None if found.records is None else found.to_json(),
+        export=None if found.records is None else await _exported(found),
     )
 
 
@@ -407,7 +419,7 @@ async def stored_page(
 
 async def export(rt: PlainRuntime, run_id: str) -> str:
     """Return the history of a run as text, which can be replayed against changed code."""
-    return (await rt.history(run_id)).to_json()
+    return await _exported(await rt.history(run_id))
 
 
 async def group(rt: PlainRuntime, group_id: str) -> GroupStatus:
