@@ -165,7 +165,12 @@ def is_short(value: object) -> bool:
 
 
 def described(
-    operation: Operation, arguments: Mapping[str, Any], caller: Caller, operation_id: str
+    operation: Operation,
+    arguments: Mapping[str, Any],
+    caller: Caller,
+    operation_id: str,
+    *,
+    repeatable: bool = True,
 ) -> WriteRequest:
     """Return a write as it is recorded. Payloads are only in its hash."""
     about = {name: arguments[name] for name in ("run_id", "key") if arguments.get(name)}
@@ -175,7 +180,7 @@ def described(
         for name, value in arguments.items()
         if name not in about and name not in TARGETS and is_short(value)
     }
-    written = sorted(arguments.items())
+    written = repr(sorted(arguments.items())) if repeatable else ""
     return WriteRequest(
         operation_id=operation_id,
         write=Write(operation.name),
@@ -183,7 +188,8 @@ def described(
         role=str(caller.role),
         target=target,
         summary=", ".join(f"{name}={brief(value)}" for name, value in rest.items()),
-        digest=sha256(repr(written).encode(errors="backslashreplace")).digest(),
+        digest=sha256(written.encode(errors="backslashreplace")).digest(),
+        repeatable=repeatable,
         **about,
     )
 
@@ -220,6 +226,7 @@ class Owner:
         operation.require(arguments)
         if operation.name == "submit_many" and operation_id is not None:
             arguments = {"runs": named(arguments["runs"], operation_id)}
+        repeatable = operation_id is not None
         operation_id = operation_id or uuid4().hex
         writes = operation.writes
         if operation.composite:
@@ -233,7 +240,7 @@ class Owner:
         if not writes:
             return await perform()
         return await self.runtime.performed.perform(
-            described(operation, arguments, caller, operation_id),
+            described(operation, arguments, caller, operation_id, repeatable=repeatable),
             perform,
             encode=lambda answer: packb(operation.write_wire(answer_of(answer))),
             decode=lambda data: WIRE.reader(operation.result)(unpackb(data)),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from math import isfinite
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -231,6 +232,12 @@ def fields_of(cls: Any) -> Fields | None:
     return Fields(cls, {name: hints[name] for name in found}, derived, defaults)
 
 
+@cache
+def is_record(cls: type) -> bool:
+    """Return whether a class has public fields, as in `fields_of`."""
+    return fields_of(cls) is not None
+
+
 class Shapes:
     """Writes values of declared types in one form. Writers and schemas are made once."""
 
@@ -435,7 +442,7 @@ class WireShapes(Shapes):
 
     @staticmethod
     def one_of(value: Any, written: Any) -> Any:
-        return [type(value).__name__, written] if fields_of(type(value)) else written
+        return [type(value).__name__, written] if is_record(type(value)) else written
 
     def object(self, fields: Fields) -> Hook:
         writers = [

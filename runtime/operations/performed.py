@@ -87,7 +87,7 @@ class PerformedOperations:
             self._same(operation, other[0].operation.identity())
             await other[1].wait()
             state.check_caller()
-        stored = await self._answer(operation)
+        stored = await self._answer(operation) if operation.repeatable else None
         task, over = trio.lowlevel.current_task(), trio.Event()
         performing = Performing(
             operation,

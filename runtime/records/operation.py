@@ -6,7 +6,8 @@ has the records of its operation:
 | table      | key                    | record                                                     |
 |------------|------------------------|------------------------------------------------------------|
 | audit      | time, sequence         | an entry of the audit log: who did what, and the result    |
-| operations | operation id           | the answer, for a repeat, and the key of the entry         |
+| operations | operation id           | the answer, for a repeat, and the key of the entry. There  |
+|            |                        | is none if the caller cannot repeat the operation.         |
 | audited    | number, time, sequence | empty: finds the entries about a run, for its history      |
 
 The answer is kept for an hour, and the entry for as long as ended runs. Forgetting a run removes
@@ -103,6 +104,9 @@ class WriteRequest:
     """The other arguments, as short text."""
     digest: bytes = b""
     """A hash of the arguments. A repeat with another hash is another operation."""
+    repeatable: bool = True
+    """Whether the caller knows the id, so that it can repeat the operation. Otherwise no answer is
+    stored."""
 
     def check(self) -> "WriteRequest":
         """Return the operation with texts that can be stored. Raise if a field is invalid."""

@@ -72,8 +72,8 @@ class Performing:
     def stage(self, group: "Group", answer: object, about: "Submission | None" = None) -> None:
         """Stage the records of the operation with its answer. A later answer replaces it."""
         operation = self.operation
-        payload = b"" if operation.write is Write.CALL else self._encode(answer)
-        self._stage(group, about, result_text(answer), payload)
+        stores = operation.repeatable and operation.write is not Write.CALL
+        self._stage(group, about, result_text(answer), self._encode(answer) if stores else b"")
         if isinstance(answer, list):
             at = self._wall()
             for each in answer:
@@ -133,17 +133,18 @@ class Performing:
             operation_id=operation.operation_id,
             number=number,
         )
-        answer = Answer(
-            at=at,
-            entry=end,
-            identity=operation.identity(),
-            payload=payload,
-            rejection=rejection,
-        )
         record = ledger.prefix + end
         group.put("audit", record, sealed("audit", record, *entry.fields()))
-        name = ledger.name(operation.operation_id)
-        group.put("operations", name, sealed("operations", name, *answer.fields()))
+        if operation.repeatable:
+            answer = Answer(
+                at=at,
+                entry=end,
+                identity=operation.identity(),
+                payload=payload,
+                rejection=rejection,
+            )
+            name = ledger.name(operation.operation_id)
+            group.put("operations", name, sealed("operations", name, *answer.fields()))
         if number is not None and operation.write is not Write.FORGET:
             self._index(group, number, end)
         if self.group is not group:

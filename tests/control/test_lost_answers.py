@@ -396,6 +396,18 @@ async def test_the_runs_of_a_batch_are_submitted_once_also_if_the_owner_is_kille
         assert await perform(Owner(rt), "submit_many", "op", runs=runs) == answer
 
 
+async def test_the_answer_of_a_write_is_stored_only_if_its_caller_can_repeat_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with owning(MemoryStore()) as rt:
+        owner, pause = Owner(rt), CALLS["pause_key"]
+        await owner.perform(pause, {"key": "k"}, ITSELF)
+        assert await rt._ledger.scan("operations", rt._ledger.prefix) == []
+        await owner.perform(pause, {"key": "k2"}, ITSELF, "op")
+        assert len(await rt._ledger.scan("operations", rt._ledger.prefix)) == 1
+        assert [each.key for each in (await rt.audit()).entries] == ["k", "k2"]
+
+
 async def test_the_number_of_kept_answers_is_bounded_by_time_and_their_removal_is_cheap(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
