@@ -174,17 +174,25 @@ class Runtime(Reader):
         """Admit a run, or find the run that has its id, and return the handle with the group that
         makes the run durable. Return None if the run has to wait before it is admitted: then call
         `_admit`."""
+        found = self._found_at_once(described)
+        if found is True:
+            return RunHandle(self, described, True), self._admission.admit(described)
+        return found or None
+
+    def _found_at_once(self, described: Submission) -> "tuple[RunHandle[Any], Group | None] | bool":
+        """Return the run that has the id of a run, or whether the run can be admitted at once. This
+        stages nothing."""
         partition = self._partition
         if not partition.state.recovered:
-            return None
+            return False
         known = without_suspending(self._admission.known(described)) if described.run_id else None
         if known is not None:
             return RunHandle(self, known.submission, False), known.group
         if partition.backlog.full(described.key):
-            return None
+            return False
         if partition.instances is not None:
             partition.instances.check(described)
-        return RunHandle(self, described, True), self._admission.admit(described)
+        return True
 
     def _must_wait(self, key: str) -> bool:
         """Return whether a run without a given id may have to wait before it is admitted, or may be

@@ -13,6 +13,7 @@ cannot drift apart.
 | `http.py`, `answers.py`, `streams.py` | the HTTP API as an ASGI application |
 | `channel.py` | the connection of the Python client: many calls at once, answers as they come |
 | `listening.py`, `connections.py` | the sockets, and the connections within limits |
-| `connecting.py`, `remote.py`, `following.py`, `transport.py`, `frames.py` | the Python client |
+| `connecting.py`, `remote.py`, `submits.py`, `following.py` | the Python client |
+| `transport.py`, `frames.py` | its connection |
 | `joining.py`, `loopback.py` | processes that share a store |
 """

@@ -17,7 +17,7 @@ from keyrun.control.frames import BEGUN, END, ITEM, WINDOW
 from keyrun.control.operation import Operation
 from keyrun.control.requests import MemberEnd
 from keyrun.control.table import CALLS
-from keyrun.control.transport import Attempts, Calls, Disconnected, Transport, write_arguments
+from keyrun.control.transport import Attempts, Calls, Disconnected, Transport
 from keyrun.runtime.events.types import Event, EventKind, Missed
 from keyrun.runtime.groups.records import MemberOutcome
 from keyrun.runtime.inspect.progress import Progress
@@ -34,7 +34,7 @@ class Stream:
     ) -> None:
         self._transport = transport
         self._operation = operation
-        self._arguments = write_arguments(operation, arguments)
+        self._arguments = operation.arguments_on_wire(arguments)
         self._attempts = Attempts(transport)
         self._found: deque[tuple[int, Any]] = deque()
         self._news = trio.lowlevel.ParkingLot()

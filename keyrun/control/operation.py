@@ -190,6 +190,15 @@ class Operation:
         return WIRE.writer(self.result)
 
     @cached_property
+    def _wire_writers(self) -> dict[str, Hook]:
+        return {name: WIRE.writer(each.declared, name) for name, each in self.parameters.items()}
+
+    def arguments_on_wire(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as a Python client sends them."""
+        writers = self._wire_writers
+        return {name: writers[name](value) for name, value in arguments.items()}
+
+    @cached_property
     def _wire_readers(self) -> dict[str, Hook]:
         return {name: WIRE.reader(each.declared) for name, each in self.parameters.items()}
 

@@ -39,10 +39,13 @@ from keyrun.runtime.inspect.history import History, HistoryPage
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.inspect.statistics import RuntimeStatistics
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.records.operation import Write
+from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.schedules.records import ScheduleStatus
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import Priority, RunStatus
 from keyrun.runtime.waiting.signals import Delivery
+from keyrun.storage import StoreError
 from keyrun.storage.group import Group
 
 T = TypeVar("T")
@@ -115,18 +118,7 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
     is_full = False
     for each in runs:
         try:
-            wanted = rt.workflow(each.workflow)
-            described = rt._admission.describe(
-                wanted,
-                each.input.read(wanted.input_type),
-                each.key,
-                each.run_id,
-                each.headers,
-                each.tags,
-                each.priority,
-                each.limits,
-                each.delay,
-            )
+            described = _described(rt, each)
             admitted = rt._admit_at_once(described)
             if admitted is None:
                 answers.append(await rt._admit(described, wait=not is_full))
@@ -145,6 +137,58 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
         NotSubmitted.of(problem(each)) if isinstance(each, Exception) else Submitted.of(each)
         for each in answers
     ]
+
+
+async def submit_together(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | None]:
+    """Start the runs that the tasks of one client submit at the same time, in one commit. The
+    answer is None for a run that has to wait for room or that is rejected: the client submits it
+    alone, which waits or raises the error.
+
+    - `runs`: the runs. They are admitted in this order.
+    """
+    state = rt._partition.state
+    if not state.recovered:
+        await state.counted.wait()
+    answers: list[Submitted | None] = []
+    commits: set[Group] = set()
+    with state.together() as group:
+        commits.add(group)
+        for each in runs:
+            try:
+                described = _described(rt, each)
+                found = rt._found_at_once(described)
+            except StoreError:
+                raise
+            except Exception:
+                found = False
+            if found is True:
+                rt._admission.admit(described)
+                answers.append(Submitted.of_run(described, newly_submitted=True))
+            elif found is False:
+                answers.append(None)
+            else:
+                handle, commit = found
+                answers.append(Submitted.of(handle))
+                commits |= {commit} if commit is not None else set()
+        state.applied(Write.SUBMIT_TOGETHER, answers)
+    for commit in commits:
+        await commit.wait()
+    return answers
+
+
+def _described(rt: PlainRuntime, new: NewRun) -> Submission:
+    wanted = rt.workflow(new.workflow)
+    return rt._admission.describe(
+        wanted,
+        new.input.read(wanted.input_type),
+        new.key,
+        new.run_id,
+        new.headers,
+        new.tags,
+        new.priority,
+        new.limits,
+        new.delay,
+    )
 
 
 async def submit_or_signal(

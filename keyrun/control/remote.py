@@ -32,6 +32,7 @@ from keyrun.control.requests import (
     WholeHistory,
 )
 from keyrun.control.shapes import CODEC, Payload
+from keyrun.control.submits import Submits
 from keyrun.control.table import CALLS
 from keyrun.control.transport import Transport
 from keyrun.runtime.definitions.workflow import Workflow
@@ -87,6 +88,7 @@ class RemoteRuntime(Runtime):
     def __init__(self, transport: Transport, workflows: Iterable[Workflow[Any, Any]] = ()) -> None:
         # A runtime of another process has no partition here, so there is nothing to set up.
         self._transport = transport
+        self._submits = Submits(transport)
         self._workflows = {(each.name, each.version): each for each in workflows}
 
     async def _perform(
@@ -153,8 +155,7 @@ class RemoteRuntime(Runtime):
         return None
 
     async def _admit(self, described: Any, *, wait: bool) -> RunHandle[Any]:
-        arguments = described if wait else {**described, "nowait": True}
-        return self._handle(await self._do("submit", **arguments))
+        return self._handle(await self._submits.submit(described, wait=wait))
 
     def _handle(self, found: Submitted) -> RunHandle[Any]:
         return RunHandle(self, _submission(found), found.newly_submitted)

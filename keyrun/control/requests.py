@@ -7,7 +7,7 @@ import attrs
 
 from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
 from keyrun.runtime.limits import Limits
-from keyrun.runtime.records.submission import Quarantine, StatusRecord
+from keyrun.runtime.records.submission import Quarantine, StatusRecord, Submission
 from keyrun.runtime.values import Failure, Priority, QuarantineCause, State
 
 if TYPE_CHECKING:
@@ -95,10 +95,15 @@ class Submitted:
         """Return the answer that a handle stands for."""
         about = handle._submission
         assert about is not None
+        return cls.of_run(about, newly_submitted=handle.newly_submitted)
+
+    @classmethod
+    def of_run(cls, about: Submission, *, newly_submitted: bool) -> "Submitted":
+        """Return the answer for a run."""
         return cls(
             run_id=about.run_id,
             key=about.key,
-            newly_submitted=handle.newly_submitted,
+            newly_submitted=newly_submitted,
             workflow=about.workflow,
             version=about.version,
             number=about.number,

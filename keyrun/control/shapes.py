@@ -233,8 +233,7 @@ def fields_of(cls: Any) -> Fields | None:
 
 
 @cache
-def is_record(cls: type) -> bool:
-    """Return whether a class has public fields, as in `fields_of`."""
+def _is_record(cls: Any) -> bool:
     return fields_of(cls) is not None
 
 
@@ -442,7 +441,8 @@ class WireShapes(Shapes):
 
     @staticmethod
     def one_of(value: Any, written: Any) -> Any:
-        return [type(value).__name__, written] if is_record(type(value)) else written
+        cls: Any = type(value)
+        return [cls.__name__, written] if _is_record(cls) else written
 
     def object(self, fields: Fields) -> Hook:
         writers = [

@@ -335,6 +335,7 @@ OPERATIONS = {each.name: each for each in _ENTRIES}
 """All operations, by name."""
 
 _FOR_CLIENTS = (
+    _entry("POST", SUBMIT, operations.submit_together, idle=Idle.WITH_APP),
     _entry("GET", READ, operations.about),
     _entry("GET", READ, operations.find_run),
     _entry("GET", READ, operations.whole_history),

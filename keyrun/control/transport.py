@@ -9,6 +9,7 @@ import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -71,7 +72,7 @@ class Calls:
     def __init__(self) -> None:
         self._answers: dict[int, Callable[[int, Any], None]] = {}
         self._next = 0
-        self._waiting: list[bytes] = []
+        self._waiting: list[Callable[[], bytes] | bytes] = []
         self._wanted = trio.lowlevel.ParkingLot()
         self._frames = Frames()
         self.statistics: Any = None
@@ -90,8 +91,18 @@ class Calls:
         connection breaks."""
         if self.broken:
             raise Disconnected("the connection is broken")
+        frame = pack(self._next + 1, operation, operation_id, arguments)
+        return self._begin(frame, answer)
+
+    def begin_later(self, frame: Callable[[int], bytes], answer: Callable[[int, Any], None]) -> int:
+        """Send a call whose frame is made when the calls of this pass of the loop are sent. `frame`
+        takes the id of the call, and returns the frame."""
+        if self.broken:
+            raise Disconnected("the connection is broken")
+        return self._begin(partial(frame, self._next + 1), answer)
+
+    def _begin(self, frame: Callable[[], bytes] | bytes, answer: Callable[[int, Any], None]) -> int:
         self._next += 1
-        frame = pack(self._next, operation, operation_id, arguments)
         self._answers[self._next] = answer
         self._put(frame)
         return self._next
@@ -106,7 +117,7 @@ class Calls:
         if call in self._answers and not self.broken:
             self._put(pack(call, number))
 
-    def _put(self, frame: bytes) -> None:
+    def _put(self, frame: Callable[[], bytes] | bytes) -> None:
         self._waiting.append(frame)
         self._wanted.unpark()
 
@@ -115,7 +126,7 @@ class Calls:
         while not self._waiting:
             await self._wanted.park()
         frames, self._waiting = self._waiting, []
-        return b"".join(frames)
+        return b"".join([each if isinstance(each, bytes) else each() for each in frames])
 
     def _feed(self, data: bytes) -> None:
         """Deliver the answers in data from the owner. Raises `BrokenFrame`."""
@@ -408,6 +419,9 @@ class Transport:
         of seconds. Default: `call_timeout`."""
         if os.getpid() != self._process:
             raise forked(self._process)
+        known = self._connection
+        if known is not None and not (known.broken or self._closed or self._refused):
+            return known
         with trio.move_on_after(self.call_timeout if seconds is None else max(0, seconds)):
             while True:
                 if self._closed:
@@ -433,9 +447,15 @@ class Transport:
         self, operation: Operation, arguments: dict[str, Any], operation_id: str | None = None
     ) -> Any:
         """Perform an operation, and return its answer. Connect and repeat it until there is one."""
+        written = operation.arguments_on_wire(arguments)
+        return await self.call_written(operation, written, operation_id)
+
+    async def call_written(
+        self, operation: Operation, written: dict[str, Any], operation_id: str | None = None
+    ) -> Any:
+        """Do the same with arguments as they travel."""
         if operation.writes and operation_id is None:
             operation_id = uuid4().hex
-        written = write_arguments(operation, arguments)
         attempts = Attempts(self)
         while True:
             connection = await attempts.next()
@@ -527,12 +547,3 @@ class Attempts:
         self._began = trio.current_time()
         self._left -= self._began - now
         return self._last
-
-
-def write_arguments(operation: Operation, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as they travel."""
-    parameters = operation.parameters
-    return {
-        name: WIRE.writer(parameters[name].declared, name)(value)
-        for name, value in arguments.items()
-    }

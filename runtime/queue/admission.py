@@ -201,17 +201,9 @@ class Admission:
         given = bool(submission.run_id)
         if not given:
             submission.run_id = self._ids.make(submission.submitted_at, number)
-        if (
-            partition.feed is not None
-            or submission.delay
-            or self._instances is not None
-            or group.in_block()
-        ):
+        if partition.feed is not None or submission.delay or self._instances is not None:
             with partition.together():
                 self._stage(submission, group, given=given)
-                group.when_dropped(self._queues.leave, submission.key)
-                if given:
-                    group.when_dropped(self._committed, submission.run_id)
                 if submission.delay:
                     self._delays.stage(group, submission)
                 if self._instances is not None:
@@ -223,8 +215,8 @@ class Admission:
         return group
 
     def _stage(self, submission: Submission, group: "Group", *, given: bool) -> None:
-        """Stage the records that every run has. Nothing is called between the first and the last
-        record, so that they are staged as a whole."""
+        """Stage the records that every run has. Outside of a block, nothing that can fail is called
+        between the first and the last record, so that they are staged as a whole."""
         partition, queues = self._partition, self._queues
         ledger, number, run_id = partition.ledger, submission.number, submission.run_id
         record = ledger.number(number)
@@ -240,11 +232,13 @@ class Admission:
             there = seal("queue", place, placed(submission))
         counted, callbacks = (submission.workflow, submission.version, None), group.callbacks
         queues.enter(submission.key)
+        group.when_dropped(queues.leave, submission.key)
         runs[record] = stored
         if ids is not None:
             ids[name] = named
             self._committing[run_id] = (submission, group)
             callbacks += (self._committed, (run_id,))
+            group.when_dropped(self._committed, run_id)
         if places is not None:
             places[place] = there
             callbacks += (queues.admitted, (submission,))

@@ -77,13 +77,13 @@ class Write(StrEnum):
     DELETE_SCHEDULE = "delete_schedule"
     DISCARD_OUTCOMES = "discard_outcomes"
     SUBMIT_MANY = "submit_many"
+    SUBMIT_TOGETHER = "submit_together"
     CANCEL_GROUP = "cancel_group"
     BULK = "bulk"
 
 
-SINGLE_WRITES = tuple(
-    each for each in Write if each not in (Write.SUBMIT_MANY, Write.CANCEL_GROUP, Write.BULK)
-)
+_SEVERAL = (Write.SUBMIT_MANY, Write.SUBMIT_TOGETHER, Write.CANCEL_GROUP, Write.BULK)
+SINGLE_WRITES = tuple(each for each in Write if each not in _SEVERAL)
 """The writes that are methods of a runtime."""
 
 

@@ -281,6 +281,19 @@ async def _(w: World) -> None:
     await w.operate("submit_many", runs=runs)
 
 
+@scenario("submit_together")
+async def _(w: World) -> None:
+    runs = [
+        NewRun(workflow="greet", input=_payload("a"), key="k", run_id="r"),
+        NewRun(workflow="nothing", key="k", run_id="r2"),
+        NewRun(workflow="wait_for_go", key="full"),
+        NewRun(workflow="greet", input=_payload(5), key="k", run_id="r3"),
+        *[NewRun(workflow="wait_for_go", key="full") for _ in range(3)],
+    ]
+    await w.operate("submit_together", runs=runs)
+    await w.operate("submit_together", runs=runs[:2])
+
+
 def _payload(value: Any, declared: Any = Any) -> Payload:
     return Payload("payload", encoded=CODEC.encode(value, declared))
 

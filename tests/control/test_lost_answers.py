@@ -6,6 +6,7 @@ another one opens the store. The client repeats the call with the same operation
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -156,6 +157,12 @@ def deposit(**options: Any) -> Callable[[RemoteRuntime], Awaitable[Any]]:
     return lambda client: client.call(Account, "k", "deposit", 5, **options)
 
 
+async def together(client: RemoteRuntime, *keys: str) -> None:
+    async with trio.open_nursery() as nursery:
+        for key in keys:
+            nursery.start_soon(partial(client.submit, wait_for_go, key=key))
+
+
 RUNS = [NewRun(workflow="wait_for_go", key=each) for each in ("a", "b", "c")]
 MEMBERS = [Member(wait_for_go, key="a"), Member(wait_for_go, key="b")]
 
@@ -166,6 +173,10 @@ CASES: dict[str, Write | list[Write]] = {
         Write(lambda it: it.submit_nowait(greet, "ann", key="k"), nothing, count, 1),
     ],
     "submit_many": Write(lambda it: it._do("submit_many", runs=RUNS), nothing, count, 3),
+    "submit_together": [
+        Write(lambda it: it._do("submit_together", runs=RUNS), nothing, count, 3),
+        Write(lambda it: together(it, "a", "b", "c"), nothing, count, 3),
+    ],
     "submit_or_signal": [
         Write(
             lambda it: it.submit_or_signal(wait_for_go, key="r", run_id="r", name="x"),
