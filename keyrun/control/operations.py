@@ -54,6 +54,8 @@ _signature = lru_cache(1000)(signature)
 
 SLICE = 500
 """Events of a history that are decoded in one pass of the loop."""
+SLICE = 100
+"""Runs of a batch that are admitted before other tasks of the loop run."""
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
 
@@ -113,30 +115,45 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
     - `runs`: the runs. They are admitted in this order. A run that cannot be submitted has its
       problem in the answer, and the other runs are submitted.
     """
-    answers: list[RunHandle[Any] | Exception] = []
+    state = rt._partition.state
+    if not state.recovered:
+        await state.counted.wait()
+    answers: list[Submitted | NotSubmitted] = []
     commits: dict[Group, None] = {}
+    has_room = True
+    while has_room and len(answers) < len(runs):
+        if answers:
+            await trio.lowlevel.checkpoint()
+        with state.together() as group:
+            commits[group] = None
+            for each in runs[len(answers) : len(answers) + SLICE]:
+                found = _admitted(rt, each, commits)
+                if found is None:
+                    has_room = False
+                    break
+                if isinstance(found, Exception):
+                    answers.append(_not_submitted(each, found))
+                else:
+                    answers.append(found)
+            if len(answers) == len(runs):
+                state.applied(Write.SUBMIT_MANY, answers)
     is_full = False
-    for each in runs:
+    for each in runs[len(answers) :]:
         try:
             described = _described(rt, each)
             admitted = rt._admit_at_once(described)
             if admitted is None:
-                answers.append(await rt._admit(described, wait=not is_full))
-            else:
-                answers.append(admitted[0])
-                if admitted[1] is not None:
-                    commits[admitted[1]] = None
+                admitted = await rt._admit(described, wait=not is_full), None
+            answers.append(Submitted.of(admitted[0]))
+            if admitted[1] is not None:
+                commits[admitted[1]] = None
         except Exception as error:
             # The runs that follow do not wait for room as well, one after the other.
             is_full = is_full or isinstance(error, Backpressure)
-            unstorable = isinstance(error, UNSTORABLE)
-            answers.append(each.input.misplaced(error) if unstorable else error)
+            answers.append(_not_submitted(each, error))
     for commit in commits:
         await commit.wait()
-    return [
-        NotSubmitted.of(problem(each)) if isinstance(each, Exception) else Submitted.of(each)
-        for each in answers
-    ]
+    return answers
 
 
 async def submit_together(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | None]:
@@ -150,30 +167,46 @@ async def submit_together(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitte
     if not state.recovered:
         await state.counted.wait()
     answers: list[Submitted | None] = []
-    commits: set[Group] = set()
+    commits: dict[Group, None] = {}
     with state.together() as group:
-        commits.add(group)
+        commits[group] = None
         for each in runs:
-            try:
-                described = _described(rt, each)
-                found = rt._found_at_once(described)
-            except StoreError:
-                raise
-            except Exception:
-                found = False
-            if found is True:
-                rt._admission.admit(described)
-                answers.append(Submitted.of_run(described, newly_submitted=True))
-            elif found is False:
-                answers.append(None)
-            else:
-                handle, commit = found
-                answers.append(Submitted.of(handle))
-                commits |= {commit} if commit is not None else set()
+            found = _admitted(rt, each, commits)
+            if isinstance(found, StoreError):
+                raise found
+            answers.append(None if isinstance(found, Exception) else found)
         state.applied(Write.SUBMIT_TOGETHER, answers)
     for commit in commits:
         await commit.wait()
     return answers
+
+
+def _admitted(
+    rt: PlainRuntime, new: NewRun, commits: dict[Group, None]
+) -> Submitted | Exception | None:
+    """Admit a run in the present block, or find the run that has its id. Return the error of a run
+    that is rejected, and None for one that has to wait. `commits` gets the commit of a run that is
+    not durable yet. An error while the run is staged is raised, and drops the block."""
+    try:
+        described = _described(rt, new)
+        found = rt._found_at_once(described)
+    except Exception as error:
+        return error
+    if found is True:
+        rt._admission.admit(described)
+        return Submitted.of_run(described, newly_submitted=True)
+    if found is False:
+        return None
+    handle, commit = found
+    if commit is not None:
+        commits[commit] = None
+    return Submitted.of(handle)
+
+
+def _not_submitted(new: NewRun, error: Exception) -> NotSubmitted:
+    if isinstance(error, UNSTORABLE):
+        error = new.input.misplaced(error)
+    return NotSubmitted.of(problem(error))
 
 
 def _described(rt: PlainRuntime, new: NewRun) -> Submission:

@@ -75,11 +75,11 @@ class Performing:
         stores = operation.repeatable and operation.write is not Write.CALL
         self._stage(group, about, result_text(answer), self._encode(answer) if stores else b"")
         if isinstance(answer, list):
-            at = self._wall()
+            end = self._end(self._wall())
             for each in answer:
                 number = getattr(each, "number", None)
                 if number is not None:
-                    self._index(group, number, self._end(at))
+                    self._index(group, number, end)
 
     def reject(self, group: "Group", error: RuntimeFault, about: "Submission | None") -> None:
         """Stage the records of an operation that was rejected."""
@@ -96,7 +96,7 @@ class Performing:
 
     def _index(self, group: "Group", number: int, end: bytes) -> None:
         index = self._ledger.prefix + NUMBER.pack(number) + end
-        group.put("audited", index, sealed("audited", index))
+        group.table("audited")[index] = sealed("audited", index)
 
     def _end(self, at: float) -> bytes:
         """Return the end of the record key of the entry: time and sequence."""
