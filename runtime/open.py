@@ -290,14 +290,14 @@ async def serve(
     state.store.when_failed(partition.fail)
     if host.pass_size is not None:
         state.commits.wake_in_slices(host.pass_size)
-    state.commits.on_commit.append(state.unfinished.stage)
+    state.commits.on_commit.append(state.counts.stage)
     state.commits.on_commit.append(host.transitions.look_at_level)
     try:
         await _begin(partition, on_unregistered)
         for each in schedules:
             await partition.schedules.put(each)
     except BaseException:
-        state.commits.on_commit.remove(state.unfinished.stage)
+        state.commits.on_commit.remove(state.counts.stage)
         state.commits.on_commit.remove(host.transitions.look_at_level)
         raise
     left: BaseException | None = None
@@ -326,8 +326,8 @@ async def serve(
             mark = state.ledger.name("open")
             state.store.open_group().delete("counter", mark)
             state.keep_time()
-            state.unfinished.stage(state.store.open_group())
-        state.commits.on_commit.remove(state.unfinished.stage)
+            state.counts.stage(state.store.open_group())
+        state.commits.on_commit.remove(state.counts.stage)
         state.commits.on_commit.remove(host.transitions.look_at_level)
     if state.failure is not None:
         raise state.failure
@@ -395,7 +395,7 @@ async def _work(
 async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     ledger = partition.state.ledger
     await partition.state.read_counter()
-    await partition.state.unfinished.recover()
+    await partition.state.counts.recover()
     await _check_registered(partition, on_unregistered)
     _warn_of_changes(partition)
     mark = ledger.name("open")
@@ -438,7 +438,7 @@ async def _check_registered(partition: Partition, on_unregistered: OnUnregistere
     """Raise, or log once, which unfinished runs have a workflow that the runtime does not have."""
     missing = {
         version: runs
-        for version, runs in sorted(partition.state.unfinished.by_version.items())
+        for version, runs in sorted(partition.state.counts.by_version.items())
         if partition.state.registry.find(*version) is None
     }
     if not missing:
@@ -465,7 +465,7 @@ async def _check_registered(partition: Partition, on_unregistered: OnUnregistere
 
 def _warn_of_changes(partition: Partition) -> None:
     """Log which unfinished runs were started by other code."""
-    changed = partition.state.unfinished.of_other_code(partition.state.registry.fingerprint)
+    changed = partition.state.counts.of_other_code(partition.state.registry.fingerprint)
     for (name, version), runs in changed.items():
         were = "run was" if runs == 1 else "runs were"
         logger.warning(

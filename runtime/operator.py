@@ -99,10 +99,10 @@ async def _serve(partition: Partition) -> AsyncIterator[None]:
     state.operator = state.draining = state.stopped = True
     state.start = _start_nothing
     state.store.when_failed(partition.fail)
-    state.commits.on_commit.append(state.unfinished.stage)
+    state.commits.on_commit.append(state.counts.stage)
     try:
         await state.read_counter()
-        await state.unfinished.recover()
+        await state.counts.recover()
         await read_pauses(partition)
         if partition.instances is not None:
             await partition.instances.recover()
@@ -123,7 +123,7 @@ async def _serve(partition: Partition) -> AsyncIterator[None]:
                 await state.store.durable()
     finally:
         partition.close()
-        state.commits.on_commit.remove(state.unfinished.stage)
+        state.commits.on_commit.remove(state.counts.stage)
     if state.failure is not None:
         raise state.failure
 

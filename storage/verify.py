@@ -146,13 +146,7 @@ def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
     program = "import sys; from keyrun.storage.verify import main; main(sys.argv[1])"
     command = [sys.executable, "-c", program, str(path)]
     child = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    for line in child.stdout.splitlines():
-        finding: dict[str, Any] = json.loads(line)
-        if "problem" in finding:
-            key = finding["key"] and bytes.fromhex(finding["key"])
-            yield Damage(problem=finding["problem"], table=finding["table"], key=key)
-        else:
-            yield finding
+    yield from map(from_line, child.stdout.splitlines())
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
         yield Damage(problem=f"the walk over the records was ended by {name} at a damaged page")
@@ -160,10 +154,24 @@ def _walk_apart(path: Path) -> Iterator[Damage | dict[str, int]]:
         yield Damage(problem=f"the walk over the records failed with code {child.returncode}")
 
 
+def to_line(finding: Damage | dict[str, int]) -> str:
+    """Return a finding as one line of JSON."""
+    if not isinstance(finding, Damage):
+        return json.dumps(finding)
+    key = None if finding.key is None else finding.key.hex()
+    return json.dumps({"problem": finding.problem, "table": finding.table, "key": key})
+
+
+def from_line(line: str | bytes) -> Damage | dict[str, int]:
+    """Return the finding that `to_line` wrote."""
+    fields: dict[str, Any] = json.loads(line)
+    if "problem" not in fields:
+        return fields
+    key = None if fields["key"] is None else bytes.fromhex(fields["key"])
+    return Damage(problem=fields["problem"], table=fields["table"], key=key)
+
+
 def main(path: str) -> None:
-    """Print one line of JSON for each finding. This runs in a child process."""
+    """Print one line for each finding. This runs in a child process."""
     for finding in _walk(Path(path)):
-        if isinstance(finding, Damage):
-            key = finding.key and finding.key.hex()
-            finding = {"problem": finding.problem, "table": finding.table, "key": key}  # type: ignore[dict-item]
-        print(json.dumps(finding), flush=True)
+        print(to_line(finding), flush=True)

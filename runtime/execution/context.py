@@ -443,7 +443,7 @@ def _patched(run: Run, name: str) -> bool:
     answer = journal.expected is None and journal.caught_up()
     status.patches = {**(status.patches or {}), name: answer}
     if not run.is_dry_run:
-        run.partition.unfinished.patched(run.submission, {name: answer}, 1)
+        run.partition.counts.patched(run.submission, {name: answer}, 1)
         run.note("", "patched", f"{name}: {str(answer).lower()}")
         run.store_status()
     return answer

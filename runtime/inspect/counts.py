@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import attrs
 
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.records.unfinished import count, stored_counts
+from keyrun.runtime.records.run_counts import by_code, count, stored_counts
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +49,11 @@ async def counts_of(ledger: Ledger) -> StoreCounts:
     """Return the counts of the store. If the store has none, because only an older Keyrun has
     opened it, count its runs."""
     kept = await stored_counts(ledger)
-    runs, unpatched = await count(ledger) if kept is None else (kept.by_code, kept.unpatched)
+    if kept is None:
+        counted = await count(ledger)
+        runs, unpatched = by_code(counted.runs), counted.unpatched
+    else:
+        runs, unpatched = kept.by_code, kept.unpatched
     versions: dict[tuple[str, int], dict[str | None, int]] = {}
     for (workflow, version, fingerprint), number in runs.items():
         code = None if fingerprint is None else fingerprint.hex()

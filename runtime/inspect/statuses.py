@@ -89,13 +89,8 @@ class StatusReader:
     def status_of(self, submission: Submission, stored: StatusRecord | None) -> RunStatus:
         """Return the public status of a run from its records."""
         stored = stored or StatusRecord()
-        state = stored.state
+        state = stored.visible_state()
         quarantined = state is State.QUARANTINED
-        if not state.terminal and not quarantined:
-            if stored.cancel_requested:
-                state = State.CANCELLING
-            elif stored.paused:
-                state = State.PAUSED
         result, wait = None, stored.evicted_wait
         if stored.result is not None:
             result = self.decode_result(submission.workflow, submission.version, stored.result)

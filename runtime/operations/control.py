@@ -10,7 +10,6 @@ from keyrun.runtime.pass_end import Unwind
 from keyrun.runtime.records.operation import Pause, Write
 from keyrun.runtime.records.submission import StatusRecord
 from keyrun.runtime.records.tables import sealed
-from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.run.loading import recall
 from keyrun.runtime.run.run import Location, Run
 from keyrun.runtime.run.settlement import settle
@@ -208,12 +207,11 @@ class RunControl:
             return None
         workflow = partition.registry.find(submission.workflow, submission.version)
         run = Run(partition, self._queues.of(submission.key), submission, status, workflow)
+        run.counted = status.counted()
         # A run that was set aside has no place and is not counted. An evicted run is not pending.
         aside = status.place is None and status.state is State.QUARANTINED
         sleeps = await self._eviction.is_evicted(number, submission.key, status.place)
         run.pending = not aside and not sleeps and not partition.operator
-        if aside:
-            run.counted = UNCOUNTED
         # The status is not stored with every step. A run with a damaged journal can be ended.
         with suppress(StoreCorrupt):
             await recall(run)

@@ -81,9 +81,9 @@ class DamagedRuns:
             known.key = known.key or key or (None if delayed is None else delayed.key)
             with self._partition.together() as group:
                 if submission is None or status is None:
-                    self._partition.unfinished.doubt()
+                    self._partition.counts.doubt()
                 else:
-                    self._partition.unfinished.leave(submission, status)
+                    self._partition.counts.leave(submission, status)
                 if submission is None:
                     submission = stand_in(number, known, raw)
                     group.put("runs", record, sealed("runs", record, *submission.fields()))
@@ -99,6 +99,7 @@ class DamagedRuns:
                     paused=False,
                 )
                 group.put("status", record, sealed("status", record, *aside.fields()))
+                self._partition.counts.enter(submission, aside)
                 group.when_durable(self._runs.report_end, number, aside)
                 for table, indexed in known.indexed:
                     group.delete(table, indexed)

@@ -131,12 +131,12 @@ class Redrive:
             if status.place is None:
                 return await self._requeue(submission, status), None
             if status.evicted_wait is None:
-                return status.generation, self._retry_in_place(submission, status)
+                return status.generation, await self._retry_in_place(submission, status)
             self._registered_version(submission)  # raises if there is none
             due = status.evicted_wait.due
             await self._eviction.wake(number, submission.key, status.place, due)
             if self._runs.live(number) is None and self._runs.changing(number) is None:
-                return status.generation, self._retry_in_place(submission, status)
+                return status.generation, await self._retry_in_place(submission, status)
             return await self.stage_redrive(run_id, states=states)
         held, held_run = self._supervisor.quarantined_run(submission.key)
         if held and held_run == number and not status.state.terminal:
@@ -168,11 +168,14 @@ class Redrive:
             )
         version = self._registered_version(submission)
         generation = status.generation + 1
+        dead = await self._is_dead_letter(number)
         place = self._partition.take_number()
         assert status.ended_at is not None
         with self._partition.together() as group:
             group.delete("ended", ledger.timed(status.ended_at, number))
             group.delete("dead", ledger.number(number))
+            if dead:
+                self._partition.counts.died(submission, -1)
             fresh = StatusRecord(
                 generation=generation,
                 place=place,
@@ -186,7 +189,7 @@ class Redrive:
             queued = ledger.place(submission.key, place)
             group.put("queue", queued, sealed("queue", queued, *placed(submission)))
             submission = self._put_version(group, submission, version)
-            self._partition.unfinished.enter(submission, fresh)
+            self._partition.counts.enter(submission, fresh)
             self._enter(group, submission.key)
             self._applied(generation, submission)
             self._runs.begin_change(number, Change.REDRIVE, group)
@@ -216,8 +219,9 @@ class Redrive:
             place = fresh.place
             assert place is not None
             with self._partition.together() as group:
+                self._partition.counts.leave(submission, known)
                 submission = self._put_version(group, submission, version)
-                self._partition.unfinished.enter(submission, fresh)
+                self._partition.counts.enter(submission, fresh)
                 self._put_status(group, number, fresh)
                 queued = self._partition.ledger.place(submission.key, place)
                 group.put("queue", queued, sealed("queue", queued, *placed(submission)))
@@ -239,22 +243,32 @@ class Redrive:
             kind = EventKind.RUN_REDRIVEN
             emitter.run_changed(self._partition.feed, group, kind, submission, status)
 
-    def _retry_in_place(self, submission: Submission, status: StatusRecord) -> "Group":
+    async def _retry_in_place(self, submission: Submission, status: StatusRecord) -> "Group":
         """Stage that a quarantined run which holds its key is tried again. The run in memory stays
         quarantined until that is durable, so that its actor does not drive it."""
         version, number = self._registered_version(submission), submission.number
         again = attrs.evolve(status)
         again.lift_quarantine()
+        stored = await self._stored(number)
         with self._partition.together() as group:
             self._put_status(group, number, again)
-            self._partition.unfinished.leave(submission, status)
+            self._partition.counts.leave(submission, stored)
             submission = self._put_version(group, submission, version)
-            self._partition.unfinished.enter(submission, again)
+            self._partition.counts.enter(submission, again)
             self._applied(status.generation, submission)
             self._runs.begin_change(number, Change.REDRIVE, group)
             group.when_durable(self._reload, submission.key, number)
             self._emit(group, submission, again)
         return group
+
+    async def _stored(self, number: int) -> StatusRecord:
+        """Return the stored status of a run. `current_status` may say that a run is quarantined
+        whose stored status says something else."""
+        return await self._partition.ledger.status(number) or StatusRecord()
+
+    async def _is_dead_letter(self, number: int) -> bool:
+        ledger = self._partition.ledger
+        return await self._partition.store.get("dead", ledger.number(number)) is not None
 
     def _reload(self, key: str, number: int) -> None:
         self._queues.of(key).reload(number)
@@ -457,6 +471,9 @@ class Redrive:
         leave: Callable[[Group], None] | None = None
         if submission.origin == SALVAGED or submission.origin.startswith(OF_GROUP):
             leave = await self._groups().prepare_removal(number, submission, status)
+        dead = await self._is_dead_letter(number)
+        unfinished = status.state is State.QUARANTINED and status.ended_at is None
+        stored = await self._stored(number) if unfinished else None
         with self._partition.together() as group:
             for table, key in gone:
                 group.delete(table, key)
@@ -467,9 +484,10 @@ class Redrive:
                 self._instances.dropped(group, submission)
             elif self._partition.operator:
                 group.delete("instances", record)
-            if status.state is State.QUARANTINED and status.place is not None:
-                # A run that has ended or was set aside does not count any more.
-                self._partition.unfinished.leave(submission, status)
+            if stored is not None:
+                self._partition.counts.leave(submission, stored)
+            if dead:
+                self._partition.counts.died(submission, -1)
             self._runs.begin_change(number, Change.REMOVAL, group)
             if stage is not None:
                 stage(group)

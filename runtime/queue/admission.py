@@ -17,7 +17,7 @@ from keyrun.runtime.events import emitter
 from keyrun.runtime.limits import Limits, ResolvedLimits
 from keyrun.runtime.records.checks import check_headers, check_key, check_run_id, check_tags
 from keyrun.runtime.records.ids import RunIds
-from keyrun.runtime.records.submission import SALVAGED, Submission
+from keyrun.runtime.records.submission import AS_PENDING, SALVAGED, Submission
 from keyrun.runtime.records.tables import placed, sealed
 from keyrun.runtime.texts import brief
 from keyrun.runtime.values import UNSET, Priority
@@ -89,7 +89,7 @@ class Admission:
         self._queues = queues
         self._delays = delays
         self._instances = instances
-        self._entering = partition.unfinished.entering
+        self._entering = partition.counts.entering
         self._ids = RunIds()
         self._resolved: dict[Workflow[Any, Any], ResolvedLimits] = {}
         self._committing: dict[str, tuple[Submission, Group]] = {}
@@ -230,7 +230,8 @@ class Admission:
             queue, places = queues.get(submission.key), group.table("queue")
             place = queue.place(number) if queue else ledger.place(submission.key, number)
             there = seal("queue", place, placed(submission))
-        counted, callbacks = (submission.workflow, submission.version, None), group.callbacks
+        counted = submission.workflow, submission.version, *AS_PENDING
+        callbacks = group.callbacks
         queues.enter(submission.key)
         group.when_dropped(queues.leave, submission.key)
         runs[record] = stored

@@ -191,6 +191,13 @@ class Summary:
         )
 
 
+Counted = tuple[bytes | None, str]
+"""What an unfinished run is counted as: the fingerprint of its code, and its state."""
+AS_PENDING: Counted = (None, "pending")
+ASIDE = "aside"
+"""The state as which a run is counted whose records are damaged and that was set aside."""
+
+
 @attrs.define
 class StatusRecord:
     """The stored status of a run. `place` is None until a delayed run is due."""
@@ -244,6 +251,22 @@ class StatusRecord:
             waiting_on=None,
             quarantine=Quarantine(QuarantineCause.UNREGISTERED),
         )
+
+    def visible_state(self) -> State:
+        """Return the state as the caller sees it: a cancel request or a pause comes before what the
+        run does."""
+        state = self.state
+        if state.terminal or state is State.QUARANTINED:
+            return state
+        if self.cancel_requested:
+            return State.CANCELLING
+        return State.PAUSED if self.paused else state
+
+    def counted(self) -> Counted:
+        """Return what an unfinished run with this stored status is counted as."""
+        if self.state is State.QUARANTINED and self.place is None:
+            return self.fingerprint, ASIDE
+        return self.fingerprint, self.visible_state()._value_
 
     def lift_quarantine(self) -> None:
         """Let the run resume where it was."""

@@ -34,7 +34,7 @@ collide with it, and a forgotten id that is used again leads to a new run.
 | groups, members, former |     | see `keyrun.runtime.groups.records`                       |
 | children |                     | see `keyrun.runtime.children.child_runs`                  |
 | audit, operations, audited | | see `keyrun.runtime.records.operation`                 |
-| unfinished, unpatched |       | see `keyrun.runtime.records.unfinished`                   |
+| unfinished, unpatched |       | see `keyrun.runtime.records.run_counts`                   |
 | counter | name                 | the next admission number, the clock, counts, the open mark, |
 |         |                      | the workflows of unfinished runs that the open does not have |
 """

@@ -66,7 +66,7 @@ def continue_with(run: "Run", input_: bytes) -> None:
         status.waiting_on = status.step = None
         status.attempt = 0
         if status.patches is not None:
-            partition.unfinished.patched(run.submission, status.patches, -1)
+            partition.counts.patched(run.submission, status.patches, -1)
             status.patches = None
         status.fingerprint = run.workflow.fingerprint()
         run.store_status()

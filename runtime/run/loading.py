@@ -101,6 +101,8 @@ def assemble(
     workflow = partition.registry.find(submission.workflow, submission.version)
     run = Run(partition, queue, submission, status or StatusRecord(), workflow)
     run.status.place = place
+    if stored.status is not None:
+        run.counted = run.status.counted()
     run.shown_running = run.status.state is _RUNNING
     take_in(run, stored.journal, stored.memos)
     return run

@@ -15,7 +15,7 @@ from keyrun.runtime.host.callers import on_trio, wrong_caller
 from keyrun.runtime.host.wall_clock import TOLERANCE
 from keyrun.runtime.records.counter import stored_clock, stored_counter
 from keyrun.runtime.records.tables import Ledger, sealed
-from keyrun.runtime.records.unfinished import UnfinishedRuns
+from keyrun.runtime.records.run_counts import RunCounts
 from keyrun.storage import Store, StoreClosed
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PartitionState:
         self.commits = store.group_commit
         self.registry = registry
         self.ledger = Ledger(store.namespace(namespace))
-        self.unfinished = UnfinishedRuns(self.ledger)
+        self.counts = RunCounts(self.ledger)
         self.limits = limits
         self.codec = codec
         # Every step asks for these: an attribute of the host would be one more look-up each.
@@ -125,7 +125,7 @@ class PartitionState:
         partition.together() as group`. Nothing may be awaited in the block. Records that belong
         together are staged so, because an internal error can end the pass between any two of
         them."""
-        return StagedTogether(self.commits.open_group(), self.unfinished)
+        return StagedTogether(self.commits.open_group(), self.counts)
 
     def applied(self, write: "Write", answer: object, about: "Submission | None" = None) -> None:
         """Stage the records of the operation that this task performs, if it is this write. If this
@@ -194,18 +194,17 @@ class PartitionState:
 
 
 class StagedTogether:
-    """A block whose records are staged as a whole, with the changes of the counts of unfinished
-    runs."""
+    """A block whose records are staged as a whole, with the changes of the counts of runs."""
 
-    __slots__ = ("_before", "_group", "_marks", "_unfinished")
+    __slots__ = ("_before", "_counts", "_group", "_marks")
 
-    def __init__(self, group: "Group", unfinished: UnfinishedRuns) -> None:
+    def __init__(self, group: "Group", counts: RunCounts) -> None:
         self._group = group
-        self._unfinished = unfinished
+        self._counts = counts
 
     def __enter__(self) -> "Group":
         # First, because an error after the block has begun would leave the group in it.
-        self._marks = self._unfinished.marks()
+        self._marks = self._counts.marks()
         self._before = self._group.begin_section()
         return self._group
 
@@ -218,4 +217,4 @@ class StagedTogether:
         keep = kind is None
         self._group.end_section(self._before, keep=keep)
         if not keep:
-            self._unfinished.undo(self._marks)
+            self._counts.undo(self._marks)

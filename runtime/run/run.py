@@ -14,7 +14,13 @@ from keyrun.runtime.events.types import EventKind
 from keyrun.runtime.internal_errors import InternalError, as_internal, is_internal
 from keyrun.runtime.pass_end import Halt, Unwind
 from keyrun.runtime.records.journal_entry import JournalEntry, Note
-from keyrun.runtime.records.submission import StatusRecord, Submission, Summary
+from keyrun.runtime.records.submission import (
+    AS_PENDING,
+    Counted,
+    StatusRecord,
+    Submission,
+    Summary,
+)
 from keyrun.runtime.records.tables import pack_sequence
 from keyrun.runtime.run.empty import NOTHING, writable
 from keyrun.runtime.run.inbox import Inbox, Signal
@@ -183,8 +189,8 @@ class Run:
         self.waits: dict[Wait, None] | tuple[()] = ()
         """The waits of its branches."""
         self.inbox: Inbox | None = None
-        self.counted: bytes | None = status.fingerprint
-        """The fingerprint that the run is counted with: see `keyrun.runtime.records.unfinished`."""
+        self.counted: Counted = AS_PENDING
+        """What the run is counted as: see `keyrun.runtime.records.run_counts`."""
         self.tried_again: tuple[QuarantineCause, int] | None = None
         """The cause of its quarantine before this open tried it again, and the next sequence number
         of its journal at that time."""
@@ -247,10 +253,11 @@ class Run:
     def store_status(self, summary: Summary | None = None) -> None:
         """Stage the status of the run."""
         status = self.status
-        if status.fingerprint != self.counted:
-            self.counted = self.partition.unfinished.started(
-                self.submission, self.counted, status.fingerprint
-            )
+        before, now = self.counted, status.counted()
+        if now != before:
+            self.partition.counts.moved(self.submission, before, now)
+            self.partition.commits.open_group().when_dropped(setattr, self, "counted", before)
+            self.counted = now
         status.journal_next = self.journal.next
         status.summary = summary
         self.put("status", self.record, *status.fields())

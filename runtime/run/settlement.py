@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.events import emitter
 from keyrun.runtime.events.logs import log
-from keyrun.runtime.records.submission import StatusRecord
+from keyrun.runtime.records.submission import ASIDE, StatusRecord
 from keyrun.runtime.records.tables import sealed
-from keyrun.runtime.records.unfinished import UNCOUNTED
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.storage.record import seal, seal_empty
@@ -130,14 +129,13 @@ def _stage_end(run: Run, group: "Group", fields: tuple[Any, ...]) -> None:
     places, place = None, b""
     if status.place is not None:
         places, place = group.table("queue"), run.queue.place(status.place)
-    counted = submission.workflow, submission.version, run.counted
-    leaving, report = partition.unfinished.leaving, partition.services.run_ended
+    counted = submission.workflow, submission.version, *run.counted
+    leaving, report = partition.counts.leaving, partition.services.run_ended
     statuses[record] = stored
     ends[ended] = mark
     if places is not None:
         places[place] = None
-    if run.counted is not UNCOUNTED:
-        leaving.append(counted)
+    leaving.append(counted)
     group.callbacks += (report, (run,))
 
 
@@ -150,6 +148,7 @@ def _stage_more(
     services, ledger = partition.services, partition.ledger
     if dead:
         group.put("dead", run.record, sealed("dead", run.record, status.ended_at))
+        partition.counts.died(run.submission)
     if status.place is None and run.submission.delay:
         services.delays.remove(group, run.submission)
     wait = status.evicted_wait
@@ -177,8 +176,8 @@ def _stage_more(
         services.instances.left(group, run)
     elif partition.operator:
         group.delete("instances", run.record)
-    if status.patches and run.counted is not UNCOUNTED:
-        partition.unfinished.patched(run.submission, status.patches, -1)
+    if status.patches and run.counted[1] != ASIDE:
+        partition.counts.patched(run.submission, status.patches, -1)
     return notify_parent
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from keyrun.storage import Batch, LmdbStore, StoreError, verify, writer
 from keyrun.storage.record import seal
+from keyrun.storage.verify import Damage, from_line, to_line
 
 
 def sealed(count: int, *, table: str = "red") -> Batch:
@@ -96,6 +97,14 @@ async def test_no_flipped_bit_crashes_and_those_in_values_are_all_found(tmp_path
         flipped = bytes([whole[at] ^ (1 << random.randrange(8))])
         data.write_bytes(whole[:at] + flipped + whole[at + 1 :])
         verify(tmp_path)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"00007"])
+def test_damage_is_passed_on_with_any_key(key: bytes | None) -> None:
+    """A damaged page may have an empty key."""
+    found = Damage(problem="it is damaged", table="red", key=key)
+    assert from_line(to_line(found)) == found
+    assert from_line(to_line({"red": 3})) == {"red": 3}
 
 
 async def test_a_place_with_no_store_is_refused(tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ async def test_an_error_before_a_block_begins_loses_no_earlier_record(
         await ctx.step(remember)
 
     async with open_test_runtime(workflows=[remembering]) as rt:
-        with planted("UnfinishedRuns.marks", under="stage_value"):
+        with planted("RunCounts.marks", under="stage_value"):
             run = await rt.submit(remembering, key="k")
             await run.result()
     assert memos == [{}, {"tried": True}]

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from keyrun import Context, PermanentError, Retry, State, Workflow, step, workflow
 from keyrun.runtime.records.tables import Ledger
-from keyrun.runtime.records.unfinished import count, stored_counts
+from keyrun.runtime.records.run_counts import count, stored_counts
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
 
@@ -52,7 +52,7 @@ async def unpatched(store: MemoryStore) -> dict[tuple[str, str], int]:
         ledger = Ledger(store.namespace("default"))
         kept = await stored_counts(ledger)
         assert kept is not None
-        assert (kept.by_code, kept.unpatched) == await count(ledger)
+        assert kept.all == await count(ledger)
         return kept.unpatched
 
 
@@ -200,10 +200,10 @@ async def test_the_first_answer_holds_in_every_branch_and_after_a_redrive(
     async with open_test_runtime(store, workflows=[flow(code(asks=True))]) as runtime:
         await trio.sleep(1000)
         assert answers[:2] == [False, False]
-        assert runtime._partition.state.unfinished.unpatched == {}
+        assert runtime._partition.state.counts.unpatched == {}
         broken = False
         await runtime.redrive("r")
-        assert runtime._partition.state.unfinished.unpatched == {("flow", "new"): 1}
+        assert runtime._partition.state.counts.unpatched == {("flow", "new"): 1}
         await trio.sleep(1000)
         status = await runtime.status("r")
         assert status is not None
@@ -231,7 +231,7 @@ async def test_continue_as_asks_anew(autojump_clock: MockClock) -> None:
         await runtime.pause("r")
         await runtime.resume("r")
         await trio.sleep(10)
-        assert runtime._partition.state.unfinished.unpatched == {("flow", "new"): 1}
+        assert runtime._partition.state.counts.unpatched == {("flow", "new"): 1}
         await trio.sleep(100)
         assert ran == ["before", "before", "new"]
     assert await unpatched(store) == {}
