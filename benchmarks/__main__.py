@@ -16,6 +16,7 @@ SUITES = {
     "events": "the cost of a step while a listener reads all events",
     "control": "submits through the socket and over HTTP beside submits in the process",
     "subscribers": "the speed of the engine while 200 clients read its events over HTTP",
+    "metrics": "the cost of counting, and of a scrape with a million runs",
     "keys": "the cost of a step from 100 to 100,000 keys",
     "backlog": "a million runs that wait: memory, and the time to the first step",
     "outbox": "a million ends that wait for the hook: memory, and the time to the first step",

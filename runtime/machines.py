@@ -334,5 +334,8 @@ def _turned(run: Run, memory: CallRecord, current: CurrentStep, value: Any) -> N
             del run.memos[current.step]
             run.delete("memo", partition.ledger.step(run.number, current.step))
     run.status.steps_done += 1
+    now = partition.wall()
+    if run.metrics is not None:
+        run.metrics.completed("turn", now - current.begun)
     if partition.feed is not None:
-        emitter.step_completed(partition.feed, run, current, partition.wall())
+        emitter.step_completed(partition.feed, run, current, now)

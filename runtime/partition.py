@@ -18,6 +18,7 @@ from keyrun.runtime.host.host import Host
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.internal_errors import store_failure
 from keyrun.runtime.limits import Limits
+from keyrun.runtime.metrics import Metrics, WorkflowMetrics
 from keyrun.runtime.operations.control import RunControl
 from keyrun.runtime.operations.damaged_runs import DamagedRuns
 from keyrun.runtime.operations.performed import PerformedOperations
@@ -31,7 +32,7 @@ from keyrun.runtime.queue.key_actor import KeyActor
 from keyrun.runtime.queue.key_queue import KeyQueue
 from keyrun.runtime.queue.key_queues import KeyQueues
 from keyrun.runtime.queue.outbox import Outbox
-from keyrun.runtime.records.submission import Summary
+from keyrun.runtime.records.submission import StatusRecord, Summary
 from keyrun.runtime.recovery.retention import Retention, Sweeper
 from keyrun.runtime.recovery.supervision import KeySupervisor
 from keyrun.runtime.run.partition_state import PartitionState
@@ -39,6 +40,7 @@ from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.services import RunServices
 from keyrun.runtime.runs import RunTable
 from keyrun.runtime.tuning import Tuning
+from keyrun.runtime.values import State
 from keyrun.runtime.waiting.eviction import Evictor
 from keyrun.runtime.waiting.signals import Signals
 from keyrun.runtime.waiting.timers import Timers
@@ -81,6 +83,7 @@ class Partition:
             registry=registry,
             limits=limits,
             codec=codec,
+            metrics=Metrics() if tuning.metrics else None,
         )
         self.tuning = tuning
         self.retention = retention
@@ -121,6 +124,8 @@ class Partition:
                 decode_result=self.statuses.decode_result,
                 fail=self.fail,
                 tuning=tuning,
+                metrics=state.metrics,
+                wall=host.wall,
             )
         self.delays = Delays(state, self.runs, self.queues)
         limited = [each for each in registry if each.instances is not None]
@@ -262,6 +267,8 @@ class Partition:
     def run_ended(self, run: Run) -> None:
         """Report the end of a run, which is durable."""
         run.submission.at_hand = False
+        if run.metrics is not None:
+            _count_end(run.metrics, run.status)
         self.runs.end(run)
         self.sweeper.run_ended()
         if self.delivery is not None:
@@ -276,6 +283,22 @@ class Partition:
             self.block.cancel()
             for run in self.runs.all_live():
                 run.resume()
+
+
+_SUCCEEDED = State.SUCCEEDED  # looking it up takes as long as a call
+
+
+def _count_end(metrics: WorkflowMetrics, status: StatusRecord) -> None:
+    """Count the end of a run."""
+    if status.state is _SUCCEEDED:
+        metrics.succeeded += 1
+    else:
+        failed = status.state is State.FAILED and status.failure is not None
+        kind = status.failure.kind._value_ if failed and status.failure else ""
+        metrics.ended[status.state._value_, kind] += 1
+    if status.started_at is not None and status.ended_at is not None:
+        seconds = status.ended_at - status.started_at
+        metrics.seconds.add(seconds if seconds > 0 else 0.0)
 
 
 def _summarize(run: Run) -> Summary | None:

@@ -43,5 +43,7 @@ class Tuning:
     """Seconds between two questions of the watchdog."""
     watchdog_limit: float = 1.0
     """Seconds without an answer of the event loop that the watchdog reports."""
+    metrics: bool = True
+    """Whether metrics are counted. Benchmarks measure what that costs."""
     group_page: int = 1000
     """Members of a group that one commit accepts."""

@@ -26,12 +26,16 @@ from time import perf_counter
 import attrs
 import trio
 
+from keyrun._histogram import Histogram
 from keyrun._waking import WAKE
 from keyrun.storage.batch import Tables
 from keyrun.storage.errors import StoreClosed, StoreError, TooManyTables
 from keyrun.storage.group import Group
 
 LINGER = 0.05
+
+DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+SIZES = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 
 PASSES = 8
 """Passes of the loop that a group may wait for more records while more and more tasks want it."""
@@ -53,6 +57,10 @@ class CommitStatistics:
     """Seconds that all commits took."""
     longest: float
     """Seconds that the longest commit took."""
+    failures: int
+    """1 if a commit has failed, which ends the runtime, and otherwise 0."""
+    last_at: float | None
+    """When the last commit returned, on Trio's clock. None before the first commit."""
 
 
 class Slices:
@@ -137,8 +145,13 @@ class GroupCommit:
         self._crowd = 0
         """How many tasks and callbacks waited for the last group, but at least half the number
         before."""
-        self._commits = self._records = self._largest = 0
-        self._seconds = self._longest = 0.0
+        self._largest = 0
+        self._longest = 0.0
+        self._last_at: float | None = None
+        self.durations = Histogram(DURATIONS)
+        """Seconds that commits took."""
+        self.sizes = Histogram(SIZES)
+        """Records in a commit."""
 
     def start(self, failure: StoreError | None = None) -> None:
         """Start the driver, or reject everything with `failure`. The driver is a system task,
@@ -220,12 +233,14 @@ class GroupCommit:
     def statistics(self) -> CommitStatistics:
         """Return a snapshot of the counters."""
         return CommitStatistics(
-            commits=self._commits,
-            records=self._records,
+            commits=sum(self.durations.counts),
+            records=int(self.sizes.sum),
             largest=self._largest,
             staged=sum(map(len, self.group.tables.values())),
-            seconds=self._seconds,
+            seconds=self.durations.sum,
             longest=self._longest,
+            failures=int(self.failure is not None),
+            last_at=self._last_at,
         )
 
     def refusal(self) -> StoreError:
@@ -321,8 +336,8 @@ class GroupCommit:
 
     def _count(self, group: Group, seconds: float) -> None:
         records = sum(map(len, group.tables.values()))
-        self._commits += 1
-        self._records += records
+        self.durations.add(seconds)
+        self.sizes.add(records)
         self._largest = max(self._largest, records)
-        self._seconds += seconds
         self._longest = max(self._longest, seconds)
+        self._last_at = trio.current_time()

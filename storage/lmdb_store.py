@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
+from shutil import disk_usage
 from time import monotonic
 from typing import Any, Literal, get_args
 
@@ -84,6 +85,14 @@ class LmdbStore(Store):
         """The snapshot of all reads in a `view`, and while a commit is under way."""
         self._held_for_commit = False
         self._opened_by = 0
+
+    def size(self) -> int:
+        """Return the size of the data file in bytes. It does not shrink by itself."""
+        return (self.path / identity.DATA_FILE).stat().st_size
+
+    def disk_free(self) -> int:
+        """Return the free space in bytes on the disk of the store."""
+        return disk_usage(self.path).free
 
     async def _open(self) -> None:
         self._opened_by = os.getpid()

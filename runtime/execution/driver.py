@@ -162,12 +162,16 @@ def _failure_in(run: Run, error: BaseException, *, cancelled: bool) -> Failure |
 def _start(run: Run) -> None:
     status, partition = run.status, run.partition
     if status.started_at is None:
-        status.started_at = partition.wall()
+        now = status.started_at = partition.wall()
         limit = run.submission.limits.run_timeout
         status.deadline = None if limit is None else partition.steady() + limit
         status.state = _RUNNING
         if not run.journal.memories and run.journal.turn is None:
             status.fingerprint = run.workflow.fingerprint()
+        if run.metrics is not None and status.generation == 1:
+            run.metrics.started(
+                run.number, now - run.submission.submitted_at - run.submission.delay
+            )
         if limit is not None:
             run.store_status()
         if partition.feed is not None and (status.generation > 1 or not run.journal.memories):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.records.run_counts import by_code, count, stored_counts
+from keyrun.runtime.records.tables import Ledger
 
 
 @attrs.frozen(kw_only=True)

@@ -15,6 +15,7 @@ from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InputMismatch
 from keyrun.runtime.events import emitter
 from keyrun.runtime.limits import Limits, ResolvedLimits
+from keyrun.runtime.metrics import BUCKET
 from keyrun.runtime.records.checks import check_headers, check_key, check_run_id, check_tags
 from keyrun.runtime.records.ids import RunIds
 from keyrun.runtime.records.submission import AS_PENDING, SALVAGED, Submission
@@ -244,6 +245,10 @@ class Admission:
             places[place] = there
             callbacks += (queues.admitted, (submission,))
         self._entering.append(counted)
+        if partition.metrics is not None:
+            partition.metrics.of(submission.workflow).submitted += 1
+            if places is not None:
+                partition.metrics.pending[number >> BUCKET] += 1
 
     def _committed(self, run_id: str) -> None:
         del self._committing[run_id]

@@ -23,6 +23,10 @@ class BacklogStatistics:
 
     pending: int
     """The number of runs that have not started."""
+    limit: int
+    """The number of runs that may wait to start: `max_pending`."""
+    waiting: int
+    """The number of submits that wait for room."""
     saturations: int
     """The number of times that backpressure began."""
     refused: int
@@ -153,6 +157,7 @@ class Backlog:
     async def wait_for_room(self, submission: PendingWork) -> None:
         """Wait until there is room for one more run. Raise `Backpressure` after the timeout."""
         key = submission.key
+        metrics, began = self._queues.partition.metrics, trio.current_time()
         with self._saturation.wait(submission):
             submitter = Submitter(key)
             self._waiting[submitter] = None
@@ -165,6 +170,9 @@ class Backlog:
                 raise self.refuse(key)
             finally:
                 del self._waiting[submitter]
+                if metrics is not None:
+                    _, _, workflow = submission.about
+                    metrics.of(workflow).backpressure.add(trio.current_time() - began)
                 # This submitter may have been woken and leave without using the room.
                 self._wake_next()
 
@@ -179,6 +187,8 @@ class Backlog:
         """Return a snapshot of the counts."""
         return BacklogStatistics(
             pending=self.pending,
+            limit=self._most,
+            waiting=self._saturation.waiting,
             saturations=self._saturation.count,
             refused=self._refused,
             seconds_saturated=self._saturation.seconds,

@@ -125,4 +125,6 @@ class Delays:
             record = ledger.number(number)
             group.put("status", record, sealed("status", record, *status.fields()))
             group.when_durable(self._admit_placed, submission.key, place, number)
+        if partition.metrics is not None and status.generation == 1:
+            partition.metrics.entered(number)
         partition.store.hasten()

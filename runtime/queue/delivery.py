@@ -22,6 +22,7 @@ import trio
 
 from keyrun.runtime.events.logs import log_key, title
 from keyrun.runtime.host.due_loop import DueLoop
+from keyrun.runtime.metrics import Metrics
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.queue.hook import FailedCall, TerminalHook
 from keyrun.runtime.queue.outbox import Outbox, OutboxEntry, StoredOutcome
@@ -76,6 +77,8 @@ class HookDelivery:
         decode_result: Callable[[str, int, bytes], Any],
         fail: Callable[[Exception], None],
         tuning: Tuning,
+        metrics: Metrics | None,
+        wall: Callable[[], float],
     ) -> None:
         self._at_once = tuning.hook_calls
         self._again_at_once = max(1, tuning.hook_calls // 2)
@@ -86,6 +89,8 @@ class HookDelivery:
         self._namespace = namespace
         self._decode_result = decode_result
         self._fail = fail
+        self._metrics = metrics
+        self._wall = wall
         self._keys: dict[str, KeyDelivery] = {}
         self._ready: deque[KeyDelivery] = deque()
         """Keys whose oldest end has not been tried."""
@@ -236,6 +241,7 @@ class HookDelivery:
             self._forget_idle(known)
             return
         failed = await self._call(stored)
+        self._count(stored, failed)
         if failed is None:
             known.attempts = 0
             known.position = entry.sequence
@@ -276,6 +282,13 @@ class HookDelivery:
             return await self._hook.call(outcome)
         finally:
             del self.calls[call]
+
+    def _count(self, stored: StoredOutcome, failed: FailedCall | None) -> None:
+        if self._metrics is None:
+            return
+        self._metrics.hook_calls["delivered" if failed is None else "failed"] += 1
+        if failed is None and stored.status.ended_at is not None:
+            self._metrics.hook_lag.add(max(0.0, self._wall() - stored.status.ended_at))
 
     def _back_off(self, known: KeyDelivery, stored: StoredOutcome, failed: FailedCall) -> None:
         known.attempts += 1

@@ -6,8 +6,9 @@
 | unpatched   | workflow, name of a patch                      | those of them that got `False`   |
 | dead_counts | workflow                                       | dead letters                     |
 
-1. A run counts from its admission to its end. The state is that of its stored status. A run whose
-   records are damaged and that was set aside has the state `aside`.
+1. A run counts from its admission to its end. The state is that of its stored status. The
+   state of an evicted run ends in `*`. A run whose records are damaged and that was set aside has
+   the state `aside`.
 2. A count changes in the commit that changes the run. Until then memory has a list of the changes.
    They are counted together when a group is about to be committed, and the group gets one record
    per count that has changed. So a short run costs two entries of a list, and the counts are exact
@@ -129,9 +130,7 @@ class RunCounts:
         self._unpatched = Tally(ledger, "unpatched")
         self._dead = Tally(ledger, "dead_counts")
         self._tallies = (self._runs, self._unpatched, self._dead)
-        self._changes = [
-            changes for each in self._tallies for changes in (each.entered, each.left)
-        ]
+        self._changes = [changes for each in self._tallies for changes in (each.entered, each.left)]
         self.entering = self._runs.entered
         """Workflow, version, fingerprint and state of runs that count from now on. On the path of
         every run, a method would be one more call."""
@@ -238,8 +237,8 @@ class RunCounts:
 
     def stage(self, group: "Group") -> None:
         """Stage the counts that have changed in a group that is about to be committed."""
-        # All of them, also after one that is not sound.
-        if not all([each.stage(group) for each in self._tallies]):
+        sound = [each.stage(group) for each in self._tallies]
+        if not all(sound):
             group.delete("counter", self._mark)
 
     async def recover(self) -> None:

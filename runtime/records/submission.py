@@ -194,6 +194,8 @@ class Summary:
 Counted = tuple[bytes | None, str]
 """What an unfinished run is counted as: the fingerprint of its code, and its state."""
 AS_PENDING: Counted = (None, "pending")
+EVICTED = "*"
+"""The mark behind the state of a run that is counted as evicted."""
 ASIDE = "aside"
 """The state as which a run is counted whose records are damaged and that was set aside."""
 
@@ -266,7 +268,8 @@ class StatusRecord:
         """Return what an unfinished run with this stored status is counted as."""
         if self.state is State.QUARANTINED and self.place is None:
             return self.fingerprint, ASIDE
-        return self.fingerprint, self.visible_state()._value_
+        state: str = self.visible_state()._value_
+        return self.fingerprint, state if self.evicted_wait is None else state + EVICTED
 
     def lift_quarantine(self) -> None:
         """Let the run resume where it was."""

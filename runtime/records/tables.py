@@ -77,6 +77,7 @@ class Ledger:
     def __init__(self, space: Namespace) -> None:
         self.namespace = space.name
         self.prefix = space.prefix
+        self.namespace = space.name
         self.store: Store = space.store
 
     def number(self, number: int) -> bytes:

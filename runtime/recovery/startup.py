@@ -71,6 +71,8 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
             markers[key] = None
             if reported:
                 group.table("reports")[key] = None
+        if partition.metrics is not None:
+            partition.metrics.interruptions += len(rows)
         await store.durable()
 
 
@@ -138,6 +140,8 @@ async def wake_keys(
                     if evicted is Evicted.HOLDS:
                         queues.found_evicted(ordering_key, number)
                     continue
+                if partition.metrics is not None:
+                    partition.metrics.entered(number)
                 if queues.is_held_by_evicted(ordering_key):
                     queues.enter(ordering_key)
                     continue

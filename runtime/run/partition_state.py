@@ -13,9 +13,10 @@ import trio
 
 from keyrun.runtime.host.callers import on_trio, wrong_caller
 from keyrun.runtime.host.wall_clock import TOLERANCE
+from keyrun.runtime.metrics import Metrics
 from keyrun.runtime.records.counter import stored_clock, stored_counter
-from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.runtime.records.run_counts import RunCounts
+from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.storage import Store, StoreClosed
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class PartitionState:
         registry: "Registry",
         limits: "Limits",
         codec: "PayloadCodec",
+        metrics: Metrics | None = None,
     ) -> None:
         self.host = host
         self.store = store
@@ -69,6 +71,8 @@ class PartitionState:
         self.counts = RunCounts(self.ledger)
         self.limits = limits
         self.codec = codec
+        self.metrics = metrics
+        """The counters for monitoring; None if nothing is counted."""
         # Every step asks for these: an attribute of the host would be one more look-up each.
         self.wall = host.wall
         self.steady = host.steady

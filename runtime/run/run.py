@@ -107,6 +107,7 @@ class Run:
         "location",
         "logged",
         "memos",
+        "metrics",
         "number",
         "partition",
         "pending",
@@ -144,6 +145,8 @@ class Run:
         self.submission = submission
         self.status = status
         self.workflow: Any = workflow
+        metrics = partition.metrics
+        self.metrics = None if metrics is None else metrics.of(submission.workflow)
         self.number = submission.number
         self.record = partition.ledger.number(submission.number)
         """The key of its records, which is also the prefix of the keys of its journal."""
@@ -331,8 +334,10 @@ class Run:
             # The due time is durable before the wait begins.
             await self.gate()
             partition.services.eviction.consider(self)
-            with trio.move_on_at(wait.until):
+            with trio.move_on_at(wait.until) as limit:
                 await wait.event.wait()
+            if limit.cancelled_caught and partition.metrics is not None:
+                partition.metrics.timer_lag.add(trio.current_time() - wait.until)
         finally:
             self.waiting_branches -= 1
             del self.waits[wait]

@@ -142,10 +142,14 @@ async def _try(
                 is_late = True
             rank = step.set.priority
             run.block(ident, Obstacle.SLOT)
+            began = trio.current_time()
             try:
                 await slots.take(run.submission.priority if rank is None else rank)
             finally:
                 run.unblock(ident)
+                if run.metrics is not None:
+                    wait = run.metrics.step(step.set.name).slot_wait
+                    wait.add(trio.current_time() - began)
         if is_late and gate is not None and not gate.begins_late():
             slots.give()
             return _RETRY
@@ -222,6 +226,7 @@ async def _attempt(
         if run.unwinding is not None and not current.shielded:
             # The attempt was cancelled, and this error is how it stopped. It is not a failure.
             current.store_memo()
+            _count_cancelled(run, step, current)
             emitter.step_cancelled(run, current)
             raise Halt from error
         if branch.bound and not current.shielded:
@@ -247,14 +252,21 @@ async def _cancelled(
     run = branch.run
     if _cut_off(run, branch, current) and run.unwinding is Unwind.AGAIN:
         failed(run, step, memory, current, Overrun())
-    elif run.unwinding is None and (branch.closed or branch.notice() or run.going):
-        branch.note_cancelled(current)
-    elif run.unwinding is not None:
-        emitter.step_cancelled(run, current)
+    else:
+        _count_cancelled(run, step, current)
+        if run.unwinding is None and (branch.closed or branch.notice() or run.going):
+            branch.note_cancelled(current)
+        elif run.unwinding is not None:
+            emitter.step_cancelled(run, current)
     if issubclass(type(error), trio.Cancelled):
         raise error
     await trio.lowlevel.checkpoint_if_cancelled()
     raise Halt from error
+
+
+def _count_cancelled(run: Run, step: StepFunction[..., Any], current: CurrentStep) -> None:
+    if run.metrics is not None:
+        run.metrics.attempted(step.set.name, "cancelled", current.elapsed())
 
 
 def _cut_off(run: Run, branch: "Branch", current: CurrentStep) -> bool:

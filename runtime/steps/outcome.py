@@ -84,6 +84,8 @@ def stage_value(
         run.enter(entry)
     current.over = True
     run.status.steps_done += 1
+    if run.metrics is not None:
+        run.metrics.completed(step.set.name, now - current.begun)
     if partition.feed is not None:
         emitter.step_completed(partition.feed, run, current, now)
     if run.checkpointer is not None:
@@ -111,6 +113,9 @@ def failed(
     policy = step.set.retry or run.workflow.retry or DEFAULT_RETRY
     failure, again = _judge(run, step, current, error, policy)
     feed, timed_out = run.partition.feed, issubclass(type(error), Overrun)
+    if run.metrics is not None:
+        outcome = "timed_out" if timed_out else "retrying" if again else "failed"
+        run.metrics.attempted(step.set.name, outcome, failure.elapsed or 0.0)
     if not again:
         with run.partition.together():
             final = gave_up(run, ident, memory, failure, current.begun)

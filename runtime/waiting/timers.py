@@ -104,6 +104,8 @@ class Timers:
             if await self._later(number, due):
                 # The run was woken since, and was evicted again with a later timer.
                 continue
+            if partition.metrics is not None:
+                partition.metrics.timer_lag.add(max(0.0, partition.steady() - due))
             woken = await self.wake_run(number, key, place, due)
             if woken is None and self._runs.live(number) is None:
                 partition.store.open_group().delete("timers", partition.ledger.timed(due, number))
