@@ -38,7 +38,7 @@ def with_and_without(keys: int, runs: int, pairs: int, scrape: bool) -> dict[str
             async with (
                 open_runtime(counting, workflows=[three_steps]) as counts,
                 open_runtime(
-                    bare, workflows=[three_steps], tuning=Tuning(metrics=False)
+                    bare, workflows=[three_steps], tuning=Tuning(metric_names=0)
                 ) as does_not,
                 trio.open_nursery() as nursery,
             ):

@@ -14,7 +14,7 @@ import trio
 from keyrun.extras import need
 from keyrun.runtime.faces.asyncio_face import Runtime as AsyncioRuntime
 from keyrun.runtime.faces.sync_face import Runtime as SyncRuntime
-from keyrun.runtime.inspect.measure import Distribution, Family, Kind, measure
+from keyrun.runtime.inspect.measure import Distribution, MetricFamily, MetricKind, measure
 from keyrun.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def exposition(rt: AnyRuntime) -> bytes:
     return generate_latest(registry)
 
 
-def _measured(rt: AnyRuntime) -> list[Family]:
+def _measured(rt: AnyRuntime) -> list[MetricFamily]:
     if not isinstance(rt, Runtime):
         return rt._bridge.now(lambda: measure(rt._bridge.runtime._partition))
     partition = rt._partition
@@ -94,7 +94,7 @@ def _in_thread_of(thread: int, token: trio.lowlevel.TrioToken, function: Callabl
     return trio.from_thread.run_sync(function, trio_token=token)
 
 
-def _metric(family: Family) -> "Metric":
+def _metric(family: MetricFamily) -> "Metric":
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -104,11 +104,11 @@ def _metric(family: Family) -> "Metric":
     about = family.name, family.about
     metric: Any
     match family.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             metric = CounterMetricFamily(*about, labels=family.labels)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             metric = GaugeMetricFamily(*about, labels=family.labels)
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             metric = HistogramMetricFamily(*about, labels=family.labels)
     for labels, value in family.samples:
         if isinstance(value, Distribution):

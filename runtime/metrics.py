@@ -4,7 +4,7 @@ Code that is on the path of every run adds to them directly. Nothing is computed
 reads them, and reading them does not read the store.
 
 Their labels are names from code: workflows and steps. A program may make names at run time, so each
-label keeps its first `MOST_NAMES` values, and all others count as `OTHER`.
+label keeps its first values, and all others count as `OTHER`.
 """
 
 from bisect import bisect_left
@@ -13,10 +13,8 @@ from collections import defaultdict
 from keyrun._histogram import Histogram
 from keyrun.runtime.logger import logger
 
-MOST_NAMES = 200
-"""Values of a label that are counted apart."""
 OTHER = "_other"
-"""The value of a label that stands for all values beyond `MOST_NAMES`."""
+"""The value of a label that stands for all values beyond the limit."""
 
 STEP_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 RUN_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 600.0, 3600.0, 86400.0, 604800.0)
@@ -107,9 +105,10 @@ class WorkflowMetrics:
 
 
 class Metrics:
-    """The counters of one partition."""
+    """The counters of one partition. `most_names` values of each label are counted apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_names: int) -> None:
+        self._most_names = most_names
         self.pending: dict[int, int] = defaultdict(int)
         """How many runs have not started, by the leading bits of their numbers. Runs that left
         without a start may still be counted: `oldest_pending` corrects that when it looks at
@@ -138,7 +137,7 @@ class Metrics:
         names = self._names[label]
         if value in names:
             return value
-        if len(names) < MOST_NAMES:
+        if len(names) < self._most_names:
             names.add(value)
             return value
         if OTHER not in names:
@@ -146,7 +145,7 @@ class Metrics:
             logger.warning(
                 "metrics have more than %d names of a %s: %r and all further names count as %r; "
                 "do not make names at run time",
-                MOST_NAMES,
+                self._most_names,
                 label,
                 value,
                 OTHER,

@@ -83,7 +83,7 @@ class Partition:
             registry=registry,
             limits=limits,
             codec=codec,
-            metrics=Metrics() if tuning.metrics else None,
+            metrics=Metrics(tuning.metric_names) if tuning.metric_names else None,
         )
         self.tuning = tuning
         self.retention = retention

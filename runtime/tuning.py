@@ -43,7 +43,8 @@ class Tuning:
     """Seconds between two questions of the watchdog."""
     watchdog_limit: float = 1.0
     """Seconds without an answer of the event loop that the watchdog reports."""
-    metrics: bool = True
-    """Whether metrics are counted. Benchmarks measure what that costs."""
+    metric_names: int = 200
+    """Workflows, and steps, that metrics count apart. All others count together. With 0, nothing is
+    counted."""
     group_page: int = 1000
     """Members of a group that one commit accepts."""

@@ -16,6 +16,7 @@ RUNTIME = "keyrun.runtime."
 ROWS: dict[str, str] = {
     "values": (
         "errors values validators limits tuning pass_end texts user_errors internal_errors logger"
+        " metrics"
     ),
     "records": "records",
     "events": "events",
@@ -116,7 +117,7 @@ def test_no_module_imports_a_higher_row_or_another_feature() -> None:
     assert sorted(violations()) == []
 
 
-LEAVES = {"keyrun._errors", "keyrun._waking"}
+LEAVES = {"keyrun._errors", "keyrun._histogram", "keyrun._waking"}
 BY_NAME = {
     "graphs.arguments": {"keyrun.flows.scope", "keyrun.flows.templates"},
     "graphs.graph": {"keyrun.flows.files"},
@@ -180,9 +181,11 @@ BY_OTHER_NUMBERS = (
     "graphs.frontier",
     "graphs.map_items",
     "graphs.plan",
+    "metrics",
     "records.journal_entry",
 )
-"""Modules that keep something by the number of a version, level, edge, item or kind of entry."""
+"""Modules that keep something by the number of a version, level, edge, item, range of numbers or
+kind of entry."""
 
 
 def attributes(tree: ast.Module) -> Iterator[str]:

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "actors": {"trio", "attrs", "keyrun._errors", "keyrun._waking", "keyrun.actors"},
     # What a task is woken with is an `outcome`: the library that Trio uses for it.
     "storage": {"lmdb", "msgpack", "attrs", "cattrs", "trio", "outcome", "keyrun._errors"}
-    | {"keyrun._waking", "keyrun.storage"},
+    | {"keyrun._histogram", "keyrun._waking", "keyrun.storage"},
 }
 FOR_TESTS = {"conformance": {"hypothesis", "pytest"}}
 

@@ -33,7 +33,7 @@ BUCKETS = 4
 """Ranges of numbers that one reading looks through for the oldest run that has not started."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a family behaves over time."""
 
     COUNTER = "counter"
@@ -58,11 +58,11 @@ class Distribution(NamedTuple):
 Value = float | Distribution
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """All samples with one name."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     about: str
     """One line of help."""
     labels: tuple[str, ...]
@@ -70,7 +70,7 @@ class Family(NamedTuple):
     """The values of the labels, and the value."""
 
 
-def measure(partition: "Partition") -> list[Family]:
+def measure(partition: "Partition") -> list[MetricFamily]:
     """Return everything that monitoring reads of a partition. Call this in Trio's thread."""
     namespace = partition.state.ledger.namespace
     return [
@@ -83,30 +83,30 @@ def measure(partition: "Partition") -> list[Family]:
     ]
 
 
-def _counter(name: str, about: str, value: float) -> Family:
-    return Family(name, Kind.COUNTER, about, (), [((), value)])
+def _counter(name: str, about: str, value: float) -> MetricFamily:
+    return MetricFamily(name, MetricKind.COUNTER, about, (), [((), value)])
 
 
-def _gauge(name: str, about: str, value: float | None) -> Family:
-    return Family(name, Kind.GAUGE, about, (), [] if value is None else [((), value)])
+def _gauge(name: str, about: str, value: float | None) -> MetricFamily:
+    return MetricFamily(name, MetricKind.GAUGE, about, (), [] if value is None else [((), value)])
 
 
-def _histogram(name: str, about: str, histogram: Histogram) -> Family:
-    return Family(name, Kind.HISTOGRAM, about, (), [((), Distribution.of(histogram))])
+def _histogram(name: str, about: str, histogram: Histogram) -> MetricFamily:
+    return MetricFamily(name, MetricKind.HISTOGRAM, about, (), [((), Distribution.of(histogram))])
 
 
-def _runs(partition: "Partition") -> Iterator[Family]:
+def _runs(partition: "Partition") -> Iterator[MetricFamily]:
     metrics, runs = partition.state.metrics, runs_by_state(partition)
-    yield Family(
+    yield MetricFamily(
         "keyrun_runs",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Unfinished runs by state. A pause of a key or of the runtime does not change it.",
         ("workflow", "state"),
         [((workflow, state), number) for (workflow, state), number in sorted(runs.items())],
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_dead_letters",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Dead letters: runs that failed and wait for an operator.",
         ("workflow",),
         [((name,), number) for name, number in partition.state.counts.dead_letters.items()],
@@ -119,16 +119,16 @@ def _runs(partition: "Partition") -> Iterator[Family]:
     if metrics is None:
         return
     workflows = list(metrics.workflows.items())
-    yield Family(
+    yield MetricFamily(
         "keyrun_runs_submitted",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Runs that were submitted.",
         ("workflow",),
         [((name,), each.submitted) for name, each in workflows],
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_runs_ended",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Runs that have ended, by state and kind of failure.",
         ("workflow", "state", "kind"),
         [
@@ -140,23 +140,23 @@ def _runs(partition: "Partition") -> Iterator[Family]:
             )
         ],
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_run_duration_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Time from the start of a run to its end.",
         ("workflow",),
         [((name,), Distribution.of(each.seconds)) for name, each in workflows],
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_run_start_delay_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Time from the submit of a run, or the end of its delay, to its start.",
         ("workflow",),
         [((name,), Distribution.of(each.start_delay)) for name, each in workflows],
     )
 
 
-def _steps(partition: "Partition") -> Iterator[Family]:
+def _steps(partition: "Partition") -> Iterator[MetricFamily]:
     slots, metrics = partition.state.slots, partition.state.metrics
     yield _gauge("keyrun_slots", "Steps that may run at once.", slots.total)
     yield _gauge("keyrun_slots_used", "Steps that run now.", slots.total - slots.free)
@@ -164,10 +164,10 @@ def _steps(partition: "Partition") -> Iterator[Family]:
     gates, labels = partition.state.host.gates.statuses(), ("step",)
     for name, kind, about, attribute in _GATES:
         samples = [((each.step,), float(getattr(each, attribute))) for each in gates]
-        yield Family(name, kind, about, labels, _unique(samples))
-    yield Family(
+        yield MetricFamily(name, kind, about, labels, _unique(samples))
+    yield MetricFamily(
         "keyrun_circuit_state",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 for the state of each circuit breaker.",
         ("step", "state"),
         _unique(
@@ -187,23 +187,23 @@ def _steps(partition: "Partition") -> Iterator[Family]:
         completed = sum(found.seconds.counts) - sum(others.values())
         outcomes = {"completed": completed, **others}
         attempts += [((*of, outcome), float(number)) for outcome, number in outcomes.items()]
-    yield Family(
+    yield MetricFamily(
         "keyrun_step_attempts",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Attempts of steps, by outcome.",
         ("workflow", "step", "outcome"),
         attempts,
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_step_duration_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Time of one attempt of a step.",
         ("workflow", "step"),
         [(of, Distribution.of(found.seconds)) for of, found in steps],
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_step_slot_wait_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Time that an attempt waited for a slot, if none was free.",
         ("workflow", "step"),
         [(of, Distribution.of(found.slot_wait)) for of, found in steps],
@@ -216,25 +216,25 @@ def _steps(partition: "Partition") -> Iterator[Family]:
 
 
 _GATES = (
-    ("keyrun_gate_running", Kind.GAUGE, "Calls of a step with policies that run.", "running"),
-    ("keyrun_gate_waiting", Kind.GAUGE, "Calls of a step that wait for a policy.", "waiting"),
-    ("keyrun_gate_held_nodes", Kind.GAUGE, "Nodes that max_waiting holds back.", "held"),
+    ("keyrun_gate_running", MetricKind.GAUGE, "Calls of a step with policies that run.", "running"),
+    ("keyrun_gate_waiting", MetricKind.GAUGE, "Calls of a step that wait for a policy.", "waiting"),
+    ("keyrun_gate_held_nodes", MetricKind.GAUGE, "Nodes that max_waiting holds back.", "held"),
     (
         "keyrun_gate_backpressure_periods",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Times that max_waiting of a step began to hold nodes back.",
         "saturations",
     ),
     (
         "keyrun_gate_backpressure_seconds",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Seconds in which max_waiting of a step held nodes back.",
         "seconds_saturated",
     ),
 )
 
 
-def _queue(partition: "Partition") -> Iterator[Family]:
+def _queue(partition: "Partition") -> Iterator[MetricFamily]:
     backlog, metrics = partition.backlog.statistics(), partition.state.metrics
     yield _gauge("keyrun_backlog_runs", "Runs that wait to start.", backlog.pending)
     yield _gauge("keyrun_backlog_limit_runs", "Runs that may wait to start.", backlog.limit)
@@ -250,9 +250,9 @@ def _queue(partition: "Partition") -> Iterator[Family]:
     )
     if metrics is None:
         return
-    yield Family(
+    yield MetricFamily(
         "keyrun_backpressure_wait_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Time that a submit waited for room.",
         ("workflow",),
         [
@@ -270,7 +270,7 @@ def _queue(partition: "Partition") -> Iterator[Family]:
     )
 
 
-def _waits(partition: "Partition") -> Iterator[Family]:
+def _waits(partition: "Partition") -> Iterator[MetricFamily]:
     metrics = partition.state.metrics
     yield _gauge(
         "keyrun_hook_waiting",
@@ -284,9 +284,9 @@ def _waits(partition: "Partition") -> Iterator[Family]:
         "Time from the end of a timer or a timeout to the moment at which its run resumed.",
         metrics.timer_lag,
     )
-    yield Family(
+    yield MetricFamily(
         "keyrun_hook_calls",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Calls of the terminal hook, by outcome.",
         ("outcome",),
         [((outcome,), number) for outcome, number in list(metrics.hook_calls.items())],
@@ -298,7 +298,7 @@ def _waits(partition: "Partition") -> Iterator[Family]:
     )
 
 
-def _store(partition: "Partition") -> Iterator[Family]:
+def _store(partition: "Partition") -> Iterator[MetricFamily]:
     commits, store = partition.state.commits, partition.state.store
     statistics = commits.statistics()
     yield _histogram("keyrun_commit_duration_seconds", "Time of one commit.", commits.durations)
@@ -319,7 +319,7 @@ def _store(partition: "Partition") -> Iterator[Family]:
         )
 
 
-def _process(partition: "Partition") -> Iterator[Family]:
+def _process(partition: "Partition") -> Iterator[MetricFamily]:
     state, loop = partition.state, partition.state.host.loop_statistics()
     yield _gauge("keyrun_loop_lag_seconds", "How late the event loop is.", loop.lag)
     yield _gauge(
@@ -333,9 +333,9 @@ def _process(partition: "Partition") -> Iterator[Family]:
         float(state.recovered),
     )
     yield _gauge("keyrun_draining", "1 while the runtime drains.", float(state.draining))
-    yield Family(
+    yield MetricFamily(
         "keyrun_build_info",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "The versions of Keyrun and Python.",
         ("version", "python", "store"),
         [((_version(), platform.python_version(), type(state.store).__name__), 1.0)],

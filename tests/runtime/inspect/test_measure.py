@@ -24,13 +24,13 @@ from keyrun import (
 from keyrun.errors import KeyrunError, RunEnded
 from keyrun.runtime.inspect.measure import (
     Distribution,
-    Family,
+    MetricFamily,
     immediate,
     measure,
     oldest_pending,
     runs_by_state,
 )
-from keyrun.runtime.metrics import MOST_NAMES, OTHER
+from keyrun.runtime.metrics import OTHER
 from keyrun.runtime.tuning import Tuning
 from keyrun.storage import MemoryStore
 from keyrun.testing import crash_points, open_test_runtime
@@ -110,7 +110,7 @@ def sample(rt: Runtime, name: str, **labels: str) -> Any:
     return found
 
 
-def families(rt: Runtime) -> dict[str, Family]:
+def families(rt: Runtime) -> dict[str, MetricFamily]:
     return {each.name: each for each in measure(rt._partition)}
 
 
@@ -330,20 +330,21 @@ async def test_names_beyond_the_limit_count_together_with_one_warning(
 ) -> None:
     @workflow
     async def many(ctx: Context) -> None:
-        for number in range(MOST_NAMES + 50):
+        for number in range(60):
             await ctx.step(work.options(name=f"step{number}"), 0.0)
 
-    async with open_test_runtime(MemoryStore(), workflows=[many]) as rt:
+    tuning = Tuning(metric_names=10)
+    async with open_test_runtime(MemoryStore(), workflows=[many], tuning=tuning) as rt:
         run = await rt.submit(many, key="a")
         await run.result()
         assert sample(rt, "keyrun_step_attempts", step=OTHER) == 50
-        assert len(families(rt)["keyrun_step_duration_seconds"].samples) == MOST_NAMES + 1
+        assert len(families(rt)["keyrun_step_duration_seconds"].samples) == 11
     warnings = [each for each in caplog.records if "names of a step" in each.getMessage()]
     assert len(warnings) == 1
 
 
 async def test_counting_can_be_left_out(autojump_clock: MockClock) -> None:
-    tuning = Tuning(metrics=False)
+    tuning = Tuning(metric_names=0)
     async with open_test_runtime(MemoryStore(), workflows=[short], tuning=tuning) as rt:
         run = await rt.submit(short, key="a")
         await run.result()

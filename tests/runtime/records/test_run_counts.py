@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from keyrun import Context, Limits, PermanentError, Retry, Runtime, Workflow, step, workflow
-from keyrun.runtime.records.tables import Ledger
 from keyrun.runtime.records.run_counts import count, stored_counts
+from keyrun.runtime.records.tables import Ledger
 from keyrun.storage import MemoryStore, Store
 from keyrun.storage.batch import Batch
 from keyrun.testing import crash_points, open_test_runtime
