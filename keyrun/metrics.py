@@ -6,7 +6,7 @@
 `/metrics` of the control plane serves. The extra `prometheus` has the package that they need.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -70,11 +70,30 @@ def register(rt: AnyRuntime, registry: "CollectorRegistry | None" = None) -> Run
 
 def exposition(rt: AnyRuntime) -> bytes:
     """Return the metrics of a runtime as the text that Prometheus scrapes."""
+    return text_of(_measured(rt))
+
+
+def text_of(families: Iterable[MetricFamily]) -> bytes:
+    """Return metrics as the text that Prometheus scrapes."""
+    need("prometheus_client", for_="keyrun.metrics", extra="prometheus")
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    register(rt, registry)
+    registry.register(_Collected(families))
     return generate_latest(registry)
+
+
+class _Collected:
+    """Metrics that were measured."""
+
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
+        self._families = families
+
+    def collect(self) -> "Iterator[Metric]":
+        return map(_metric, self._families)
+
+    def describe(self) -> "list[Metric]":
+        return []
 
 
 def _measured(rt: AnyRuntime) -> list[MetricFamily]:

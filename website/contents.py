@@ -16,6 +16,7 @@ MODULES = (
     "keyrun.sync",
     "keyrun.web",
     "keyrun.logging",
+    "keyrun.metrics",
     "keyrun.testing",
     "keyrun.flows",
     "keyrun.actors",
@@ -79,6 +80,11 @@ PAGES = (
                 "HTTP",
                 "app Control",
                 "See [the HTTP API](../http-api.md) and [security](../security.md).",
+            ),
+            Section(
+                "Metrics",
+                "register collector exposition RuntimeCollector",
+                "See [monitoring](../monitoring.md).",
             ),
             Section(
                 "Log lines",

@@ -10,6 +10,7 @@ from keyrun.control.roles import Caller
 from keyrun.control.streams import RingFollower
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
 from keyrun.runtime.faces.asyncio_iterators import Outcomes
+from keyrun.runtime.inspect.measure import MetricFamily
 from keyrun.storage import StoreClosed
 
 
@@ -55,6 +56,10 @@ class AsyncioOwner:
         """Return a reader of the events of all runs; see `Owner.follow`."""
         follower = await self._bridge.call(self._owner.follow, arguments, caller, last_id)
         return AsyncioFollower(self._bridge, follower)
+
+    def measure(self) -> list[MetricFamily]:
+        """Return everything that monitoring reads."""
+        return self._bridge.now(self._owner.measure)
 
     def trouble(self) -> str | None:
         """Return one word that says why the runtime accepts no work now, or None."""

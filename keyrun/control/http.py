@@ -24,7 +24,7 @@ from keyrun.control.operation import Operation
 from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
 from keyrun.control.request import Receive, Request, Scope, Send
-from keyrun.control.roles import Caller, require
+from keyrun.control.roles import Caller, Role, require
 from keyrun.control.routes import Routes, below
 from keyrun.control.shapes import Misplaced
 from keyrun.control.table import OPERATIONS
@@ -80,6 +80,7 @@ class HttpApi:
         own: list[tuple[str, str, Operation | Handler]] = [
             ("GET", "/v1/openapi.json", self._openapi),
             ("GET", "/v1/session", self._who),
+            ("GET", "/metrics", self._metrics),
             ("POST", "/v1" + PATH, self._channel),
         ]
         self._sessions: dict[str, Callable[[Request], Awaitable[Answer]]] = {}
@@ -274,6 +275,13 @@ class HttpApi:
 
     async def _who(self, request: Request, caller: Caller, send: Send) -> Answer:
         return 200, JSON_HEADERS, dump({"name": caller.name, "role": caller.role})
+
+    async def _metrics(self, request: Request, caller: Caller, send: Send) -> Answer:
+        from keyrun.metrics import CONTENT_TYPE, text_of
+
+        require(caller, Role.METRICS, "metrics")
+        headers = [(b"content-type", CONTENT_TYPE.encode()), *SECURITY_HEADERS]
+        return 200, headers, text_of(self._performer.measure())
 
     async def _channel(self, request: Request, caller: Caller, send: Send) -> None:
         """Serve a Python client."""

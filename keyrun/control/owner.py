@@ -22,6 +22,7 @@ from keyrun.runtime.groups.handle import GroupHandle
 from keyrun.runtime.groups.members import GroupMembers
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.history import Happening
+from keyrun.runtime.inspect.measure import MetricFamily, measure
 from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.inspect.statuses import StatusReader
 from keyrun.runtime.operations.performed import PerformedOperations
@@ -263,6 +264,10 @@ class Owner:
         require(caller, Role.READ, "events")
         self._state.check_open()
         return self._events.follow(arguments, last_id)
+
+    def measure(self) -> list[MetricFamily]:
+        """Return everything that monitoring reads. Call this in Trio's thread."""
+        return measure(self.runtime._partition)
 
     def trouble(self) -> str | None:
         """Return one word that says why the runtime accepts no work now, or None."""

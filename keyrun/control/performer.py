@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from keyrun.control.operation import Operation
 from keyrun.control.roles import Caller
 from keyrun.control.streams import Follower
+from keyrun.runtime.inspect.measure import MetricFamily
 
 
 class Performer(Protocol):
@@ -35,6 +36,9 @@ class Performer(Protocol):
         self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
     ) -> Follower:
         """Return a reader of the events of all runs."""
+
+    def measure(self) -> list[MetricFamily]:
+        """Return everything that monitoring reads."""
 
     def trouble(self) -> str | None:
         """Return one word that says why operations cannot be performed now, or None."""
