@@ -225,7 +225,9 @@ def document() -> Schema:
     paths["/v1/openapi.json"] = {
         "get": _own("Return this description.", empty, operationId="openapi")
     }
-    paths["/metrics"] = {"get": _own("Return the metrics for Prometheus.", {}, operationId="metrics")}
+    paths["/metrics"] = {
+        "get": _own("Return the metrics for Prometheus.", {}, operationId="metrics")
+    }
     paths["/metrics"]["get"]["responses"]["200"]["content"] = WORDS
     unready = {"503": {"description": "A word that says why not.", "content": WORDS}}
     paths["/livez"] = {"get": _probe("livez", "Answer while the process answers.", {})}

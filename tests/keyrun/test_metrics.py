@@ -19,7 +19,7 @@ from keyrun.control.roles import Role
 from keyrun.control.tokens import TokenFile
 from keyrun.storage import MemoryStore
 from keyrun.testing import open_test_runtime
-from tests.control.test_guard import SECRETS, bearer, path  # noqa: F401 (a fixture)
+from tests.control.test_guard import SECRETS, bearer, write
 from tests.control.world import served
 
 ROOT = Path(__file__).parents[2]
@@ -97,9 +97,11 @@ def test_what_is_no_runtime_is_refused() -> None:
 @pytest.mark.parametrize("role", list(Role))
 async def test_the_role_metrics_reads_metrics_and_nothing_else(
     autojump_clock: MockClock,
-    path: Path,
-    role: Role,  # noqa: F811
+    tmp_path: Path,
+    role: Role,
 ) -> None:
+    path = tmp_path / "tokens"
+    write(path, "\n".join(f"{secret} {role} of-{role}" for role, secret in SECRETS.items()))
     guard = TokenGuard(TokenFile(path), ["localhost:8000"])
     async with served(guard=guard) as client:
         headers = [bearer(role), ("host", "localhost:8000")]
