@@ -6,7 +6,7 @@ clients connect again, and find the runtime that opens next.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from keyrun.control.http import HttpApi
 from keyrun.control.listening import bind_tcp, serving, url_of
@@ -36,6 +36,10 @@ class _NotOpen:
         raise AssertionError("a request was admitted")
 
     stream = follow = perform
+
+    def measure(self) -> NoReturn:
+        """Measure nothing, because no request is admitted."""
+        raise AssertionError("a request was admitted")
 
 
 def _not_open(word: str) -> HttpApi:
