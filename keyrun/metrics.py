@@ -98,10 +98,10 @@ class _Collected:
 
 def _measured(rt: AnyRuntime) -> list[MetricFamily]:
     if not isinstance(rt, Runtime):
-        return rt._bridge.now(lambda: measure(rt._bridge.runtime._partition))
+        return rt._bridge.now(lambda: measure(rt._bridge.runtime._partition.measured()))
     partition = rt._partition
     host = partition.state.host
-    return _in_thread_of(host.thread, host.token, lambda: measure(partition))
+    return _in_thread_of(host.thread, host.token, lambda: measure(partition.measured()))
 
 
 def _in_thread_of(thread: int, token: trio.lowlevel.TrioToken, function: Callable[[], T]) -> T:

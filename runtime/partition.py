@@ -49,6 +49,7 @@ from keyrun.storage.payload import PayloadCodec
 
 if TYPE_CHECKING:
     from keyrun.runtime.groups.service import Groups
+    from keyrun.runtime.inspect.measure import Measured
     from keyrun.runtime.run.running_step import RunningStep
     from keyrun.runtime.schedules.service import Schedules
 
@@ -247,6 +248,18 @@ class Partition:
             admission=self.admission,
             state_of=self.statuses.state,
             keep_seconds=self.retention.age,
+        )
+
+    def measured(self) -> "Measured":
+        """Return what monitoring measures."""
+        from keyrun.runtime.inspect.measure import Measured
+
+        return Measured(
+            state=self.state,
+            runs=self.runs,
+            backlog=self.backlog,
+            outbox=self.outbox,
+            quarantined_keys=self.supervisor.quarantined,
         )
 
     def _listen(self, feed: Feed | None) -> None:

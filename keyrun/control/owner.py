@@ -267,7 +267,7 @@ class Owner:
 
     def measure(self) -> list[MetricFamily]:
         """Return everything that monitoring reads. Call this in Trio's thread."""
-        return measure(self.runtime._partition)
+        return measure(self.runtime._partition.measured())
 
     def trouble(self) -> str | None:
         """Return one word that says why the runtime accepts no work now, or None."""

@@ -7,13 +7,14 @@ it reads at most the records of a few thousand numbers that follow each other.
 
 import platform
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import attrs
 import trio
 
 from keyrun._histogram import Histogram
@@ -25,7 +26,10 @@ from keyrun.storage import LmdbStore
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.workflow import Registry
-    from keyrun.runtime.partition import Partition
+    from keyrun.runtime.queue.backpressure import Backlog
+    from keyrun.runtime.queue.outbox import Outbox
+    from keyrun.runtime.run.partition_state import PartitionState
+    from keyrun.runtime.runs import RunTable
 
 T = TypeVar("T")
 
@@ -70,7 +74,18 @@ class MetricFamily(NamedTuple):
     """The values of the labels, and the value."""
 
 
-def measure(partition: "Partition") -> list[MetricFamily]:
+@attrs.frozen(kw_only=True)
+class Measured:
+    """What is measured of a partition."""
+
+    state: "PartitionState"
+    runs: "RunTable"
+    backlog: "Backlog"
+    outbox: "Outbox"
+    quarantined_keys: Sized
+
+
+def measure(partition: Measured) -> list[MetricFamily]:
     """Return everything that monitoring reads of a partition. Call this in Trio's thread."""
     namespace = partition.state.ledger.namespace
     return [
@@ -95,7 +110,7 @@ def _histogram(name: str, about: str, histogram: Histogram) -> MetricFamily:
     return MetricFamily(name, MetricKind.HISTOGRAM, about, (), [((), Distribution.of(histogram))])
 
 
-def _runs(partition: "Partition") -> Iterator[MetricFamily]:
+def _runs(partition: Measured) -> Iterator[MetricFamily]:
     metrics, runs = partition.state.metrics, runs_by_state(partition)
     yield MetricFamily(
         "keyrun_runs",
@@ -114,7 +129,7 @@ def _runs(partition: "Partition") -> Iterator[MetricFamily]:
     yield _gauge(
         "keyrun_quarantined_keys",
         "Keys that are quarantined because Keyrun's own code failed.",
-        len(partition.supervisor.quarantined),
+        len(partition.quarantined_keys),
     )
     if metrics is None:
         return
@@ -156,7 +171,7 @@ def _runs(partition: "Partition") -> Iterator[MetricFamily]:
     )
 
 
-def _steps(partition: "Partition") -> Iterator[MetricFamily]:
+def _steps(partition: Measured) -> Iterator[MetricFamily]:
     slots, metrics = partition.state.slots, partition.state.metrics
     yield _gauge("keyrun_slots", "Steps that may run at once.", slots.total)
     yield _gauge("keyrun_slots_used", "Steps that run now.", slots.total - slots.free)
@@ -234,7 +249,7 @@ _GATES = (
 )
 
 
-def _queue(partition: "Partition") -> Iterator[MetricFamily]:
+def _queue(partition: Measured) -> Iterator[MetricFamily]:
     backlog, metrics = partition.backlog.statistics(), partition.state.metrics
     yield _gauge("keyrun_backlog_runs", "Runs that wait to start.", backlog.pending)
     yield _gauge("keyrun_backlog_limit_runs", "Runs that may wait to start.", backlog.limit)
@@ -270,7 +285,7 @@ def _queue(partition: "Partition") -> Iterator[MetricFamily]:
     )
 
 
-def _waits(partition: "Partition") -> Iterator[MetricFamily]:
+def _waits(partition: Measured) -> Iterator[MetricFamily]:
     metrics = partition.state.metrics
     yield _gauge(
         "keyrun_hook_waiting",
@@ -298,7 +313,7 @@ def _waits(partition: "Partition") -> Iterator[MetricFamily]:
     )
 
 
-def _store(partition: "Partition") -> Iterator[MetricFamily]:
+def _store(partition: Measured) -> Iterator[MetricFamily]:
     commits, store = partition.state.commits, partition.state.store
     statistics = commits.statistics()
     yield _histogram("keyrun_commit_duration_seconds", "Time of one commit.", commits.durations)
@@ -319,7 +334,7 @@ def _store(partition: "Partition") -> Iterator[MetricFamily]:
         )
 
 
-def _process(partition: "Partition") -> Iterator[MetricFamily]:
+def _process(partition: Measured) -> Iterator[MetricFamily]:
     state, loop = partition.state, partition.state.host.loop_statistics()
     yield _gauge("keyrun_loop_lag_seconds", "How late the event loop is.", loop.lag)
     yield _gauge(
@@ -360,7 +375,7 @@ def _unique(
     return list(added.items())
 
 
-def runs_by_state(partition: "Partition") -> dict[tuple[str, str], int]:
+def runs_by_state(partition: Measured) -> dict[tuple[str, str], int]:
     """Return the number of unfinished runs, by workflow and state. The store counts the states of
     its records, and memory knows which runs have changed since."""
     state, registry = partition.state, partition.state.registry
@@ -392,7 +407,7 @@ def _shown(registry: "Registry", workflow: str, version: int, counted: str) -> s
     return counted.removesuffix(EVICTED)
 
 
-async def oldest_pending(partition: "Partition") -> float | None:
+async def oldest_pending(partition: Measured) -> float | None:
     """Return when the oldest run that has not started could have. None if all runs have started.
 
     `Metrics.pending` may count runs that left without a start, so a range in which no run is left
@@ -433,7 +448,7 @@ async def oldest_pending(partition: "Partition") -> float | None:
     return None if oldest == inf else oldest
 
 
-def _status(partition: "Partition", number: int, key: bytes, stored: bytes | None) -> StatusRecord:
+def _status(partition: Measured, number: int, key: bytes, stored: bytes | None) -> StatusRecord:
     run = partition.runs.find(number)
     if run is not None:
         return run.status

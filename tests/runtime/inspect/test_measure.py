@@ -99,7 +99,7 @@ ALL: list[Workflow[Any, Any]] = [short, waits, yields, fails, times_out, parent]
 def sample(rt: Runtime, name: str, **labels: str) -> Any:
     """The value of one sample. 0 if there is none."""
     found = 0.0
-    for family in measure(rt._partition):
+    for family in measure(rt._partition.measured()):
         if family.name == name:
             for values, value in family.samples:
                 given = dict(zip(family.labels, values, strict=True))
@@ -111,7 +111,7 @@ def sample(rt: Runtime, name: str, **labels: str) -> Any:
 
 
 def families(rt: Runtime) -> dict[str, MetricFamily]:
-    return {each.name: each for each in measure(rt._partition)}
+    return {each.name: each for each in measure(rt._partition.measured())}
 
 
 async def check(rt: Runtime) -> None:
@@ -135,7 +135,11 @@ def measured(rt: Runtime) -> tuple[dict[tuple[str, str], int], dict[str, int], f
     """What the gauges say."""
     partition = rt._partition
     dead = partition.state.counts.dead_letters
-    return runs_by_state(partition), dead, immediate(oldest_pending(partition))
+    return (
+        runs_by_state(partition.measured()),
+        dead,
+        immediate(oldest_pending(partition.measured())),
+    )
 
 
 async def scan(rt: Runtime) -> tuple[dict[tuple[str, str], int], dict[str, int], float | None]:
