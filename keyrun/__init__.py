@@ -122,6 +122,7 @@ _PARTS = (
     "graphs",
     "groups",
     "logging",
+    "metrics",
     "policies",
     "runtime",
     "schedules",

@@ -41,6 +41,7 @@ class DryRunState:
 
     failure = None
     feed = None
+    metrics = None
 
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec
