@@ -135,7 +135,7 @@ def _metric(family: MetricFamily) -> "Metric":
             buckets = list(zip(bounds, value.cumulative, strict=True))
             metric.add_metric(labels, buckets, value.sum)
         else:
-            metric.add_metric(labels, value)
+            metric.add_metric(labels, float(value))
     return metric  # type: ignore[no-any-return]
 
 
