@@ -10,6 +10,7 @@ callers are expected to catch. Every other public name has one home:
 - `keyrun.events`: the events of `rt.events()`
 - `keyrun.graphs`: nodes with workflow code, and the view of the execution of a graph
 - `keyrun.groups`: the members of a group, its handle and status
+- `keyrun.metrics`: metrics of a runtime for Prometheus
 - `keyrun.logging`: log lines as JSON, with the run and the step that they come from
 - `keyrun.policies`: circuit breakers, rate limits, resources, checkpoints
 - `keyrun.schedules`: when a schedule fires, and its status
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from keyrun import graphs as graphs
     from keyrun import groups as groups
     from keyrun import logging as logging
+    from keyrun import metrics as metrics
     from keyrun import policies as policies
     from keyrun import runtime as runtime
     from keyrun import schedules as schedules
