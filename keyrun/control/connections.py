@@ -10,8 +10,9 @@
 
 import resource
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import anyio
@@ -19,7 +20,8 @@ import anyio.abc
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
-from anycorn.events import Closed, Event, Updated
+from anycorn.events import Closed, Event, RawData, Updated
+from anycorn.task_group import TaskGroup
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import LifespanState
 from anycorn.worker_context import WorkerContext
@@ -42,6 +44,8 @@ RETRY = 0.1
 """Seconds until the next attempt to accept a connection, after one that failed."""
 SAY_EVERY = 60.0
 """Seconds between two log messages about connections that were not served."""
+
+_LENGTH = b"\r\ncontent-length: "
 
 
 def most_connections() -> int:
@@ -85,8 +89,40 @@ class _Stream(anyio.abc.ByteStream):
         await self._inner.aclose()
 
 
+class _Idle:
+    """Closes a connection that waits too long for a request. One task serves all waits of the
+    connection: a task for each of them would be the most expensive part of a request."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._scope: trio.CancelScope | None = None
+
+    async def restart(self, tasks: TaskGroup, close: Callable[[], Awaitable[None]]) -> None:
+        """Close the connection unless `stop` is called in time."""
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+            tasks.spawn(self._run, self._scope, close)
+        self._scope.deadline = trio.current_time() + self._seconds
+
+    async def stop(self) -> None:
+        """Do not close the connection."""
+        if self._scope is not None:
+            self._scope.deadline = inf
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _run(self, scope: trio.CancelScope, close: Callable[[], Awaitable[None]]) -> None:
+        with scope:
+            await trio.sleep_forever()
+        await close()
+
+
 class _Server(TCPServer):
-    """One connection. It ends when the other end has closed it, and not after `KEEP_ALIVE`."""
+    """One connection. It sends the head of an answer together with the body if the length is known.
+    It ends when the other end has closed it, and not after `KEEP_ALIVE`."""
 
     def __init__(
         self,
@@ -101,6 +137,10 @@ class _Server(TCPServer):
         self._stream = stream
         self._is_closed = False
         self._linger = anyio.CancelScope()
+        self._head = b""
+        """The head of an answer that waits for the first part of its body."""
+        self._idle = _Idle(config.keep_alive_timeout)
+        self.idle_task: Any = self._idle
 
     async def _read_data(self) -> None:
         protocol: Any = self.protocol
@@ -108,7 +148,7 @@ class _Server(TCPServer):
         await super()._read_data()
         self._is_closed = True
         self._linger.cancel()
-        await self.idle_task.stop()
+        self._idle.end()
 
     async def protocol_send(self, event: Event) -> None:
         if self._is_closed and isinstance(event, Updated):
@@ -122,7 +162,24 @@ class _Server(TCPServer):
             self._task_group.spawn(self._close_later)
             await self.protocol.handle(event)
             return
+        if isinstance(event, RawData):
+            head, self._head = self._head, b""
+            if not head and event.data.startswith(b"HTTP/1.1 ") and _LENGTH in event.data:
+                # The protocol always sends the body, or at least its end.
+                self._head = event.data
+                return
+            if head and len(event.data) < PIECE:
+                event = RawData(data=head + event.data)
+            elif head:
+                await super().protocol_send(RawData(data=head))
+            if not event.data:
+                return
         await super().protocol_send(event)
+
+    async def _idle_timeout(self) -> None:
+        if not self._is_closed:
+            with anyio.CancelScope(shield=True):
+                await self._initiate_server_close()
 
     async def _close_later(self) -> None:
         with self._linger:

@@ -381,3 +381,58 @@ async def ended(stream: trio.SocketStream) -> bool:
     except trio.BrokenResourceError:
         pass
     return True
+
+
+@pytest.mark.parametrize("length", [5, None])
+async def test_an_answer_of_known_length_has_its_head_and_body_in_one_part(
+    length: int | None,
+) -> None:
+    """A stream sends its head before it has a body."""
+    may_continue = trio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [] if length is None else [(b"content-length", b"%d" % length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if length is None:
+            await may_continue.wait()
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    async with trio.open_nursery() as nursery:
+        port = await serve(app, nursery)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            for _ in range(2):
+                await stream.send_all(LIVEZ + b"\r\n")
+                with trio.fail_after(5):
+                    first = await stream.receive_some()
+                    assert first.startswith(b"HTTP/1.1 200")
+                    assert (b"hello" in first) == (length is not None)
+                    may_continue.set()
+                    if length is None:
+                        await receive(stream, b"hello\r\n0\r\n\r\n")
+                        may_continue = trio.Event()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_waits_the_whole_time_for_each_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await trio.sleep(3)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    ends: list[socket.socket] = [*socket.socketpair()]
+    for each in ends:
+        each.setblocking(False)
+    served = Connections(app, lambda _: {}, keep_alive=2)
+    async with trio.open_nursery() as nursery:
+        inner = await anyio.abc.SocketStream.from_socket(ends[0])
+        nursery.start_soon(served._serve, inner)
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(ends[1])) as stream:
+            for _ in range(3):
+                await trio.sleep(1.5)
+                await stream.send_all(LIVEZ + b"\r\n")
+                assert b" 204 " in await stream.receive_some()
+            began = trio.current_time()
+            assert await stream.receive_some() == b""
+            assert trio.current_time() - began == pytest.approx(2)
