@@ -7,9 +7,12 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.keyrun.serving import serving
 
@@ -128,3 +131,73 @@ def test_an_application_is_served_from_the_wheel(environment: Path, tmp_path: Pa
         server.process.terminate()
         assert server.ended() == 0
     assert Path(server.errors[0].strip()).is_relative_to(environment)
+
+
+def base() -> set[str]:
+    """The distributions that come with Keyrun if no extra is named."""
+    found: set[str] = set()
+    todo = ["keyrun"]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            needed = [Requirement(each) for each in requires(name) or ()]
+            todo += [
+                canonicalize_name(each.name)
+                for each in needed
+                if each.marker is None or each.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Absent:
+    absent = set(sys.argv[1:])
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+
+import keyrun, keyrun.asyncio, keyrun.sync, keyrun.testing, keyrun.web
+from keyrun.cli.group import COMMANDS, command
+
+for name in COMMANDS:
+    assert command.get_command(None, name)
+
+@keyrun.workflow
+async def greet(ctx, name: str) -> str:
+    return f"hello {name}"
+
+with keyrun.sync.open_runtime("state", workflows=[greet]) as rt:
+    print(rt.submit(greet, "ann", key="ann").result())
+for options in ({"control": True}, {"when_locked": "join"}):
+    try:
+        with keyrun.sync.open_runtime("state", workflows=[greet], **options):
+            pass
+    except keyrun.errors.MissingExtra as error:
+        print(error)
+"""
+
+
+def test_without_extras_programs_and_commands_work_and_errors_name_the_extra(
+    tmp_path: Path,
+) -> None:
+    installed = base()
+    absent = [
+        module
+        for module, names in packages_distributions().items()
+        if not any(canonicalize_name(name) in installed for name in names)
+    ]
+    assert "anyio" in absent
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, *absent]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result, control, join = done.stdout.splitlines()
+    assert result == "hello ann"
+    assert control.startswith("control=True requires anycorn, which is not installed;")
+    assert join.startswith("when_locked='join' requires anycorn, which is not installed;")
+    assert control.endswith('pip install ".[control]"')

@@ -7,7 +7,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -23,14 +23,15 @@ from keyrun.cli.screen import visible
 from keyrun.cli.stopping import Stopping
 from keyrun.cli.target import find_app
 from keyrun.control.background import beside
-from keyrun.control.listening import CannotListen
 from keyrun.control.options import Control
 from keyrun.control.tokens import BadTokenFile
 from keyrun.extras import need
-from keyrun.hosting.served import Served, served
 from keyrun.logging import JsonFormatter, StepFilter
 from keyrun.runtime.logger import logger
 from keyrun.storage import StoreError
+
+if TYPE_CHECKING:
+    from keyrun.hosting.served import Served
 
 LEVELS = ("debug", "info", "warning", "error")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -185,6 +186,8 @@ class Server:
 
     async def run(self, store: Path, app: App, control: Control, **opening: Any) -> int:
         """Serve until a signal arrives, and return the exit code."""
+        from keyrun.hosting.served import served
+
         self._stopping.call(self._stopped)
         try:
             with trio.CancelScope() as scope:
@@ -212,7 +215,7 @@ class Server:
         if not self._is_open:
             scope.cancel()
 
-    def _announce(self, server: Served) -> None:
+    def _announce(self, server: "Served") -> None:
         """Say where the API is."""
         places = [f"unix:{server.socket}"]
         if server.url is not None:
@@ -229,6 +232,8 @@ class Server:
 
     def _report(self, raised: Exception) -> int:
         """Log why the command ends, and return the exit code."""
+        from keyrun.control.listening import CannotListen
+
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from keyrun.control.event_ring import RingFollower
 from keyrun.control.operation import Operation
 from keyrun.control.owner import Owner
 from keyrun.control.roles import Caller
-from keyrun.control.streams import RingFollower
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
 from keyrun.runtime.faces.asyncio_iterators import Outcomes
 from keyrun.runtime.inspect.measure import MetricFamily

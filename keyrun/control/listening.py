@@ -14,9 +14,9 @@ import anyio
 import anyio.abc
 
 from keyrun.control.background import beside
+from keyrun.control.connections import Connections
 from keyrun.control.forking import belongs_here
 from keyrun.control.target import SOCKET, short_path
-from keyrun.extras import need
 
 PEER = "keyrun_peer"
 """The name in the state of an ASGI scope that has the peer of a unix socket, such as `uid 1000`."""
@@ -138,9 +138,6 @@ async def serving(
     """Serve an ASGI application on sockets while the block runs. Requests that are under way when
     the block is left are cut off. The function that is yielded cuts off all connections. `limits`
     are those of `Connections`."""
-    need("anycorn", for_="the control plane", extra="control")
-    from keyrun.control.connections import Connections
-
     served: list[Connections] = []
     tasks = []
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 import attrs
 from msgpack import packb, unpackb
 
+from keyrun.control.event_ring import EventRing, RingFollower
 from keyrun.control.operation import Operation
 from keyrun.control.requests import NewRun, Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
 from keyrun.control.shapes import WIRE, LargePayload
-from keyrun.control.streams import EventRing, RingFollower
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.entities.entity import EntityDefinition
 from keyrun.runtime.errors import UnknownEntity

@@ -6,9 +6,9 @@
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
+from keyrun.control.event_ring import Follower
 from keyrun.control.operation import Operation
 from keyrun.control.roles import Caller
-from keyrun.control.streams import Follower
 from keyrun.runtime.inspect.measure import MetricFamily
 
 

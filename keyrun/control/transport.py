@@ -273,8 +273,12 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what broke a connection. Trio hides it in the cause."""
-    return str(error.__cause__ or error) or type(error).__name__
+    """Return what broke a connection. Trio hides it in the cause, which is a group if a host has
+    several addresses."""
+    cause = error.__cause__ or error
+    if isinstance(cause, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_cause(each) for each in cause.exceptions))
+    return str(cause) or type(cause).__name__
 
 
 def unusable(target: Target, why: str) -> Exception:

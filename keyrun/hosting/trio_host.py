@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from keyrun.control.options import Control
+from keyrun.extras import need
 from keyrun.runtime import open as engine
 from keyrun.runtime.options import WhenLocked, check_options
 from keyrun.runtime.runtime import Runtime
@@ -37,6 +38,7 @@ async def opened(
         for name in ("workflows", "entities", "schedules"):
             # They are read each time this process gets the store.
             options[name] = list(options.get(name, ()))
+        need("anycorn", for_="when_locked='join'", extra="control")
         from keyrun.control.joining import joined
 
         async with joined(
@@ -55,6 +57,7 @@ async def opened(
             f"control=True serves a socket in the directory of a store, and {store!r} has none: "
             "pass Control(http=...)"
         )
+    need("anycorn", for_="control=True", extra="control")
     from keyrun.control.serving import control_plane
 
     companion = partial(control_plane, store=path, options=served)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from keyrun.control import streams
+from keyrun.control import event_ring, streams
 from keyrun.control.owner import Owner
 from keyrun.control.roles import ITSELF
 from tests.control.world import Client, Exchange, greet, served, wait_for_go
@@ -236,7 +236,7 @@ async def test_the_engine_builds_no_events_when_the_last_subscriber_has_left(
         async with client.stream("/v1/events") as stream:
             await stream.until(b"retry")
             assert subscribers._wanted
-        await trio.sleep(streams.LINGER + 1)
+        await trio.sleep(event_ring.LINGER + 1)
         await run(client, "a")
         await trio.testing.wait_all_tasks_blocked()
         assert not subscribers._wanted
