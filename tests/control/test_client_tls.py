@@ -16,7 +16,7 @@ import keyrun.sync
 from keyrun import App, NoOwner
 from keyrun.control.options import Control
 from keyrun.hosting.served import served
-from tests.control.world import WORKFLOWS, greet
+from tests.control.world import greet
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ async def owner_behind_tls(store: Path, certificate: Path) -> AsyncIterator[tupl
     context.load_cert_chain(certificate)
     control = Control(http="127.0.0.1:0")
     async with (
-        served(store, App(workflows=WORKFLOWS), control) as server,
+        served(store, App(workflows=[greet]), control) as server,
         trio.open_nursery() as nursery,
     ):
         assert server.url is not None
