@@ -145,9 +145,11 @@ class Admission:
         return known
 
     async def known(self, submission: Submission, *, any_input: bool = False) -> Admitted | None:
-        """Return the run that has this id already. Raise `InputMismatch` if it is another run. With
-        `any_input`, it may have another input."""
+        """Return the run that has the id of a submit, if the submit gives one. Raise
+        `InputMismatch` if it is another run. With `any_input`, it may have another input."""
         run_id = submission.run_id
+        if not run_id:
+            return None
         committing = self._committing.get(run_id)
         if committing is not None:
             self._same(submission, committing[0], any_input=any_input)

@@ -118,7 +118,10 @@ class WriteRequest:
         if not isinstance(self.write, Write):
             raise TypeError(f"write must be a Write, got {brief(self.write)}")
         check_text(self.who, "who")
-        return attrs.evolve(self, summary=cut(self.summary), target=cut(self.target))
+        summary, target = cut(self.summary), cut(self.target)
+        if (summary, target) == (self.summary, self.target):
+            return self
+        return attrs.evolve(self, summary=summary, target=target)
 
     def identity(self) -> bytes:
         """Return a hash of everything that is the same in each repeat."""
