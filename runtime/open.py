@@ -296,6 +296,7 @@ async def serve(
         await _begin(partition, on_unregistered)
         for each in schedules:
             await partition.schedules.put(each)
+        _log_opened(partition)
     except BaseException:
         state.commits.on_commit.remove(state.counts.stage)
         state.commits.on_commit.remove(host.transitions.look_at_level)
@@ -366,11 +367,7 @@ async def _work(
                     nursery.start_soon(guard, task)
 
             partition.state.start = start
-            start(
-                lambda: startup.wake_keys(
-                    partition.state, partition.queues, partition.damaged, partition.tuning
-                )
-            )
+            start(lambda: _recover(partition))
             start(partition.delays.run)
             start(partition.timers.run)
             start(partition.eviction.run)
@@ -390,6 +387,55 @@ async def _work(
             if partition.delivery is not None:
                 start(partition.delivery.run)
             task_status.started()
+
+
+async def _recover(partition: Partition) -> None:
+    """Wake the keys of all unfinished runs, and log that they resume."""
+    begun, runs = trio.current_time(), _unfinished(partition)
+    await startup.wake_keys(partition.state, partition.queues, partition.damaged, partition.tuning)
+    seconds = trio.current_time() - begun
+    logger.info(
+        "recovered %s in %.1f s",
+        _counted(runs),
+        seconds,
+        extra={
+            "event": "runtime_recovered",
+            "namespace": partition.state.ledger.namespace,
+            "runs": runs,
+            "seconds": seconds,
+        },
+    )
+
+
+def _log_opened(partition: Partition) -> None:
+    """Log what was opened."""
+    state = partition.state
+    store = state.store.path if isinstance(state.store, LmdbStore) else type(state.store).__name__
+    workflows = sorted({each.name for each in state.registry})
+    runs = _unfinished(partition)
+    logger.info(
+        "opened %s, namespace %r, with %s; workflows: %s",
+        store,
+        state.ledger.namespace,
+        _counted(runs),
+        _named(workflows) or "none",
+        extra={
+            "event": "runtime_opened",
+            "store": str(store),
+            "namespace": state.ledger.namespace,
+            "workflows": workflows,
+            "runs": runs,
+        },
+    )
+
+
+def _unfinished(partition: Partition) -> int:
+    """Return the number of unfinished runs in the store."""
+    return sum(partition.state.counts.by_version.values())
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} unfinished {'run' if runs == 1 else 'runs'}"
 
 
 async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
@@ -531,7 +577,16 @@ async def _drain(partition: Partition, timeout: float) -> None:
     if partition.delivery is not None:
         with trio.move_on_at(deadline):
             await partition.delivery.tried()
-    logger.info("drained in %.1f s", trio.current_time() - begun, extra={"event": "drain_ended"})
+    seconds = trio.current_time() - begun
+    logger.info(
+        "drained in %.1f s",
+        seconds,
+        extra={
+            "event": "runtime_drained",
+            "namespace": partition.state.ledger.namespace,
+            "seconds": seconds,
+        },
+    )
 
 
 async def _wait_for_steps(partition: Partition, until: float) -> None:

@@ -511,7 +511,7 @@ async def test_a_drain_reports_its_begin_its_progress_and_its_end(
         ("drain_began", f"draining: waiting up to 60 s for {name}"),
         ("draining", f"draining: still waiting for {name}"),
         ("draining", f"draining: still waiting for {name}"),
-        ("drain_ended", "drained in 24.0 s"),
+        ("runtime_drained", "drained in 24.0 s"),
     ]
 
 

@@ -1,6 +1,7 @@
 """The log: transitions at INFO, dead letters at ERROR, and the same fields in every line."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from keyrun import (
     workflow,
 )
 from keyrun.runtime.events.logs import log_key
-from keyrun.storage import MemoryStore
+from keyrun.storage import LmdbStore, MemoryStore
 from keyrun.testing import CrashingMemoryStore, open_test_runtime
 
 FIELDS = ("run", "key", "workflow", "step", "attempt", "event")
@@ -262,3 +263,53 @@ async def test_lines_that_are_not_about_one_run_have_the_same_fields(
     formatter = logging.Formatter(" ".join(f"%({name})s" for name in FIELDS))
     key = "k" if reason == "key_crashed" else "None"
     assert formatter.format(record) == f"None {key} None None None {reason}"
+
+
+async def test_an_open_its_recovery_and_its_drain_are_one_line_each(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    @workflow
+    async def waits(ctx: Context) -> None:
+        await ctx.wait_signal("go", timeout=1e6)
+
+    @step
+    async def slow() -> None:
+        await trio.sleep(2)
+
+    @workflow
+    async def works(ctx: Context) -> None:
+        await ctx.step(slow)
+
+    def said() -> list[dict[str, Any]]:
+        names = ("event", "store", "namespace", "workflows", "runs", "seconds")
+        return [
+            {name: getattr(record, name) for name in names if hasattr(record, name)}
+            for record in caplog.records
+            if str(record.event).startswith("runtime_")  # type: ignore[attr-defined]
+        ]
+
+    path = tmp_path / "state"
+    async with open_test_runtime(LmdbStore(path), workflows=[waits]) as rt:
+        for number in range(3):
+            await rt.submit(waits, key=f"k{number}")
+    assert said() == []
+    caplog.set_level(logging.INFO, "keyrun.runtime")
+    async with open_test_runtime(LmdbStore(path), workflows=[works, waits]) as rt:
+        await rt.submit(works, key="w")
+        await trio.sleep(1)
+    opened, recovered, drained = said()
+    assert opened == {
+        "event": "runtime_opened",
+        "store": str(path),
+        "namespace": "default",
+        "workflows": ["waits", "works"],
+        "runs": 3,
+    }
+    seconds = recovered.pop("seconds")
+    assert 0 <= seconds < 1
+    assert recovered == {"event": "runtime_recovered", "namespace": "default", "runs": 3}
+    assert drained == {"event": "runtime_drained", "namespace": "default", "seconds": 1.0}
+    first = next(each for each in caplog.records if each.event == "runtime_opened")  # type: ignore[attr-defined]
+    assert first.getMessage() == (
+        f"opened {path}, namespace 'default', with 3 unfinished runs; workflows: waits, works"
+    )
