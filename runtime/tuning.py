@@ -43,6 +43,10 @@ class Tuning:
     """Seconds between two questions of the watchdog."""
     watchdog_limit: float = 1.0
     """Seconds without an answer of the event loop that the watchdog reports."""
+    stalled_after: float = 10.0
+    """Seconds by which the event loop may be late before the runtime is not ready."""
+    least_disk: int = 64 * 1024 * 1024
+    """Bytes that the disk of the store must have left for the runtime to be ready."""
     metric_names: int = 200
     """Workflows, and steps, that metrics count apart. All others count together. With 0, nothing is
     counted."""

@@ -30,6 +30,7 @@ from keyrun.runtime.partition import Partition
 from keyrun.runtime.records.operation import Write, WriteRequest
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.texts import brief
+from keyrun.storage import LmdbStore
 from keyrun.storage.payload import PayloadCodec, PayloadError
 
 TARGETS = ("schedule_id", "group_id")
@@ -211,6 +212,7 @@ class Owner:
         self.runtime = PlainRuntime(runtime._partition)
         state = runtime._partition.state
         self._state = state
+        self._tuning = runtime._partition.tuning
         self.namespace = state.ledger.prefix[:-1].decode()
         self._events = EventRing(state.host.subscribers, state.wall)
 
@@ -270,10 +272,17 @@ class Owner:
         return measure(self.runtime._partition.measured())
 
     def trouble(self) -> str | None:
-        """Return one word that says why the runtime accepts no work now, or None."""
+        """Return one word that says why the runtime accepts no work now, or is likely to fail soon,
+        or None. May be called in any thread."""
         state = self._state
         if state.closed or state.failure is not None:
             return "closed"
         if state.draining:
             return "draining"
-        return None if state.recovered else "recovering"
+        if not state.recovered:
+            return "recovering"
+        if state.host.watchdog.loop.late_by() > self._tuning.stalled_after:
+            return "stalled"
+        if isinstance(state.store, LmdbStore) and state.store.disk_free() < self._tuning.least_disk:
+            return "disk"
+        return None

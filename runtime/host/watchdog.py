@@ -187,6 +187,14 @@ class WatchedLoop:
             said = "the event loop answered %.1f s late"
             logger.warning(said, lag, extra=fields("loop_lag", None, None, None))
 
+    def late_by(self) -> float:
+        """Return how late the last answer was, or is by now if it is missing for longer. May be
+        called in any thread."""
+        with self._lock:
+            if self._answered_at is not None:
+                return self.lag
+            return max(self.lag, self._clock.current_time() - self._asked_at)
+
     def _stretches(self, now: float) -> list[Stretch]:
         """Return what was seen, up to now."""
         return [*self._seen[:-1], self._seen[-1]._replace(until=now)] if self._seen else []
