@@ -161,14 +161,16 @@ class Case:
 ENDS = "status ended queue counter unfinished outcomes"
 CASES: dict[Write, Case] = {
     Write.CANCEL: Case(lambda rt: rt.cancel("behind"), True, ENDS),
-    Write.PAUSE: Case(lambda rt: rt.pause("behind"), True, "status journal"),
-    Write.RESUME: Case(lambda rt: rt.resume("nap"), True, "status journal queue timers"),
+    Write.PAUSE: Case(lambda rt: rt.pause("behind"), True, "status journal unfinished"),
+    Write.RESUME: Case(lambda rt: rt.resume("nap"), True, "status journal queue timers unfinished"),
     Write.PAUSE_KEY: Case(lambda rt: rt.pause_key("k"), None, "held"),
     Write.RESUME_KEY: Case(lambda rt: rt.resume_key("held"), None, "held"),
     Write.PAUSE_ALL: Case(lambda rt: rt.pause_all(), None, "held"),
     Write.RESUME_ALL: Case(lambda rt: rt.resume_all(), None, ""),
     Write.REDRIVE: Case(
-        lambda rt: rt.redrive("dead"), 2, "dead ended status journal queue unfinished counter"
+        lambda rt: rt.redrive("dead"),
+        2,
+        "dead dead_counts ended status journal queue unfinished counter",
     ),
     Write.FORGET: Case(lambda rt: rt.forget("ended"), None, "runs status ended ids journal"),
     Write.RELEASE_KEY: Case(lambda rt: rt.release_key("a"), False, ""),
