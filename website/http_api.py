@@ -32,11 +32,13 @@ This page lists every request of the HTTP API. [Operating with curl](curl.md) sh
 | 401, 403 | There is no valid token, or its role does not allow the operation. |
 | 404, 405 | There is no such run, workflow, group or path, or the path does not take the method. |
 | 408, 413, 415 | The body is too slow, too large, or not JSON. |
-| 409 | The state of the run does not allow the operation, or a run with the same id has another input. |
+| 409 | The state of the run does not allow the operation, a run with the same id has another input, the run whose result was asked for has not ended in time or has failed, or the method of an entity has failed or not returned in time. `error` says which. |
+| 414, 431 | The query string is too long, or there are too many headers. |
 | 421 | This process only reads the store. Ask the process that owns it. |
 | 422 | An argument is not valid. The detail names it. |
 | 429, 503 | Too many runs wait to start, the runtime is closing, or a method of an entity raised `TransientError`. Repeat after `Retry-After` seconds. |
-| 504 | The run has not ended, or the method of an entity has not returned, in the time that the request allows. |"""
+| 500 | An error in Keyrun. The log of the process has the details. |
+| 507 | The disk or the store is full. |"""
 
 STREAM = """\
 The answer is a stream of server-sent events. It sends a comment every 15 seconds, and ends with an event called `end` unless the connection is lost."""
