@@ -22,7 +22,6 @@ from keyrun.control.remote import RemoteRuntime
 from keyrun.control.serving import control_plane
 from keyrun.control.target import SOCKET, Target
 from keyrun.control.transport import ClientRejected, Transport
-from keyrun.extras import need
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.logger import logger
@@ -230,8 +229,6 @@ async def joined(
     lock_timeout: float,
 ) -> AsyncIterator[SharedRuntime]:
     """Share a store with other processes."""
-    need("h11", for_="when_locked='join'", extra="control")
-    need("anycorn", for_="when_locked='join'", extra="control")
     # This process may open the store later, when the program has changed its directory.
     store.path = store.path.absolute()
     target = Target(socket=store.path / SOCKET)

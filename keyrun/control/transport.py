@@ -373,6 +373,7 @@ class Transport:
     async def _opened(self) -> Connection:
         with trio.move_on_after(SILENCE):
             stream = await self._connect()
+            self.trouble = "a process accepted the connection, and has not answered; is it stopped?"
             try:
                 connection = Connection(stream, self.target, self._token, self._namespace)
                 await connection.open()

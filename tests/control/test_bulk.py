@@ -27,13 +27,17 @@ async def test_a_bulk_operation_is_previewed_and_then_done(autojump_clock: Any) 
         assert [each.run_id for each in await client.rt.runs(state="cancelled")] == seen["examples"]
 
 
-async def test_a_bulk_operation_continues_at_its_cursor(autojump_clock: Any) -> None:
+async def test_a_bulk_operation_continues_at_its_cursor_under_one_id(autojump_clock: Any) -> None:
+    """A page that is repeated gets its own first answer."""
     async with served() as client:
         await waiting(client, 7)
         changed, cursor = [], None
+        headers = [("idempotency-key", "all-of-t")]
         while True:
             wanted = {"tag": "t", "limit": 3, "cursor": cursor, "preview": False}
-            done = await client.good("POST", "/v1/bulk/pause", wanted)
+            done = await client.good("POST", "/v1/bulk/pause", wanted, headers=headers)
+            again = await client.good("POST", "/v1/bulk/pause", wanted, headers=headers)
+            assert again == done
             changed.append(done["changed"])
             cursor = done["cursor"]
             if cursor is None:

@@ -10,6 +10,7 @@ import keyrun
 import keyrun.asyncio
 import keyrun.sync
 from keyrun import NoOwner
+from keyrun.control.roles import ITSELF
 from keyrun.groups import Member
 from keyrun.schedules import Every
 from tests.control.clients import connected
@@ -73,6 +74,14 @@ def test_a_client_on_asyncio_does_what_a_runtime_does(tmp_path: Path) -> None:
             group = await client.submit_group("g", [Member(greet, "a", key="a")])
             assert [each.result async for each in group] == ["A"]
             assert client.statistics().keys >= 0
+            found: list[Any] = []
+            page = await client.find_runs(limit=2)
+            while page.cursor is not None:
+                found += page.runs
+                page = await client.find_runs(limit=2, cursor=page.cursor)
+            assert [*found, *page.runs] == await client.runs()
+            assert len(found) == 2
+            assert {each.who for each in (await client.audit()).entries} == {ITSELF.name}
 
     asyncio.run(main())
 
@@ -96,6 +105,14 @@ def test_a_client_for_threads_does_what_a_runtime_does(tmp_path: Path) -> None:
         group = client.submit_group("g", [Member(greet, "a", key="a")])
         assert [each.result for each in group] == ["A"]
         assert client.statistics().keys >= 0
+        found: list[Any] = []
+        page = client.find_runs(limit=2)
+        while page.cursor is not None:
+            found += page.runs
+            page = client.find_runs(limit=2, cursor=page.cursor)
+        assert [*found, *page.runs] == client.runs()
+        assert len(found) == 2
+        assert {each.who for each in client.audit().entries} == {ITSELF.name}
 
 
 async def test_a_call_waits_for_an_owner_and_raises_no_owner_after_its_timeout(

@@ -108,7 +108,8 @@ async def test_a_server_that_never_answers_is_no_owner_after_the_timeout(tmp_pat
             server(path, saying(data, close=False)),
             keyrun.connect(f"unix:{path}", call_timeout=0.1) as client,
         ):
-            with trio.fail_after(30), pytest.raises(NoOwner):
+            why = r"for 0\.1 s \(a process accepted the connection, and has not answered"
+            with trio.fail_after(30), pytest.raises(NoOwner, match=why):
                 await client.counts()
 
 

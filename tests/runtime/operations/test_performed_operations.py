@@ -23,6 +23,7 @@ from keyrun import (
     Runtime,
     UnknownRun,
     entity,
+    open_operator,
     open_reader,
     step,
     workflow,
@@ -34,7 +35,7 @@ from keyrun.runtime.inspect.reader import Reader
 from keyrun.runtime.records.operation import SINGLE_WRITES, Write, WriteRequest
 from keyrun.schedules import Every, ScheduleStatus
 from keyrun.storage import MemoryStore
-from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime
+from keyrun.testing import CrashingLmdbStore, crash_points, open_test_runtime, virtual_wall
 from tests.storage.processes import run_python
 
 HOUR = 3600.0
@@ -502,6 +503,21 @@ async def test_an_answer_expires_after_an_hour_and_the_entry_stays_until_retenti
         assert await entries(rt) == []
         for table in ("audited", "operations", "runs"):
             assert await rt._ledger.store.scan(table, prefix=prefix) == []
+
+
+async def test_an_answer_expires_after_an_hour_also_if_nothing_removes_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An operator's runtime removes nothing."""
+    store = MemoryStore()
+    async with open_test_runtime(store, **OPTIONS) as rt:
+        await waiting(rt)
+    said = []
+    for seconds in (0, HOUR - 10, 20):
+        await trio.sleep(seconds)
+        async with open_operator(store, wall=virtual_wall) as rt:
+            said.append(await perform(rt, Write.PAUSE, partial(rt.pause, "r"), **RUN))
+    assert said == ["True", "True", "False"]
 
 
 async def test_the_log_keeps_at_most_as_many_entries_as_runs(
