@@ -166,14 +166,20 @@ async def test_an_id_that_is_unknown_marks_a_gap(last_id: str, autojump_clock: A
 
 
 async def test_another_process_marks_a_gap(autojump_clock: Any) -> None:
+    """Also if it has an event at the same position."""
     async with served() as client:
         async with client.stream("/v1/events") as stream:
             await stream.until(b"retry")
             await run(client, "a")
             last = events_of(await stream.until(b"run_succeeded"))[-1]["id"]
-    async with served() as client:
+    async with served() as client, client.stream("/v1/events") as other:
+        await run(client, "b")
+        await run(client, "c")
+        await other.until(b"run_succeeded")
         async with client.stream("/v1/events", headers=[("last-event-id", last)]) as stream:
-            await stream.until(b"event: missed")
+            with trio.fail_after(60):
+                (event,) = events_of(await stream.until(b"event: missed"))
+            assert (event["kind"], event["missed"]) == ("missed", None)
 
 
 async def test_a_subscriber_that_does_not_read_misses_events_and_is_told(
