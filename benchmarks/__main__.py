@@ -14,6 +14,7 @@ SUITES = {
     "actors": "messages per second beside other actor designs, memory, restarts",
     "runs": "durable steps per second beside the record-only loop, latency of one run",
     "events": "the cost of a step while a listener reads all events",
+    "tracing": "the cost of a step while spans of it are exported, and while they are not sampled",
     "control": "submits through the socket and over HTTP beside submits in the process",
     "subscribers": "the speed of the engine while 200 clients read its events over HTTP",
     "metrics": "the cost of counting, and of a scrape with a million runs",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keyrun import storage as storage
     from keyrun import sync as sync
     from keyrun import testing as testing
+    from keyrun import tracing as tracing
     from keyrun import types as types
     from keyrun import web as web
     from keyrun._errors import KeyrunError as KeyrunError
@@ -132,6 +133,7 @@ _PARTS = (
     "storage",
     "sync",
     "testing",
+    "tracing",
     "types",
     "web",
 )

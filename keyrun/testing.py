@@ -30,6 +30,7 @@ from keyrun.hosting.app import with_app
 from keyrun.hosting.virtual_time import Threads, TimeWatch
 from keyrun.policies import Resources
 from keyrun.runtime.host.lifespan import Lifespan
+from keyrun.runtime.host.tracing import TracerSource
 from keyrun.runtime.inspect.replay import Replayed, replay
 from keyrun.runtime.schedules.declared import Schedule
 from keyrun.runtime.tuning import Tuning
@@ -121,6 +122,7 @@ class RuntimeOptions(TypedDict, total=False):
     restart_window: float
     resources: Resources | None
     evict_after: float
+    tracing: TracerSource | None
     tuning: Tuning
 
 

@@ -49,6 +49,7 @@ from keyrun.storage.payload import PayloadCodec, Transform
 
 if TYPE_CHECKING:
     from keyrun.runtime.host.host_loop import HostLoop
+    from keyrun.runtime.host.tracing import TracerSource
     from keyrun.runtime.policies.resources import Resources
     from keyrun.runtime.schedules.declared import Schedule
 
@@ -166,6 +167,7 @@ async def open_runtime(
     resources: "Resources | None" = None,
     evict_after: float = 1.0,
     lifespan: Lifespan | None = None,
+    tracing: "TracerSource | None" = None,
     host_loop: "HostLoop | None" = None,
     companion: Companion | None = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
@@ -213,6 +215,7 @@ async def open_runtime(
     - `lifespan`: an async context manager, or a function that returns one, such as a function with
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
+    - `tracing`: a `keyrun.tracing.Tracing()`, which makes OpenTelemetry spans of runs and attempts.
     - `host_loop`: the asyncio loop of the application. Only `keyrun.asyncio` sets it.
     - `companion`: a block to open beside the runtime. Only the control plane sets it.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
@@ -229,6 +232,7 @@ async def open_runtime(
             max_concurrent_steps=max_concurrent_steps,
             resources=resources,
             host_loop=host_loop,
+            tracing=tracing,
             tuning=tuning,
         )
         if lifespan is not None:

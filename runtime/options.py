@@ -58,6 +58,12 @@ def _transform(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an instance, got {value!r}: call the class")
 
 
+def _tracing(name: str, value: object) -> None:
+    start = getattr(value, "start", None)
+    if value is not None and (isinstance(value, type) or not callable(start)):
+        raise TypeError(f"{name} must be a keyrun.tracing.Tracing(), got {value!r}")
+
+
 def _resources(name: str, value: object) -> None:
     if value is not None:
         from keyrun.runtime.policies.resources import Resources
@@ -113,6 +119,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "resources": _resources,
     "evict_after": partial(checks.at_least, least=0),
     "lifespan": _lifespan,
+    "tracing": _tracing,
     "tuning": partial(checks.instance, kind=Tuning),
 }
 """How each option is checked."""

@@ -279,6 +279,8 @@ class Partition:
 
     def run_ended(self, run: Run) -> None:
         """Report the end of a run, which is durable."""
+        if self.state.tracer is not None:
+            self.state.tracer.run_ended(run)
         run.submission.at_hand = False
         if run.metrics is not None:
             _count_end(run.metrics, run.status)

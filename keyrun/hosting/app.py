@@ -9,6 +9,7 @@ import attrs
 from keyrun.actors import checks
 from keyrun.runtime.definitions.workflow import Registry, Workflow
 from keyrun.runtime.host.lifespan import AnyLifespan
+from keyrun.runtime.host.tracing import TracerSource
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.options import OnUnregistered, check_options
 from keyrun.runtime.policies.resources import Resources
@@ -72,6 +73,8 @@ class App:
     lifespan: AnyLifespan | None = None
     """A context manager that yields what steps need, or a function that returns one. With a
     function the application can be opened more than once."""
+    tracing: TracerSource | None = None
+    """A `keyrun.tracing.Tracing()`, which makes OpenTelemetry spans of runs and attempts."""
 
     def __attrs_post_init__(self) -> None:
         check_options(self.options())

@@ -13,6 +13,7 @@ from keyrun.hosting.sync_host import StartedRuntime, connected, opened, started
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.faces.sync_face import Runtime
 from keyrun.runtime.host.lifespan import AnyLifespan
+from keyrun.runtime.host.tracing import TracerSource
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.options import OnUnregistered, WhenLocked
 from keyrun.runtime.policies.resources import Resources
@@ -51,6 +52,7 @@ def open_runtime(
     resources: Resources | None = None,
     evict_after: float = 1.0,
     lifespan: AnyLifespan | None = None,
+    tracing: TracerSource | None = None,
     tuning: Tuning = Tuning(),
     app: App | None = None,
     control: bool | Control = False,
@@ -99,6 +101,7 @@ def open_runtime(
     - `lifespan`: an context manager, or a function that returns one, such as a function with
       `@asynccontextmanager`. Keyrun enters it before the first step and leaves it after the last
       step. Steps find its value in `current_step().resources`.
+    - `tracing`: a `keyrun.tracing.Tracing()`, which makes OpenTelemetry spans of runs and attempts.
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
     - `app`: an `App`. It takes the place of all arguments that describe an application. An error
       names an argument that is given beside it.
@@ -132,6 +135,7 @@ def open_runtime(
         resources=resources,
         evict_after=evict_after,
         lifespan=lifespan,
+        tracing=tracing,
         tuning=tuning,
         control=control,
     )
@@ -193,6 +197,7 @@ def start(
     resources: Resources | None = None,
     evict_after: float = 1.0,
     lifespan: AnyLifespan | None = None,
+    tracing: TracerSource | None = None,
     tuning: Tuning = Tuning(),
     app: App | None = None,
     control: bool | Control = False,
@@ -228,6 +233,7 @@ def start(
         resources=resources,
         evict_after=evict_after,
         lifespan=lifespan,
+        tracing=tracing,
         tuning=tuning,
         control=control,
     )

@@ -123,6 +123,8 @@ class Children:
         described = self.admission.describe(
             workflow, input_, key, None, headers, (), priority, None, 0
         )
+        if partition.tracer is not None:
+            described.headers = partition.tracer.child_headers(run, headers)
         described.origin = f"child:{run.run_id}"
         described.parent = Parent(run.number, run.key, status.place or 0, depth)
         self.used = True

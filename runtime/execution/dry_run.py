@@ -42,6 +42,7 @@ class DryRunState:
     failure = None
     feed = None
     metrics = None
+    tracer = None
 
     def __init__(self, codec: PayloadCodec, at: float) -> None:
         self.codec = codec

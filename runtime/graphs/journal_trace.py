@@ -127,7 +127,7 @@ class NodeTimes:
         return seconds / turns if turns else None
 
 
-class Tracing:
+class JournalTrace:
     """Finds the state of each node from the journal of a run. Pass the entries to `take` in order,
     then call `walk` until it returns False."""
 

@@ -8,7 +8,7 @@ import attrs
 
 from keyrun.runtime.graphs.edge import Link, On
 from keyrun.runtime.graphs.frontier import Frontier
-from keyrun.runtime.graphs.journal_trace import UNKNOWN, Tracing
+from keyrun.runtime.graphs.journal_trace import UNKNOWN, JournalTrace
 from keyrun.runtime.graphs.plan import node_of
 from keyrun.runtime.records.journal_entry import COMPENSATION, EntryKind
 from keyrun.runtime.run.journal import Journal
@@ -276,7 +276,7 @@ def _failure(frontier: Frontier, name: str) -> Failure | None:
 
 
 def view(
-    tracing: Tracing,
+    tracing: JournalTrace,
     journal: Journal,
     *,
     about: tuple[str, str, int],

@@ -152,6 +152,8 @@ class Groups:
                     member.limits,
                     member.delay,
                 )
+            if self._partition.tracer is not None:
+                submission.headers = self._partition.tracer.linked(dict(member.headers or {}))
             submission.origin = OF_GROUP + group_id
             submission.headers = {**submission.headers, MEMBER: member_id}
             described[member_id] = submission

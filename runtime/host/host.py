@@ -23,6 +23,7 @@ from keyrun.runtime.values import UNSET
 if TYPE_CHECKING:
     from keyrun.runtime.host.host_loop import HostLoop
     from keyrun.runtime.host.step_gates import StepGates
+    from keyrun.runtime.host.tracing import TracerSource
     from keyrun.runtime.policies.resources import Resources
     from keyrun.runtime.values import CircuitStatus
 
@@ -41,6 +42,7 @@ class Host:
         max_concurrent_steps: int,
         resources: "Resources | None" = None,
         host_loop: "HostLoop | None" = None,
+        tracing: "TracerSource | None" = None,
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
         self.outside = OUTSIDE.get()
@@ -77,6 +79,8 @@ class Host:
         """The listeners to events of all partitions."""
         self.transitions = TransitionLog(self.subscribers)
         self._resources = resources
+        self.tracer = None if tracing is None else tracing.start(wall)
+        """Makes spans of runs and attempts; None if tracing is off."""
 
     @property
     def background(self) -> tuple[Callable[[], Awaitable[None]], ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keyrun.runtime.definitions.workflow import Registry
 from keyrun.runtime.graphs import stored_graph
 from keyrun.runtime.graphs.graph import Graph
-from keyrun.runtime.graphs.journal_trace import Tracing
+from keyrun.runtime.graphs.journal_trace import JournalTrace
 from keyrun.runtime.graphs.stored_graph import GraphShape
 from keyrun.runtime.records.tables import Ledger, sealed
 from keyrun.storage.payload import PayloadCodec
@@ -37,11 +37,11 @@ class StoredGraphs:
         self._registry = registry
         self._shapes: dict[tuple[str, int], tuple[object, GraphShape]] = {}
 
-    async def tracing(self, submission: "Submission") -> Tracing | None:
+    async def tracing(self, submission: "Submission") -> JournalTrace | None:
         """Return a tracing of a run, which finds the state of each node. None if the run is not a
         run of a graph, or the shape of its graph is not known."""
         found = await self._shape(submission.workflow, submission.version)
-        return None if found is None else Tracing(found, self._codec, submission.input)
+        return None if found is None else JournalTrace(found, self._codec, submission.input)
 
     async def _shape(self, workflow: str, version: int) -> GraphShape | None:
         known = self._registry.find(workflow, version)

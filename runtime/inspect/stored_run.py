@@ -24,7 +24,7 @@ from keyrun.runtime.records.tables import Ledger
 from keyrun.storage.record import unseal
 
 if TYPE_CHECKING:
-    from keyrun.runtime.graphs.journal_trace import Tracing
+    from keyrun.runtime.graphs.journal_trace import JournalTrace
     from keyrun.runtime.inspect.graph_shapes import StoredGraphs
 
 
@@ -119,7 +119,7 @@ class StoredRun:
         self._number = number
         self._known = False
         self.tally = JournalTally()
-        self.tracing: Tracing | None = None
+        self.tracing: JournalTrace | None = None
         """The tracing of a run of a graph, if the shape of the graph is known."""
         self.follower = JournalFollower(self._ledger, number, self._take, self._restart)
 

@@ -108,12 +108,15 @@ class Admission:
         delay: float,
     ) -> Submission:
         """Check the arguments of a submit, and return the submission. Its number, and its id if it
-        has none, are set at admission."""
+        has none, are set at admission. The run continues the trace of this
+        task."""
         partition = self._partition
         latest = partition.registry.latest(workflow)
         checked_headers, checked_tags = check_arguments(
             key, run_id, headers, tags, priority, limits, delay
         )
+        if partition.tracer is not None:
+            checked_headers = partition.tracer.joined(checked_headers)
         return Submission(
             number=0,
             run_id=run_id or "",

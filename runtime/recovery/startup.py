@@ -23,6 +23,7 @@ from keyrun.storage import StoreCorrupt
 from keyrun.storage.record import seal, unseal
 
 if TYPE_CHECKING:
+    from keyrun.runtime.host.tracing import RunTracer
     from keyrun.runtime.operations.damaged_runs import DamagedRuns
     from keyrun.runtime.queue.key_queue import KeyQueue
     from keyrun.runtime.queue.key_queues import KeyQueues
@@ -62,18 +63,35 @@ async def note_interruptions(partition: "PartitionState", tuning: "Tuning") -> N
         }
         group = store.open_group()
         journal, markers = group.table("journal"), group.table("begun")
+        entries: list[tuple[int, Interrupted]] = []
         for key, raw in rows:
             number = ledger.split_number(key)[0]
             entry = ledger.entry(number, following[number])
             following[number] += 1
             interrupted = interruption(ledger, key, raw, at)
             journal[entry] = seal("journal", entry, interrupted.encode())
+            entries.append((number, interrupted))
             markers[key] = None
             if reported:
                 group.table("reports")[key] = None
         if partition.metrics is not None:
             partition.metrics.interruptions += len(rows)
         await store.durable()
+        if partition.tracer is not None:
+            await _trace(partition.tracer, ledger, entries)
+
+
+async def _trace(
+    tracer: "RunTracer", ledger: Ledger, entries: "list[tuple[int, Interrupted]]"
+) -> None:
+    """Export the spans of the attempts that a crash cut off."""
+    for number, entry in entries:
+        with suppress(StoreCorrupt):
+            submission = await ledger.submission(number)
+            status = await ledger.status(number)
+            if submission is not None:
+                generation = 1 if status is None else status.generation
+                tracer.interrupted(ledger.number(number), submission, generation, entry)
 
 
 def interruption(ledger: Ledger, key: bytes, raw: bytes, at: float) -> Interrupted:

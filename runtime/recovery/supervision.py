@@ -187,10 +187,13 @@ async def _end_attempts(run: "Run") -> None:
         entry = interruption(partition.ledger, key, raw, partition.wall())
         memory = journal.memories.get(entry.ident)
         over = memory is not None and memory.attempts >= entry.attempt
-        with partition.together():
+        with partition.together() as group:
             run.delete("begun", key)
             if not over and not journal.has_outcome(entry.ident):
                 run.write(entry)
+                if partition.tracer is not None:
+                    about = run.record, run.submission, run.status.generation, entry
+                    group.when_durable(partition.tracer.interrupted, *about)
 
 
 async def _stored(run: "Run") -> StatusRecord | None:

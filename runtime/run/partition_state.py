@@ -77,6 +77,7 @@ class PartitionState:
         self.wall = host.wall
         self.steady = host.steady
         self.slots = host.slots
+        self.tracer = host.tracer
         self.feed: Feed | None = None
         """Receives events; None while there is no subscriber."""
         self.failure: Exception | None = None

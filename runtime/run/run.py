@@ -121,6 +121,7 @@ class Run:
         "staged",
         "status",
         "submission",
+        "trace",
         "tried_again",
         "undoing",
         "unwinding",
@@ -150,6 +151,8 @@ class Run:
         self.number = submission.number
         self.record = partition.ledger.number(submission.number)
         """The key of its records, which is also the prefix of the keys of its journal."""
+        self.trace: Any = None
+        """What the tracer keeps about the run."""
         self.journal = Journal()
         self.memos: dict[str, bytes] = NOTHING
         self.scope: trio.CancelScope = NOT_DRIVEN

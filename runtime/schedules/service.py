@@ -15,6 +15,7 @@ import trio
 
 from keyrun.runtime.errors import InputMismatch, InvalidSchedule, UnknownWorkflow
 from keyrun.runtime.host.due_loop import NOW, DueLoop
+from keyrun.runtime.host.tracing import LINK, without_link
 from keyrun.runtime.host.wall_clock import TOLERANCE, WallClock
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.logger import logger
@@ -105,7 +106,7 @@ class Schedules:
         """Make a schedule, or give an existing schedule another plan."""
         schedule_id, plan = declared.schedule_id, self._plan(declared)
         old = await self._current(schedule_id)
-        if old is not None and old.plan == plan:
+        if old is not None and _same(old.plan, plan):
             if schedule_id in self._staged:
                 await self._partition.store.durable()
             return await schedule_status(old, self._state_of)
@@ -138,13 +139,16 @@ class Schedules:
             declared.limits,
             0,
         )
+        headers, tracer = described.headers, self._partition.tracer
+        if tracer is not None:
+            headers = tracer.linked(dict(declared.headers or {}))
         assert described.digest is not None
         return SchedulePlan(
             workflow=described.workflow,
             key=described.key,
             input=described.input,
             digest=described.digest,
-            headers=described.headers,
+            headers=headers,
             tags=described.tags,
             priority=declared.priority,
             limits=declared.limits or Limits(),
@@ -406,3 +410,12 @@ class Schedules:
         # A damaged run is quarantined, so it has not ended.
         state = await self._state_of(number)
         return state is not None and not state.terminal
+
+
+def _same(old: SchedulePlan, new: SchedulePlan) -> bool:
+    """Return whether two plans differ at most in the span that they were made in."""
+    old, new = (
+        attrs.evolve(plan, headers=without_link(plan.headers)) if LINK in plan.headers else plan
+        for plan in (old, new)
+    )
+    return old == new

@@ -26,7 +26,13 @@ from keyrun.runtime.steps.invocation import (
     attempt,
     finish,
 )
-from keyrun.runtime.steps.outcome import failed, interrupted, note_attempted, succeeded
+from keyrun.runtime.steps.outcome import (
+    end_span,
+    failed,
+    interrupted,
+    note_attempted,
+    succeeded,
+)
 from keyrun.runtime.user_errors import is_cancellation, is_fatal
 from keyrun.runtime.values import Obstacle
 
@@ -186,8 +192,12 @@ async def _try(
             cut = ran and memory.attempts < current.attempt and leaves
             # If a drain or a failed store cuts off an `at_most_once` step, its marker stays: it
             # must not run again.
-            if current.marked and not (cut and step.set.at_most_once):
+            stays = current.marked and cut and step.set.at_most_once
+            if current.marked and not stays:
                 current.unmark()
+            # The span of an attempt whose marker stays is exported by the next open.
+            if current.span is not None and not stays and partition.failure is None:
+                end_span(run, current.span)
             if run.waiting_branches:
                 run.leave_if_asked()
     finally:
@@ -217,6 +227,8 @@ async def _attempt(
             succeeded(run, step, memory, current, value)
         else:
             step.complete(run, memory, current, value)
+        if current.span is not None:
+            current.span.succeeded()
     except BaseException as error:
         if is_fatal(error) or is_internal(error):
             raise

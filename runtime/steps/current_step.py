@@ -17,6 +17,7 @@ from keyrun.runtime.values import UNSET
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
+    from keyrun.runtime.host.tracing import AttemptSpan
     from keyrun.runtime.run.run import Run
     from keyrun.runtime.run.running_step import Report
 
@@ -37,6 +38,7 @@ class CurrentStep:
         "scope",
         "sealed_state",
         "shielded",
+        "span",
         "step",
         "suspect",
         "timeout",
@@ -69,6 +71,8 @@ class CurrentStep:
         self.in_thread = False
         self.shielded = False
         self.progress: Report | None = None
+        self.span: AttemptSpan | None = None
+        """The span of the attempt, once its function was called; None if tracing is off."""
         self.sealed_state: bytes | None = None
         self._memo: Draft | None = None
         self._state: Draft | None = None

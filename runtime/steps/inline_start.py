@@ -17,7 +17,7 @@ from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.pass_end import Halt
 from keyrun.runtime.steps.current_step import CurrentStep, enter, leave
 from keyrun.runtime.steps.invocation import Raised, Returned, Started
-from keyrun.runtime.steps.outcome import stage_value
+from keyrun.runtime.steps.outcome import end_span, stage_value
 from keyrun.runtime.values import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ async def start_inline(
     the arguments, and `passed` the pass of a guarded step."""
     run.begin()
     done: Raised | Returned
-    suspension = run.partition.suspension
+    suspension, tracer = run.partition.suspension, run.partition.tracer
+    span = None if tracer is None else tracer.attempt(run, current)
     token = enter(current)
     suspension.callback = begin_wait
     try:
@@ -70,6 +71,10 @@ async def start_inline(
             if passed is not None:
                 passed.succeeded()
             leave(token)
+            if span is not None:
+                span.leave()
+                span.succeeded()
+                end_span(run, span)
             return value
         if suspension.callback is not None:
             # It has not suspended. It held the loop past its timeout, and the watchdog saw that.
@@ -84,4 +89,7 @@ async def start_inline(
             current.until = None
         done = Raised(error)
     leave(token)
+    if span is not None:
+        span.leave()
+        current.span = span
     return Started(current, done, passed)

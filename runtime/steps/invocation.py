@@ -95,6 +95,9 @@ async def attempt(
     """Call the function once. Raise `Overrun` if it exceeds its timeout. Outside of branches, the
     scope of the run is cancelled instead."""
     run = branch.run
+    tracer = run.partition.tracer
+    if tracer is not None:
+        current.span = tracer.attempt(run, current)
     token = enter(current)
     try:
         if branch.apart or step.set.shield:
@@ -113,6 +116,8 @@ async def attempt(
         return _in_time(run, current, value)
     finally:
         leave(token)
+        if current.span is not None:
+            current.span.leave()
 
 
 @calls_a_step

@@ -1,6 +1,6 @@
 """Outcomes of attempts: stage the value of a step, a failed attempt, or the final failure."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
@@ -22,6 +22,9 @@ from keyrun.runtime.steps.invocation import Overrun
 from keyrun.runtime.texts import named, needs_asyncio, needs_trio, traceback_of, type_of
 from keyrun.runtime.values import Failure, FailureKind
 from keyrun.storage.payload import UNFIT
+
+if TYPE_CHECKING:
+    from keyrun.runtime.host.tracing import AttemptSpan
 
 
 def succeeded(
@@ -112,6 +115,8 @@ def failed(
         log(run, "memo_dropped", f"the memo of step {ident!r} cannot be stored: {named(unfit)}")
     policy = step.set.retry or run.workflow.retry or DEFAULT_RETRY
     failure, again = _judge(run, step, current, error, policy)
+    if current.span is not None:
+        current.span.failed(failure)
     feed, timed_out = run.partition.feed, issubclass(type(error), Overrun)
     if run.metrics is not None:
         outcome = "timed_out" if timed_out else "retrying" if again else "failed"
@@ -141,6 +146,15 @@ def failed(
         emitter.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
     log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
     return None
+
+
+def end_span(run: Run, span: "AttemptSpan") -> None:
+    """End the span of an attempt when everything is durable that the run has staged. A process that
+    is killed before that has not exported the span, and the next one reports the attempt as
+    interrupted or makes it again."""
+    # A run with a checkpoint policy need not know the group of its last outcome.
+    staged = run.staged if run.checkpointer is None else run.partition.commits.open_group()
+    span.finish(staged)
 
 
 def gave_up(

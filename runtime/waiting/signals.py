@@ -158,6 +158,7 @@ class Signals:
             # has the journal entry of the branch.
             await trio.lowlevel.checkpoint()
         await partition.store.durable(group)
+        await self._trace(number, submission, f"signal {channel}")
         return Delivery.DELIVERED if delivered else Delivery.BUFFERED
 
     def begin_with(
@@ -343,6 +344,14 @@ class Signals:
         else:
             run.deliver(signal)
         await partition.store.durable(group)
+        await self._trace(number, submission, f"{'approve' if decision[0] else 'reject'} {gate}")
+
+    async def _trace(self, number: int, submission: Submission, name: str) -> None:
+        """Export a span about what was sent, if tracing is on."""
+        tracer = self._partition.tracer
+        if tracer is not None:
+            generation = (await self._status(number)).generation
+            tracer.sent(self._partition.ledger.number(number), submission, generation, name)
 
     async def _is_awaited(self, number: int, channel: str) -> bool:
         """Return whether a run that is not in memory waits for the last signal of a channel."""
