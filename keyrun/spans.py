@@ -35,7 +35,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     Link,
-    NonRecordingSpan,
     SpanContext,
     SpanKind,
     Status,
@@ -43,15 +42,15 @@ from opentelemetry.trace import (
     TraceFlags,
     set_span_in_context,
 )
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from keyrun import __version__
-from keyrun.runtime.host.tracing import LINK, AttemptSpan, TracedRun, TracedStep, caller_trace
+from keyrun.runtime.host.tracing import FIELDS, LINK, AttemptSpan, TracedRun, TracedStep
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.journal_entry import COMPENSATION, Interrupted
 from keyrun.runtime.records.submission import Submission
 from keyrun.runtime.values import Failure, FailureKind, State
 from keyrun.storage.group import Group
+from keyrun.trace_context import EMPTY, caller, read, within, written
 
 NAME = "keyrun"
 """The name of the instrumentation scope."""
@@ -63,15 +62,12 @@ INHERITS = re.compile(
 )
 """The descriptions of samplers of the SDK that decide by the trace id or follow the parent. To ask
 them about each attempt would take as long as to make its span."""
-FIELDS = ("traceparent", "tracestate")
 
-_PROPAGATOR = TraceContextTextMapPropagator()
 _RANDOM = 2
 _FLAGS = [TraceFlags(value) for value in range(4)]
 """Sampled or not, and with a random trace id or not."""
 _ATTEMPT, _IDENTITY = struct.Struct("<qd"), struct.Struct("<dq")
-_EMPTY = Context()
-(_SPAN_KEY,) = set_span_in_context(trace.INVALID_SPAN, _EMPTY)
+(_SPAN_KEY,) = set_span_in_context(trace.INVALID_SPAN, EMPTY)
 """Under which a context has its span. `set_span_in_context` would copy the context first."""
 # Looking a member up in its enum takes as long as a call.
 _DROP, _SAMPLE = Decision.DROP, Decision.RECORD_AND_SAMPLE
@@ -90,41 +86,6 @@ def name_of(step: str) -> str:
 def nanoseconds(time: float) -> int:
     """Return a time as spans have it."""
     return int(time * 1e9)
-
-
-def _within(span: SpanContext) -> Context:
-    """Return the context of code in a span of another process."""
-    return set_span_in_context(NonRecordingSpan(span), _EMPTY)
-
-
-def read(fields: Mapping[str, str]) -> SpanContext:
-    """Return the span that a `traceparent` names, or an invalid one."""
-    if FIELDS[0] not in fields:
-        return INVALID_SPAN_CONTEXT
-    found = _PROPAGATOR.extract(fields, _EMPTY)
-    return trace.get_current_span(found).get_span_context()
-
-
-def written(span: SpanContext) -> dict[str, str]:
-    """Return the fields that name a span."""
-    fields: dict[str, str] = {}
-    _PROPAGATOR.inject(fields, _within(span))
-    return fields
-
-
-def caller() -> SpanContext:
-    """Return the span in which the current task calls Keyrun, or an invalid one."""
-    span = trace.get_current_span().get_span_context()
-    if span.is_valid:
-        return span
-    fields = caller_trace.get()
-    return INVALID_SPAN_CONTEXT if fields is None else read(fields)
-
-
-def caller_fields() -> dict[str, str] | None:
-    """Return the fields that name the span of the current task, or None if it has none."""
-    span = caller()
-    return written(span) if span.is_valid else None
 
 
 class SpanFacts:
@@ -445,10 +406,10 @@ class RunSpan:
         trace_id = int.from_bytes(seed[:16], "big") if is_root else parent.trace_id
         # A run with a trace of its own is sampled if the span that caused it is.
         asked = cause if is_root else parent
-        within = _EMPTY
+        asked_in = EMPTY
         if asked.is_valid:
             given = SpanContext(trace_id, asked.span_id, True, asked.trace_flags, asked.trace_state)
-            within = _within(given)
+            asked_in = within(given)
         self.name = f"run {submission.workflow}"
         self.attributes: dict[str, Any] = {
             "keyrun.namespace": record[: -NUMBER - 1].decode(),
@@ -458,7 +419,7 @@ class RunSpan:
             "keyrun.generation": generation,
         }
         self.context: SpanContext
-        result = maker.sample(within, trace_id, self.name, self.attributes, self.links)
+        result = maker.sample(asked_in, trace_id, self.name, self.attributes, self.links)
         self.decision = result.decision
         random = 0 if is_root else int(parent.trace_flags) & _RANDOM
         self.context = SpanContext(
@@ -470,7 +431,7 @@ class RunSpan:
         )
         if not maker.inherits:
             self.attributes = dict(result.attributes or {})
-        self.within = _within(self.context)
+        self.within = within(self.context)
 
     def id_of(self, what: bytes) -> int:
         """Return the id of the span of an attempt."""
@@ -550,6 +511,21 @@ class SpanMaker:
             self._report(error)
             return own
 
+    # Calls of entities.
+
+    def caller_context(self) -> Context | None:
+        """Return the context of the caller, or None if it is in no span."""
+        span = caller()
+        return within(span) if span.is_valid else None
+
+    def enter(self, context: Context) -> Any:
+        """Make the span of a context current."""
+        return current.attach(context)
+
+    def leave(self, token: Any) -> None:
+        """Restore the span that was current before."""
+        current.detach(token)
+
     # Spans.
 
     def _run(self, run: TracedRun) -> RunSpan:
@@ -571,7 +547,7 @@ class SpanMaker:
                 self._processor.on_start(span, of.within)  # type: ignore[arg-type]
                 span.token = current.attach(Context({_SPAN_KEY: span}))
                 return span
-            return Unrecorded(current.attach(_within(span.context)))
+            return Unrecorded(current.attach(within(span.context)))
         except Exception as error:
             self._report(error)
             return None
@@ -610,8 +586,8 @@ class SpanMaker:
             span = OwnSpan(self, facts)
             if of.links:
                 span.links = of.links
-            within = None if of.parent is None else _within(of.parent)
-            self._processor.on_start(span, within)  # type: ignore[arg-type]
+            above = None if of.parent is None else within(of.parent)
+            self._processor.on_start(span, above)  # type: ignore[arg-type]
             if status.state is State.FAILED:
                 span.set_status(StatusCode.ERROR, status.reason)
             span.end_time = int(ended * 1e9)
@@ -628,7 +604,7 @@ class SpanMaker:
             of = RunSpan(self, record, submission, generation)
             links, now = [Link(of.context)], self.now()
             self.tracer.start_span(
-                name, _within(span), SpanKind.PRODUCER, of.attributes, links, now
+                name, within(span), SpanKind.PRODUCER, of.attributes, links, now
             ).end(now)
         except Exception as error:
             self._report(error)

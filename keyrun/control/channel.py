@@ -27,6 +27,7 @@ from keyrun.control.roles import Caller
 from keyrun.control.shapes import Misplaced
 from keyrun.control.table import CALLS
 from keyrun.runtime.errors import Backpressure
+from keyrun.runtime.host.tracing import caller_trace, trace_fields
 from keyrun.runtime.logger import logger
 
 Message = Mapping[str, Any]
@@ -116,10 +117,17 @@ class Channel:
             case [int(call), int(number)]:
                 if call in self._calls:
                     self._calls[call].take(number)
-            case [int(call), str(name), str() | None as operation_id, dict(arguments)]:
+            case [int(call), str(name), str() | None as operation_id, dict(arguments), *more]:
                 if call in self._calls:
                     raise BrokenFrame(f"the call {call} twice")
-                self._start(tasks, call, name, operation_id, arguments)
+                match more:
+                    case []:
+                        trace = None
+                    case [dict(fields)]:
+                        trace = trace_fields(fields)
+                    case _:
+                        raise BrokenFrame("a frame of no known form")
+                self._start(tasks, call, name, operation_id, arguments, trace)
             case _:
                 raise BrokenFrame("a frame of no known form")
 
@@ -130,6 +138,7 @@ class Channel:
         name: str,
         operation_id: str | None,
         arguments: dict[str, Any],
+        trace: dict[str, str] | None,
     ) -> None:
         try:
             operation = CALLS.get(name)
@@ -146,11 +155,17 @@ class Channel:
             return
         perform = self._stream if operation.streams else self._perform
         self._calls[call] = ClientCall()
-        tasks.start_soon(perform, call, operation, read, operation_id)
+        tasks.start_soon(perform, call, operation, read, operation_id, trace)
 
     async def _perform(
-        self, call: int, operation: Operation, arguments: dict[str, Any], operation_id: str | None
+        self,
+        call: int,
+        operation: Operation,
+        arguments: dict[str, Any],
+        operation_id: str | None,
+        trace: dict[str, str] | None,
     ) -> None:
+        caller_trace.set(trace)
         with self._calls[call].scope:
             try:
                 await self._room()
@@ -162,7 +177,12 @@ class Channel:
         del self._calls[call]
 
     async def _stream(
-        self, call: int, operation: Operation, arguments: dict[str, Any], operation_id: str | None
+        self,
+        call: int,
+        operation: Operation,
+        arguments: dict[str, Any],
+        operation_id: str | None,
+        trace: dict[str, str] | None,
     ) -> None:
         under_way = self._calls[call]
         with under_way.scope:

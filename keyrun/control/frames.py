@@ -7,6 +7,7 @@ and a msgpack array of that size.
 | from the client | meaning |
 |---|---|
 | `[id, operation, operation id or None, arguments]` | perform an operation |
+| `[id, operation, operation id or None, arguments, trace]` | the same, in a span: see below |
 | `[id]` | cancel a call |
 | `[id, number]` | the client has taken so many further answers of a stream |
 
@@ -20,7 +21,8 @@ and a msgpack array of that size.
 | `[0, ITEM, value]` | the connection is alive, and these are the statistics of the runtime |
 | `[]` | the connection is alive |
 
-The owner sends at most `WINDOW` answers of a stream that the client has not taken.
+`trace` is a map with the fields `traceparent` and `tracestate` of the span in which the client
+makes the call. The owner sends at most `WINDOW` answers of a stream that the client has not taken.
 """
 
 from collections.abc import Iterator

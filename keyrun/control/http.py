@@ -29,6 +29,7 @@ from keyrun.control.routes import Routes, below
 from keyrun.control.shapes import Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
+from keyrun.runtime.host.tracing import caller_trace
 from keyrun.runtime.logger import logger
 from keyrun.runtime.texts import brief
 
@@ -137,6 +138,7 @@ class HttpApi:
         if len(scope["headers"]) > MAX_HEADERS:
             raise Refused(431, "TooManyHeaders", f"a request may have {MAX_HEADERS} headers")
         request = Request(scope, receive)
+        caller_trace.set(request.trace)
         method = request.method
         found = self._routes.find(segments)
         if method in self._sessions and segments == [b"v1", b"session"]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 
 from keyrun.actors import checks
+from keyrun.control.client_trace import joined
 from keyrun.control.following import RemoteEvents, RemoteOutcomes, RemoteWatch
 from keyrun.control.operation import Operation
 from keyrun.control.problems import raised_by
@@ -127,7 +128,27 @@ class RemoteRuntime(Runtime):
         limits: Limits | None,
         delay: float,
     ) -> Any:
-        """Check the arguments of a submit, and return them as they travel."""
+        """Check the arguments of a submit, and return them as they travel. The run continues the
+        trace of this task, because its call may travel with those of other tasks."""
+        arguments = self._arguments(
+            workflow, input_, key, run_id, headers, tags, priority, limits, delay
+        )
+        headers = joined(arguments.pop("headers", {}))
+        return {**arguments, "headers": headers} if headers else arguments
+
+    def _arguments(
+        self,
+        workflow: Any,
+        input_: Any,
+        key: str,
+        run_id: str | None,
+        headers: Mapping[str, str] | None,
+        tags: Iterable[str],
+        priority: Priority,
+        limits: Limits | None,
+        delay: float,
+    ) -> dict[str, Any]:
+        """Check the arguments of a new run, and return them as they travel."""
         checked_headers, checked_tags = check_arguments(
             key, run_id, headers, tags, priority, limits, delay
         )
@@ -138,7 +159,11 @@ class RemoteRuntime(Runtime):
         elif not isinstance(workflow, str):
             raise TypeError(f"submit requires a workflow, got {brief(workflow)}")
         encoded = encode_input(CODEC, name, input_, declared)
-        arguments = {"workflow": name, "input": Payload("input", encoded=encoded), "key": key}
+        arguments: dict[str, Any] = {
+            "workflow": name,
+            "input": Payload("input", encoded=encoded),
+            "key": key,
+        }
         given = {
             "run_id": run_id,
             "headers": checked_headers,
@@ -208,7 +233,7 @@ class RemoteRuntime(Runtime):
         new: list[NewMember] = []
         for member_id, each in members_by_id(group_id, members).items():
             with naming_member(group_id, member_id):
-                described = self._describe(
+                described = self._arguments(
                     each.workflow,
                     each.input,
                     each.key,

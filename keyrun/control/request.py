@@ -5,6 +5,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from keyrun.control.problems import Refused
+from keyrun.runtime.host.tracing import FIELDS, trace_fields
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,6 +49,11 @@ class Request:
         """Return a header as text. None if the request does not have it."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1").strip()
+
+    @property
+    def trace(self) -> dict[str, str] | None:
+        """Return the headers that name the span of the caller, or None."""
+        return trace_fields({name: self.text(name.encode()) for name in FIELDS})
 
     def cookie(self, name: str) -> str | None:
         """Return a cookie. None if the request does not have it."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 import trio
 from outcome import Outcome, Value
 
+from keyrun.control.client_trace import caller_fields
 from keyrun.control.forking import belongs_here
 from keyrun.control.frames import (
     ANSWER,
@@ -91,7 +92,9 @@ class Calls:
         connection breaks."""
         if self.broken:
             raise Disconnected("the connection is broken")
-        frame = pack(self._next + 1, operation, operation_id, arguments)
+        trace = caller_fields()
+        more = () if trace is None else (trace,)
+        frame = pack(self._next + 1, operation, operation_id, arguments, *more)
         return self._begin(frame, answer)
 
     def begin_later(self, frame: Callable[[int], bytes], answer: Callable[[int, Any], None]) -> int:

@@ -113,6 +113,7 @@ class EntityCall:
         "services",
         "task",
         "timeout",
+        "trace",
         "until",
         "value",
     )
@@ -135,6 +136,8 @@ class EntityCall:
         self.kwargs = kwargs
         self.timeout = timeout
         self.request: CallRequest | None = None
+        self.trace: Any = None
+        """The context in which the call was made, if that is in a span."""
         self.performing: Performing | None = None
         """The operation from outside that made the call."""
         self.caller: EntityCall | RunningStep | None = None
@@ -268,6 +271,8 @@ class EntityCall:
         value: Any = None
         raised: BaseException | None = None
         token = current_call.set(self)
+        tracer = None if self.trace is None else services.partition.tracer
+        entered = None if tracer is None else tracer.enter(self.trace)
         suspension = services.suspension
         suspension.callback = self.begin_wait
         try:
@@ -278,6 +283,8 @@ class EntityCall:
                 BaseException.add_note(error, _USE_TRIO)
         suspension.callback = None
         current_call.reset(token)
+        if tracer is not None:
+            tracer.leave(entered)
         if instance.state is not draft and raised is None:
             raised = TypeError(
                 f"{self.name} assigned to self.state, which would be lost; change the mapping in "

@@ -101,6 +101,8 @@ class Dispatcher:
         """Call a method under a key that was checked. Await the result to get the answer when it is
         durable."""
         call = EntityCall(self._services, definition, key, method, args, kwargs, timeout)
+        if self._partition.tracer is not None:
+            call.trace = self._partition.tracer.caller_context()
         if self._partition.performing:
             performing = self._partition.performing.get(trio.lowlevel.current_task())
             if performing is not None and performing.operation.write is Write.CALL:

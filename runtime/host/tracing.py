@@ -20,6 +20,16 @@ caller_trace: "ContextVar[Mapping[str, str] | None]" = ContextVar(
 """The fields `traceparent` and `tracestate` of the request that the current task answers."""
 
 
+FIELDS = ("traceparent", "tracestate")
+"""The headers of a run that name the span that it is below."""
+
+
+def trace_fields(given: Mapping[Any, Any]) -> dict[str, str] | None:
+    """Return the fields of a request from outside that name a span. None if there are none."""
+    found = {name: given[name] for name in FIELDS if isinstance(given.get(name), str)}
+    return found if FIELDS[0] in found else None
+
+
 class TracedStep(Protocol):
     """The attempt of a step that a span is about."""
 
@@ -75,6 +85,16 @@ class RunTracer(Protocol):
     def child_headers(self, parent: TracedRun, headers: dict[str, str]) -> dict[str, str]:
         """Return the headers of a child run, which has a link to its parent. `headers` are those of
         the parent."""
+
+    def caller_context(self) -> Any:
+        """Return the context of this task for code that runs for it in another task, or None if the
+        task is in no span."""
+
+    def enter(self, context: Any) -> Any:
+        """Make the span of a context current in this task. Return what `leave` takes."""
+
+    def leave(self, token: Any) -> None:
+        """Restore the span that was current before."""
 
     def attempt(self, run: TracedRun, current: TracedStep) -> AttemptSpan | None:
         """Begin the span of an attempt, and make it current in this task."""
