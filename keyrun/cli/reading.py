@@ -16,6 +16,7 @@ from keyrun.cli.errors import check_store
 from keyrun.cli.exit_codes import USAGE, CommandError
 from keyrun.cli.listing import ListingPrinter
 from keyrun.cli.screen import note
+from keyrun.errors import KeyrunError
 from keyrun.storage import MemoryStore
 
 T = TypeVar("T")
@@ -102,7 +103,12 @@ async def list_from_cursor(
     the next page. Return the cursor of the items that are left."""
     left = limit or float("inf")
     while left > 0:
-        page, cursor = await fetch(int(min(PAGE, left)), cursor)
+        try:
+            page, cursor = await fetch(int(min(PAGE, left)), cursor)
+        except KeyrunError:
+            raise
+        except ValueError as error:
+            raise CommandError(str(error), USAGE) from error
         for item in page:
             printer.add(item)
         left -= len(page)

@@ -55,7 +55,7 @@ def check_arguments(
     check_key(key)
     if run_id is not None:
         check_run_id(run_id)
-    if delay and not _is_delay(delay):
+    if delay != 0 and not _is_delay(delay):
         raise ValueError(f"delay must be 0 to 1e10 seconds, got {brief(delay)}")
     if not isinstance(priority, Priority):
         raise TypeError(f"priority must be a Priority, got {brief(priority)}")

@@ -134,11 +134,11 @@ CASES = {
         "signals queue", "gated",
     ),
     "cancel": Case("behind", "The cancellation of behind is stored.", END, "behind"),
-    "pause": Case("behind", "Paused behind.", "status journal", "behind"),
-    "resume": Case("held", "Resumed held.", "status journal queue timers", "held"),
+    "pause": Case("behind", "Paused behind.", "status journal unfinished", "behind"),
+    "resume": Case("held", "Resumed held.", "status journal queue timers unfinished", "held"),
     "redrive": Case(
         "dead", "Redriven dead. This is its generation 2.",
-        "dead ended status journal queue unfinished runs", "dead",
+        "dead dead_counts ended status journal queue unfinished runs", "dead",
     ),
     "forget": Case(
         "ended", "Removed ended and all its records.", "runs status ended ids journal", "ended"

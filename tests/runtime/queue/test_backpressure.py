@@ -235,7 +235,9 @@ async def test_a_submitter_that_gives_up_as_it_is_called_passes_the_room_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     ledger = Ledger(MemoryStore().namespace("default"))
-    partition = SimpleNamespace(ledger=ledger, slots=Slots(1), recovered=True, feed=None)
+    partition = SimpleNamespace(
+        ledger=ledger, slots=Slots(1), recovered=True, feed=None, metrics=None
+    )
     queues = KeyQueues(
         cast("PartitionState", partition),
         RunTable(ledger),
