@@ -453,6 +453,9 @@ class Journal:
                 await turn.wait()
         finally:
             self.waiters.pop(ident, None)
+        if self._missing is None and self.caught_up():
+            # What waited to start something new returns no outcome, so it wakes the next one here.
+            self._wake_next()
         return self._missing
 
     def call_asked(self, expected: Expected) -> None:
