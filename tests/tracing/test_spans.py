@@ -292,6 +292,33 @@ async def test_a_drain_ends_the_span_of_the_attempt_that_it_cuts_off(autojump_cl
     spans.check()
 
 
+async def test_the_next_open_exports_the_span_of_a_step_that_may_not_run_again(
+    autojump_clock: Any,
+) -> None:
+    spans, store = Spans(), MemoryStore()
+
+    @step(at_most_once=True)
+    async def pay() -> None:
+        with spans.tracer.start_as_current_span("request"):
+            await trio.sleep(1)
+        await trio.sleep(100)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step(pay)
+
+    options: Any = {"workflows": [job], "tracing": spans.tracing, "drain_timeout": 5}
+    async with open_test_runtime(store, **options) as rt:
+        await rt.submit(job, key="k", run_id="r")
+        await trio.sleep(2)
+    assert spans.names == ["request"]
+    async with open_test_runtime(store, **options) as rt:
+        with pytest.raises(RunFailed):
+            await rt.run("r").result()
+    assert parent_of(spans.one("request")) == id_of(spans.one("step pay", outcome="interrupted"))
+    spans.check()
+
+
 async def test_a_redriven_run_has_another_span_in_the_same_trace(autojump_clock: Any) -> None:
     spans, broken = Spans(), [True]
 
