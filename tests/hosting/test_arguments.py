@@ -90,6 +90,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("lifespan", no_context_manager, f"{NO_MANAGER} <function no_context"),
     ("lifespan", of_an_app, "lifespan must be a function without parameters, got"),
     ("tuning", 3, "tuning must be a Tuning, got 3"),
+    ("tracing", 3, r"tracing must be a keyrun\.tracing\.Tracing\(\), got 3"),
 ]
 
 

@@ -110,7 +110,8 @@ async def test_a_page_of_a_long_history_is_bounded(autojump_clock: MockClock) ->
                     page = await reader.history_page("a", limit=10_000)
                 longest.append(steps.longest)
             assert store.read < 3 * MOST
-            assert min(longest) < 0.005
+            # The whole page takes many times as long.
+            assert min(longest) < 0.02
             assert len(page.events) > 5000
             pages = await paged(reader, "a", 5000)
             assert sum(map(len, pages)) == len(await reader.history("a"))
