@@ -50,6 +50,7 @@ def wheel(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(clean: Path) -> set[str]:
     """The names that the wheel must have: every module of the four folders, and its data."""
     names = {"keyrun/py.typed", "keyrun/control/openapi.json"}
+    names |= {f"keyrun/page/{path.name}" for path in (clean / "keyrun/page").iterdir()}
     for folder in FOLDERS:
         for path in (clean / folder).rglob("*.py"):
             name = path.relative_to(clean).as_posix()

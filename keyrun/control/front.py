@@ -29,7 +29,14 @@ class _NotOpen:
 
     async def admit(self, request: Request) -> Caller:
         """Refuse every request."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise Refused(503, "StoreClosed", f"the runtime is {self._word}; send the request again")
+
+    def check_host(self, request: Request) -> None:
+        """Refuse every request."""
+        self._refuse()
 
     async def perform(self, *_: Any, **__: Any) -> Any:
         """Perform nothing, because no request is admitted."""

@@ -55,6 +55,10 @@ class Guard(Protocol):
     async def admit(self, request: Request) -> Caller:
         """Return who calls, or raise `Refused`."""
 
+    def check_host(self, request: Request) -> None:
+        """Raise `Refused` unless the request names an allowed host. What anybody may read, such as
+        the files of the page, needs no other check."""
+
 
 class Hosts:
     """The hosts that requests of browsers may name: `example.org` with any port, or
@@ -143,6 +147,11 @@ class TokenGuard:
             raise _unauthorized("send a token: Authorization: Bearer TOKEN")
         return caller
 
+    def check_host(self, request: Request) -> None:
+        """Raise `Refused` unless the request names an allowed host."""
+        if request.peer is None:
+            self._hosts.check(request)
+
     def begin_session(self, request: Request) -> tuple[bytes, bytes]:
         """Return the header that sets a cookie for the token of a request."""
         token = request.bearer
@@ -208,3 +217,7 @@ class ApplicationGuard:
                 " or None"
             ) from error
         raise _unauthorized("log in to the application first")
+
+    def check_host(self, request: Request) -> None:
+        """Raise `Refused` unless the request names an allowed host."""
+        self._hosts.check(request)

@@ -21,6 +21,7 @@ from keyrun.control.frames import PATH
 from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
 from keyrun.control.json_text import dump
 from keyrun.control.operation import Operation
+from keyrun.control.page import page_answer
 from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
 from keyrun.control.request import Receive, Request, Scope, Send
@@ -121,7 +122,7 @@ class HttpApi:
         status, headers, body = answer
         headers = [*headers, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        if scope["method"] == "HEAD":
+        if scope["method"] == "HEAD" or status == 304:
             body = b""
         await send({"type": "http.response.body", "body": body})
 
@@ -143,6 +144,10 @@ class HttpApi:
         found = self._routes.find(segments)
         if method in self._sessions and segments == [b"v1", b"session"]:
             return await self._sessions[method](request)
+        if found is None:
+            page = page_answer(request, segments, self._guard)
+            if page is not None:
+                return page
         caller = await self._guard.admit(request)
         if found is None:
             raise Refused(404, "NotFound", "there is no such path; see /v1/openapi.json")
