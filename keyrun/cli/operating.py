@@ -21,7 +21,7 @@ from keyrun.cli.reading import check_namespace
 from keyrun.control.operation import Idle, Operation
 from keyrun.control.owner import Owner
 from keyrun.control.remote import RemoteRuntime
-from keyrun.control.requests import About
+from keyrun.control.requests import Session
 from keyrun.control.roles import ITSELF
 from keyrun.control.table import CALLS
 from keyrun.control.target import SOCKET, short_path
@@ -170,7 +170,7 @@ async def connected(store: StoreAddress, namespace: str) -> AsyncIterator[Remote
     given = token() if isinstance(store, str) else None
     async with connect(store, token=given, call_timeout=CALL_TIMEOUT) as client:
         assert isinstance(client, RemoteRuntime)
-        about: About = await client._perform(CALLS["about"], {})
+        about: Session = await client._perform(CALLS["about"], {})
         if about.namespace != namespace:
             raise CommandError(
                 f"the process at {store} serves the namespace {about.namespace!r}, not "

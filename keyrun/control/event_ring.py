@@ -13,7 +13,7 @@ between is unknown: the subscriber receives a `missed` event without a number.
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
@@ -21,7 +21,7 @@ from keyrun.control.json_text import dump
 from keyrun.control.shapes import JSON
 from keyrun.runtime.events.feed import Subscribers
 from keyrun.runtime.events.subscription import check_kinds
-from keyrun.runtime.events.types import Brief, Event, EventKind, in_full, run_of
+from keyrun.runtime.events.types import Brief, Event, EventKind, Missed, in_full, run_of
 from keyrun.runtime.records.checks import check_run_id
 
 RING = 10_000
@@ -42,6 +42,27 @@ RETRY = "retry: 2000\n"
 
 _ID = re.compile(r"([0-9a-f]+)-([0-9]{1,19})(?:\.([0-9]))?")
 _STEP = frozenset({EventKind.STEP_STARTED, EventKind.STEP_COMPLETED})
+
+
+SAMPLE_SECONDS = 0.25
+MOST_PER_SECOND = 10_000
+
+
+class Sample(NamedTuple):
+    """How a subscriber receives a sample of the events: at most `size` in each `seconds`."""
+
+    size: int
+    seconds: float
+
+    @classmethod
+    def of(cls, most_per_second: int) -> "Sample":
+        """Return the sample with a number of events per second."""
+        if not 1 <= most_per_second <= MOST_PER_SECOND:
+            raise ValueError(
+                f"most_per_second must be 1 to {MOST_PER_SECOND:,}, got {most_per_second}"
+            )
+        size = max(1, int(most_per_second * SAMPLE_SECONDS))
+        return cls(size, size / most_per_second)
 
 
 class Follower(Protocol):
@@ -116,6 +137,8 @@ class EventRing:
         buffer = arguments.get("buffer", self.size)
         if not 1 <= buffer <= self.size:
             raise ValueError(f"buffer must be 1 to {self.size}, got {buffer}")
+        most_per_second = arguments.get("most_per_second")
+        sample = None if most_per_second is None else Sample.of(most_per_second)
         self._attach()
         follower = RingFollower(
             self,
@@ -123,6 +146,7 @@ class EventRing:
             check_kinds(kinds),
             min(buffer, self.size),
             self._count % SHIFTS / SHIFTS,
+            sample,
         )
         self._count += 1
         self._left_at = None
@@ -179,6 +203,40 @@ class EventRing:
             known = self._chunks[asked] = b"".join(texts), at
         return known
 
+    def newest(
+        self, start: int, most: int, run_id: str | None, kinds: frozenset[EventKind] | None
+    ) -> bytes:
+        """Return the newest events since a position that match, as text, at most so many. Before
+        them, the number of the others is said."""
+        matching: list[int] = []
+        total = 0
+        for at in range(start, self.end_position):
+            count = _count(self._slots[at % self.size], run_id, kinds)
+            if count:
+                matching.append(at)
+                total += count
+        texts: list[bytes] = []
+        kept, first = 0, self.end_position
+        while matching:
+            found = self._texts(matching[-1], run_id, kinds)
+            if kept + len(found) > most and kept:
+                break
+            first = matching.pop()
+            kept += len(found)
+            texts.append(b"".join(found))
+        if kept < total:
+            texts.append(self.missed(first, total - kept, sampled=True))
+        return b"".join(reversed(texts))
+
+    def _texts(
+        self, at: int, run_id: str | None, kinds: frozenset[EventKind] | None
+    ) -> list[bytes]:
+        """Return the events of a position that match, as text."""
+        entry = self._slots[at % self.size]
+        if type(entry) is not list:
+            entry = self._slots[at % self.size] = self._shown(at, entry)
+        return _matching(entry, run_id, kinds)
+
     def _shown(self, at: int, entry: Any) -> list[tuple[EventKind, str | None, bytes]]:
         """Return the events of an entry as text."""
         events: tuple[Any, ...] = (entry,)
@@ -205,11 +263,10 @@ class EventRing:
         name = f"id: {self.epoch}-{place}\nevent: {kind}\ndata: "
         return name.encode() + dump(data) + b"\n\n"
 
-    def missed(self, at: int, count: int | None) -> bytes:
+    def missed(self, at: int, count: int | None, *, sampled: bool = False) -> bytes:
         """Return the event that marks a gap before a position."""
-        about = dict.fromkeys(("run_id", "key", "workflow"))
-        found = {"kind": EventKind.MISSED, "at": JSON.time(self._wall()), **about, "missed": count}
-        return self.text(str(at - 1), EventKind.MISSED, found)
+        found = Missed(EventKind.MISSED, self._wall(), None, None, None, count, sampled)
+        return self.text(str(at - 1), EventKind.MISSED, JSON.writer(Missed)(found))
 
 
 def _matching(
@@ -223,6 +280,17 @@ def _matching(
         for kind, run, text in events
         if (kinds is None or kind in kinds) and (run_id is None or run == run_id)
     ]
+
+
+def _count(entry: Any, run_id: str | None, kinds: frozenset[EventKind] | None) -> int:
+    """Return how many events of an entry match."""
+    if type(entry) is list:
+        return len(_matching(entry, run_id, kinds))
+    if not _may_match(entry, run_id, kinds):
+        return 0
+    if type(entry) is tuple and len(entry) == 5:
+        return 2 if kinds is None else len(_STEP & kinds)
+    return 1
 
 
 def _may_match(entry: Any, run_id: str | None, kinds: frozenset[EventKind] | None) -> bool:
@@ -245,9 +313,11 @@ class RingFollower:
         kinds: frozenset[EventKind] | None,
         most: int,
         shift: float,
+        sample: Sample | None,
     ) -> None:
         self._ring = ring
         self._shift = shift
+        self._sample = sample
         self._filter = run_id, kinds
         self._most = most
         self._position = 0
@@ -284,10 +354,7 @@ class RingFollower:
         """Return the next events; see `Follower`."""
         ring = self._ring
         with trio.move_on_after(seconds):
-            if self._read_at >= 0:
-                pace = ring.pace
-                at = (self._read_at // pace + 1 + self._shift) * pace
-                await trio.sleep_until(at)
+            await trio.sleep_until(self._next_read())
             while True:
                 if self._said:
                     said, self._said = self._said, b""
@@ -296,7 +363,7 @@ class RingFollower:
                 if self._position < oldest:
                     self._said = ring.missed(oldest, oldest - self._position)
                     self._position = oldest
-                text, self._position = ring.read(self._position, *self._filter)
+                text = self._read()
                 if self._said or text:
                     self._read_at = trio.current_time()
                     said, self._said = self._said, b""
@@ -307,7 +374,30 @@ class RingFollower:
                 if ring.over:
                     return None
                 await ring.news()
+                if self._sample is not None:
+                    # Events that do not match must not be looked at one by one.
+                    await trio.sleep_until(self._next_read())
         return b""
+
+    def _next_read(self) -> float:
+        """Return when to read again."""
+        if self._read_at < 0:
+            return 0.0
+        if self._sample is not None:
+            return self._read_at + self._sample.seconds
+        pace = self._ring.pace
+        return (self._read_at // pace + 1 + self._shift) * pace
+
+    def _read(self) -> bytes:
+        """Return the next events as text, or a sample of them."""
+        ring = self._ring
+        if self._sample is None:
+            text, self._position = ring.read(self._position, *self._filter)
+            return text
+        self._read_at = trio.current_time()
+        text = ring.newest(self._position, self._sample.size, *self._filter)
+        self._position = ring.end_position
+        return text
 
     def close(self) -> None:
         """Read no more events."""

@@ -42,7 +42,7 @@ class _NotOpen:
         """Perform nothing, because no request is admitted."""
         raise AssertionError("a request was admitted")
 
-    stream = follow = perform
+    stream = follow = session = perform
 
     def measure(self) -> NoReturn:
         """Measure nothing, because no request is admitted."""

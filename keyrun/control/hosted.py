@@ -7,6 +7,7 @@ from typing import Any
 from keyrun.control.event_ring import RingFollower
 from keyrun.control.operation import Operation
 from keyrun.control.owner import Owner
+from keyrun.control.requests import Session
 from keyrun.control.roles import Caller
 from keyrun.runtime.faces.asyncio_bridge import AsyncioBridge
 from keyrun.runtime.faces.asyncio_iterators import Outcomes
@@ -56,6 +57,10 @@ class AsyncioOwner:
         """Return a reader of the events of all runs; see `Owner.follow`."""
         follower = await self._bridge.call(self._owner.follow, arguments, caller, last_id)
         return AsyncioFollower(self._bridge, follower)
+
+    async def session(self, caller: Caller) -> Session:
+        """Return what a caller may do here."""
+        return await self._owner.session(caller)
 
     def measure(self) -> list[MetricFamily]:
         """Return everything that monitoring reads."""

@@ -25,9 +25,10 @@ from keyrun.control.page import page_answer
 from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
 from keyrun.control.request import Receive, Request, Scope, Send
+from keyrun.control.requests import Session
 from keyrun.control.roles import Caller, Role, require
 from keyrun.control.routes import Routes, below
-from keyrun.control.shapes import Misplaced
+from keyrun.control.shapes import JSON, Misplaced
 from keyrun.control.table import OPERATIONS
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.host.tracing import caller_trace
@@ -46,6 +47,8 @@ JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
 PROBLEM_HEADERS = [(b"content-type", MEDIA_TYPE.encode()), *SECURITY_HEADERS]
 TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
 
+
+_write_session = JSON.writer(Session)
 
 Handler = Callable[[Request, Caller, Send], Awaitable[Answer | None]]
 
@@ -281,7 +284,7 @@ class HttpApi:
         return 200, JSON_HEADERS, files("keyrun.control").joinpath("openapi.json").read_bytes()
 
     async def _who(self, request: Request, caller: Caller, send: Send) -> Answer:
-        return 200, JSON_HEADERS, dump({"name": caller.name, "role": caller.role})
+        return 200, JSON_HEADERS, dump(_write_session(await self._performer.session(caller)))
 
     async def _metrics(self, request: Request, caller: Caller, send: Send) -> Answer:
         from keyrun.metrics import CONTENT_TYPE, text_of

@@ -13,7 +13,7 @@ from keyrun.control.batches import MEDIA_TYPE as LINES
 from keyrun.control.field_docs import json_prose
 from keyrun.control.operation import Operation, Parameter
 from keyrun.control.problems import MEDIA_TYPE
-from keyrun.control.requests import NewRun
+from keyrun.control.requests import NewRun, Session
 from keyrun.control.shapes import (
     LISTS,
     JsonShapes,
@@ -212,13 +212,12 @@ def document() -> Schema:
         described = _operation(operation, answers, inputs)
         paths.setdefault(f"/v1{operation.path}", {})[operation.verb.lower()] = described
     empty: Schema = {"type": "object"}
-    caller = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "role": {"type": "string"}},
-        "required": ["name", "role"],
-    }
     paths["/v1/session"] = {
-        "get": _own("Return who calls, and the role.", caller, operationId="session"),
+        "get": _own(
+            "Return who calls, and what this caller may do.",
+            answers.schema(Session),
+            operationId="session",
+        ),
         "post": _own("Exchange the token for a cookie.", empty, operationId="begin_session"),
         "delete": _own("End the session of the cookie.", empty, operationId="end_session"),
     }

@@ -12,10 +12,12 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
-from keyrun.control.owner import PlainRuntime
+from keyrun.control.event_ring import Sample
+from keyrun.control.overview import Overview
+from keyrun.control.owner import Delegate, PlainRuntime
 from keyrun.control.problems import problem
 from keyrun.control.requests import (
-    About,
+    DeadLetterErrors,
     HistoryEntries,
     HistoryEntry,
     MemberEnd,
@@ -23,6 +25,7 @@ from keyrun.control.requests import (
     NewRun,
     NotSubmitted,
     RunEnd,
+    Session,
     Submitted,
     SubmittedGroup,
     When,
@@ -32,7 +35,7 @@ from keyrun.control.shapes import CODEC, NOTHING, UNSTORABLE, Misplaced, Payload
 from keyrun.runtime.definitions.annotations import declared_types
 from keyrun.runtime.errors import Backpressure, UnknownGroup, UnknownRun
 from keyrun.runtime.events.subscription import Events
-from keyrun.runtime.events.types import Event, EventKind
+from keyrun.runtime.events.types import Event, EventKind, Missed
 from keyrun.runtime.groups.records import GroupStatus, Member, MemberOutcome
 from keyrun.runtime.handle import RunHandle
 from keyrun.runtime.inspect.history import History, HistoryPage
@@ -521,22 +524,44 @@ async def events(
     run_id: str | None = None,
     kinds: list[EventKind] | None = None,
     buffer: int = 1024,
+    most_per_second: int | None = None,
 ) -> AsyncIterator[Event]:
     """Stream events, of all runs or of one run, of all kinds or of some kinds.
 
     - `run_id`: send only events of this run.
     - `kinds`: send only events of these kinds.
     - `buffer`: events that may wait to be sent. More events are dropped and counted.
+    - `most_per_second`: the number of events that are sent in a second, at most 10,000. If there
+      are more, they are a sample: an event of the kind `missed` with `sampled` has the number of
+      the others.
     """
+    sample = None if most_per_second is None else Sample.of(most_per_second)
+    if sample is not None:
+        buffer = min(buffer, sample.size)
     found = rt.events(run_id=run_id, kinds=kinds, buffer=buffer)
     found.open()
-    return _events(found)
+    return _events(found) if sample is None else _sampled(found, sample)
 
 
 async def _events(found: Events) -> AsyncIterator[Event]:
     with closing(found):
         async for event in found:
             yield event
+
+
+async def _sampled(found: Events, sample: Sample) -> AsyncIterator[Event]:
+    """Read the buffer, which has the size of a sample, once in the time of a sample."""
+    taken, began = 0, 0.0
+    async for event in _events(found):
+        if not taken:
+            began = trio.current_time()
+        if isinstance(event, Missed):
+            event = event._replace(sampled=True)
+        yield event
+        taken += 1
+        if taken >= sample.size or not found.has_more:
+            await trio.sleep_until(began + sample.seconds)
+            taken = 0
 
 
 async def watch(rt: PlainRuntime, run_id: str, *, interval: float = 0.2) -> AsyncIterator[Progress]:
@@ -563,9 +588,9 @@ async def outcomes(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberOutco
     return _each(found)
 
 
-async def about(rt: PlainRuntime) -> About:
-    """Return which runtime this is."""
-    return About(namespace=rt.namespace)
+async def about(performer: Delegate) -> Session:
+    """Return who calls, and which runtime this is."""
+    return performer.session
 
 
 async def member_ends(rt: PlainRuntime, group_id: str) -> AsyncIterator[MemberEnd]:
@@ -589,3 +614,38 @@ async def _member_ends(
 async def statistics(rt: PlainRuntime) -> RuntimeStatistics:
     """Return a snapshot of queue depths, slots, commits and other counters."""
     return rt.statistics()
+
+
+async def overview(rt: PlainRuntime) -> Overview:
+    """Return the numbers that change all the time: runs by state, ended runs, attempts of steps,
+    commits and queues. It is cheap enough to be asked once a second."""
+    return await rt.overview()
+
+
+async def dead_letter_errors(
+    rt: PlainRuntime,
+    *,
+    workflow: str | None = None,
+    key: str | None = None,
+    tag: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    limit: int = 1000,
+    cursor: str | None = None,
+) -> DeadLetterErrors:
+    """Return the errors of one page of the dead letters, with the number of runs of each. The
+    newest dead letters come first. Add up the pages to count all dead letters.
+
+    - `limit`: the number of dead letters after which the page ends.
+    """
+    page = await rt.find_dead_letters(
+        workflow=workflow,
+        key=key,
+        tag=tag,
+        since=since,
+        until=until,
+        limit=limit,
+        cursor=cursor,
+        newest_first=True,
+    )
+    return DeadLetterErrors.of(page)

@@ -10,9 +10,11 @@ from uuid import uuid4
 import attrs
 from msgpack import packb, unpackb
 
+from keyrun import __version__
 from keyrun.control.event_ring import EventRing, RingFollower
 from keyrun.control.operation import Operation
-from keyrun.control.requests import NewRun, Submitted, SubmittedGroup
+from keyrun.control.overview import Overview, OverviewReader
+from keyrun.control.requests import NewRun, Session, Submitted, SubmittedGroup
 from keyrun.control.roles import Caller, Role, require
 from keyrun.control.shapes import WIRE, LargePayload
 from keyrun.runtime.definitions.workflow import Registry, Workflow
@@ -62,9 +64,14 @@ class PlainRuntime(Runtime):
         Reader.__init__(self, state.ledger, statuses, state.wall)
         self.decode_result = statuses.decode_result
         self._members = GroupMembers(state, partition.runs, statuses)
+        self._overview = OverviewReader(partition)
 
     def value(self, stored: bytes) -> Any:
         return LargePayload.value(self.codec, stored)
+
+    async def overview(self) -> Overview:
+        """Return the numbers that change all the time."""
+        return await self._overview.read(self.statistics())
 
     @property
     def namespace(self) -> str:
@@ -131,6 +138,11 @@ class Delegate:
         self.caller = caller
         self.operation_id = operation_id
 
+    @property
+    def session(self) -> Session:
+        """Return who calls."""
+        return session_of(self.caller, self._owner.namespace)
+
     @staticmethod
     def operation(name: str) -> Operation:
         """Return an operation of the table."""
@@ -141,6 +153,17 @@ class Delegate:
     async def perform(self, operation: Operation, arguments: Mapping[str, Any], part: str) -> Any:
         """Perform one part. `part` is the id of the part, which is the same in each repeat."""
         return await self._owner.perform(operation, arguments, self.caller, part)
+
+
+def session_of(caller: Caller, namespace: str, read_only: str | None = None) -> Session:
+    """Return what a caller may do in this process."""
+    return Session(
+        name=caller.name,
+        role=caller.role,
+        namespace=namespace,
+        version=__version__,
+        read_only=read_only,
+    )
 
 
 def part_of(operation_id: str, part: str) -> str:
@@ -266,6 +289,10 @@ class Owner:
         require(caller, Role.READ, "events")
         self._state.check_open()
         return self._events.follow(arguments, last_id)
+
+    async def session(self, caller: Caller) -> Session:
+        """Return what a caller may do here."""
+        return session_of(caller, self.namespace)
 
     def measure(self) -> list[MetricFamily]:
         """Return everything that monitoring reads. Call this in Trio's thread."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from keyrun.control.event_ring import Follower
 from keyrun.control.operation import Operation
+from keyrun.control.requests import Session
 from keyrun.control.roles import Caller
 from keyrun.runtime.inspect.measure import MetricFamily
 
@@ -36,6 +37,9 @@ class Performer(Protocol):
         self, arguments: Mapping[str, Any], caller: Caller, last_id: str | None
     ) -> Follower:
         """Return a reader of the events of all runs."""
+
+    async def session(self, caller: Caller) -> Session:
+        """Return what a caller may do here."""
 
     def measure(self) -> list[MetricFamily]:
         """Return everything that monitoring reads."""

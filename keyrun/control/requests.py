@@ -5,24 +5,41 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.control.roles import Role
 from keyrun.control.shapes import CODEC, NOTHING, Misplaced, Payload
 from keyrun.runtime.limits import Limits
 from keyrun.runtime.records.submission import Quarantine, StatusRecord, Submission
-from keyrun.runtime.values import Failure, Priority, QuarantineCause, State
+from keyrun.runtime.values import (
+    Failure,
+    FailureKind,
+    Priority,
+    QuarantineCause,
+    RunStatus,
+    State,
+)
 
 if TYPE_CHECKING:
     from keyrun.runtime.groups.records import MemberOutcome
     from keyrun.runtime.handle import RunHandle
     from keyrun.runtime.inspect.history import Happening
+    from keyrun.runtime.inspect.pages import RunPage
     from keyrun.runtime.schedules.timetable import Timetable
 
 
 @attrs.frozen(kw_only=True)
-class About:
-    """Which runtime a process has open."""
+class Session:
+    """Describe who calls, and what this caller may do in this process."""
 
+    name: str
+    """Who calls, as the audit log names the caller."""
+    role: Role
+    """What the caller may do."""
     namespace: str
     """The namespace in the store."""
+    version: str
+    """The version of Keyrun."""
+    read_only: str | None = None
+    """Why nothing can be changed here, as a sentence. None if the role alone decides."""
 
 
 @attrs.frozen(kw_only=True)
@@ -264,6 +281,73 @@ class WholeHistory:
     runtime."""
     export: str | None
     """The records of the run as text. None if the run is unknown or a record is damaged."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterError:
+    """Describe dead letters that failed with the same error."""
+
+    workflow: str
+    """The name of the workflow."""
+    step: str | None
+    """The name of the step that failed, without its branch and occurrence. None if no step did."""
+    kind: FailureKind
+    """The kind of the failure."""
+    error: str | None
+    """The module and name of the type of the exception. None if the failure has none."""
+    runs: int
+    """The number of these dead letters in the page."""
+    newest_at: float | None
+    """When the newest of them failed."""
+    newest_run_id: str
+    """The id of the newest of them."""
+    reason: str
+    """Why the newest of them failed."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterErrors:
+    """Hold the errors of one page of the dead letters."""
+
+    errors: list[DeadLetterError]
+    """The errors, the most frequent first."""
+    examined: int
+    """The number of dead letters that Keyrun looked at."""
+    cursor: str | None
+    """Pass it to get the next page. None if this is the last page."""
+
+    @classmethod
+    def of(cls, page: "RunPage") -> "DeadLetterErrors":
+        """Return the errors of a page of dead letters, of which the first is the newest."""
+        found: dict[object, list[RunStatus]] = {}
+        for run in page.runs:
+            failure = run.failure
+            if failure is not None:
+                about = run.workflow, plain_step(failure.step), failure.kind, failure.error_type
+                found.setdefault(about, []).append(run)
+        errors = []
+        for runs in sorted(found.values(), key=len, reverse=True):
+            newest = runs[0]
+            assert newest.failure is not None
+            errors.append(
+                DeadLetterError(
+                    workflow=newest.workflow,
+                    step=plain_step(newest.failure.step),
+                    kind=newest.failure.kind,
+                    error=newest.failure.error_type,
+                    runs=len(runs),
+                    newest_at=newest.ended_at,
+                    newest_run_id=newest.run_id,
+                    reason=newest.failure.reason,
+                )
+            )
+        return cls(errors=errors, examined=page.examined, cursor=page.cursor)
+
+
+def plain_step(step: str | None) -> str | None:
+    """Return the name of a step without its branch and its occurrence: `charge` for
+    `g1.0/charge#2`."""
+    return None if step is None else step.rpartition("/")[2].partition("#")[0]
 
 
 @attrs.frozen(kw_only=True)

@@ -31,6 +31,8 @@ Schema = dict[str, Any]
 
 TIMES = frozenset({"at", "deadline", "since", "start", "until"})
 TIME_ENDS = ("_at", "_until", "_since")
+SEVERAL_TIMES = "_times"
+"""The end of the name of a field with a list of times."""
 LISTS = (list, tuple, set, frozenset, Collection, Iterable, Sequence)
 CONTAINERS = {tuple: tuple, set: set, frozenset: frozenset}
 ANYTHING: Schema = {"description": "A payload. Values that JSON lacks are objects: see the guide."}
@@ -247,6 +249,8 @@ class Shapes:
         """Return the function that writes values of a type, which is that of the field `name`."""
         if is_time(name, declared):
             return self.time
+        if name.endswith(SEVERAL_TIMES):
+            return lambda value: [self.time(each) for each in value]
         try:
             known = self._writers.get(declared)
         except TypeError:
@@ -388,7 +392,8 @@ class JsonShapes(Shapes):
         if origin is Literal:
             return {"enum": list(inner)}
         if origin in LISTS and inner:
-            return {"type": "array", "items": self.schema(inner[0])}
+            each = TIME if name.endswith(SEVERAL_TIMES) else self.schema(inner[0])
+            return {"type": "array", "items": each}
         if origin in (dict, Mapping) and inner:
             return {"type": "object", "additionalProperties": self.schema(inner[1])}
         if isinstance(origin, type) and issubclass(origin, Enum):

@@ -245,6 +245,7 @@ _ENTRIES = (
         ),
     ),
     _entry("GET /dead-letters", READ, Runtime.find_dead_letters, like=Runtime.runs),
+    _entry("GET /dead-letters/errors", READ, operations.dead_letter_errors, like=Runtime.runs),
     _entry("GET /approvals", READ, Runtime.find_approvals),
     _entry("GET /workflows", READ, Runtime.workflows),
     _entry("GET /policies", READ, Runtime.policies),
@@ -324,6 +325,7 @@ _ENTRIES = (
     _entry("DELETE /outbox", ADMIN, Runtime.discard_outcomes),
     _entry("GET /events", READ, operations.events, streams=True),
     _entry("GET /statistics", READ, operations.statistics),
+    _entry("GET /overview", READ, operations.overview),
     _entry("GET /counts", READ, Runtime.counts),
     _entry("GET", READ, Runtime.runs),
     _entry("GET", READ, Runtime.keys),
@@ -336,7 +338,7 @@ OPERATIONS = {each.name: each for each in _ENTRIES}
 
 _FOR_CLIENTS = (
     _entry("POST", SUBMIT, operations.submit_together, idle=Idle.WITH_APP),
-    _entry("GET", READ, operations.about),
+    _entry("GET", READ, operations.about, composite=True),
     _entry("GET", READ, operations.find_run),
     _entry("GET", READ, operations.whole_history),
     _entry("GET", READ, operations.stored_page),

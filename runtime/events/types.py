@@ -263,8 +263,8 @@ class KeyEvent(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Report that events are missing at this point: the buffer was full, or the connection to the
-    runtime was lost."""
+    """Report that events are missing at this point: the buffer was full, the connection to the
+    runtime was lost, or the subscriber asked for a sample."""
 
     kind: EventKind
     at: float
@@ -274,6 +274,8 @@ class Missed(NamedTuple):
     missed: int | None
     """The number of events that were dropped. None if the connection was lost: then it is not
     known."""
+    sampled: bool = False
+    """Whether the subscriber asked for a sample of the events, and these are the others."""
 
 
 Event = (

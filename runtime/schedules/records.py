@@ -26,6 +26,9 @@ Misfire = Literal["fire_once", "skip"]
 NEVER = float(2**43)
 """The due time in the index of a schedule that cannot fire before the store is opened again."""
 
+_SHOWN = 5
+"""The next firings that a status has."""
+
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DUE = struct.Struct(">Q")
 
@@ -208,6 +211,17 @@ class ScheduleStatus:
     def kind(self) -> str:
         """Return `once`, `every` or `cron`."""
         return str(write_timetable(self.when)[0])
+
+    @property
+    def next_times(self) -> tuple[float, ...]:
+        """Return the next firings, at most 5, as far as the timetable has them. It is empty if the
+        schedule is paused or finished."""
+        times: list[float] = []
+        at = self.next_at
+        while at is not None and len(times) < _SHOWN:
+            times.append(at)
+            at = self.when.following(at, at)
+        return tuple(times)
 
     @property
     def finished(self) -> bool:

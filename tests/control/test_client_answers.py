@@ -670,6 +670,17 @@ async def _(w: World) -> None:
         w.found.append(attrs.evolve(found, loop=None, commits=None))
 
 
+@scenario("overview", "dead_letter_errors")
+async def _(w: World) -> None:
+    await w.furnish()
+    await w.rt.submit(greet, "banned", key="dead", run_id="dead")
+    await trio.sleep(10)
+    found = await w._operate("overview", {})
+    w.found.append(_plain(attrs.evolve(found, statistics=None, commit_seconds=None)))
+    w.found.append(found.commit_seconds.bounds)
+    await w.operate("dead_letter_errors")
+
+
 def run(play: Scenario, *, through_client: bool) -> list[Any]:
     """Run a scenario on virtual time, and return the answers."""
 

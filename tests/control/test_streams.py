@@ -1,6 +1,8 @@
 """Streams of events: ids, gaps, heartbeats, and subscribers that do not read."""
 
 import json
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ import trio
 from keyrun.control import event_ring, streams
 from keyrun.control.owner import Owner
 from keyrun.control.roles import ITSELF
+from keyrun.control.table import OPERATIONS
+from keyrun.runtime.events.types import EventKind, RunEvent
 from tests.control.world import Client, Exchange, greet, served, wait_for_go
 
 
@@ -264,6 +268,148 @@ async def test_all_subscribers_share_one_subscription_and_one_text(autojump_cloc
         assert len({id(text) for text in texts}) == 1
         for each in followers:
             each.close()
+
+
+def published(number: int) -> Any:
+    """Return an event of a busy runtime: the two of a step in one, or a run that failed."""
+    about = (f"r{number}", "k", "greet")
+    if number % 2_500 == 0:
+        return RunEvent(EventKind.RUN_FAILED, 0.0, *about)
+    return (
+        (1.0, 2.0, about, "shout", 1)
+        if number % 2
+        else RunEvent(EventKind.RUN_STARTED, 0.0, *about)
+    )
+
+
+async def busy(client: Client, seconds: int, per_second: int = 5_000) -> int:
+    """Publish events as a runtime does, and return their number."""
+    subscribers = client.rt._partition.state.host.subscribers
+    events = [published(number) for number in range(seconds * per_second)]
+    for at in range(0, len(events), per_second // 100):
+        subscribers.publish(events[at : at + per_second // 100])
+        await trio.sleep(0.01)
+    return sum(2 if type(each) is tuple else 1 for each in events)
+
+
+class Page:
+    """A page that reads a sample of the events."""
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[float, dict[str, Any]]] = []
+        self.largest = 0
+
+    async def read(self, owner: Owner, **arguments: Any) -> None:
+        follower = await owner.follow({"most_per_second": 200, **arguments}, ITSELF)
+        while text := await follower.next(60):
+            self.largest = max(self.largest, len(text))
+            self.arrived += [(trio.current_time(), each) for each in events_of(text)]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [each for _, each in self.arrived if each["kind"] != "missed"]
+
+    @property
+    def others(self) -> int:
+        missed = [each for _, each in self.arrived if each["kind"] == "missed"]
+        assert all(each["sampled"] for each in missed)
+        return sum(each["missed"] for each in missed)
+
+    def most_in_a_second(self) -> int:
+        times = [at for at, each in self.arrived if each["kind"] != "missed"]
+        return max(sum(at <= each < at + 0.999 for each in times) for at in set(times))
+
+
+async def test_pages_receive_200_of_5000_events_per_second_and_the_number_of_the_rest(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        pages = [Page() for _ in range(3)]
+        async with trio.open_nursery() as nursery:
+            for each in pages:
+                nursery.start_soon(each.read, client.api._performer)
+            await trio.testing.wait_all_tasks_blocked()
+            count = await busy(client, 10)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        for each in pages:
+            assert each.most_in_a_second() <= 200
+            assert len(each.events) >= 1_900
+            assert len(each.events) + each.others == count
+            assert each.largest < 50 * 400
+            newest = max(int(event["run_id"][1:]) for event in each.events)
+            assert newest == 10 * 5_000 - 1
+
+
+async def test_a_sample_of_rare_kinds_has_all_events(autojump_clock: Any) -> None:
+    async with served() as client:
+        page, of_run = Page(), Page()
+        async with trio.open_nursery() as nursery:
+            owner = client.api._performer
+            nursery.start_soon(partial(page.read, owner, kinds=["run_failed", "step_completed"]))
+            nursery.start_soon(partial(of_run.read, owner, run_id="r7"))
+            rare = Page()
+            nursery.start_soon(partial(rare.read, owner, kinds=["run_failed"]))
+            await trio.testing.wait_all_tasks_blocked()
+            await busy(client, 10)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert len(rare.events) == 20
+        assert [each["kind"] for each in of_run.events] == ["step_started", "step_completed"]
+        assert of_run.others == rare.others == 0
+        assert len(page.events) + page.others == 10 * 5_000 // 2 + 20
+
+
+async def test_a_sample_that_is_cut_resumes_and_says_what_it_left_out(autojump_clock: Any) -> None:
+    async with served() as client:
+        async with client.stream("/v1/events?most_per_second=4") as stream:
+            await stream.until(b"retry")
+            await run(client, "a")
+            text = await stream.until(b"run_succeeded")
+        missed, *_, last = events_of(text)
+        assert (missed["kind"], missed["missed"], missed["sampled"]) == ("missed", 4, True)
+        assert last["kind"] == "run_succeeded"
+        await run(client, "b")
+        headers = [("last-event-id", last["id"])]
+        target = "/v1/events?most_per_second=200"
+        async with client.stream(target, headers=headers) as stream:
+            text = await stream.until(b"run_succeeded")
+        assert [each["run_id"] for each in events_of(text)] == ["b"] * 5
+
+
+@pytest.mark.parametrize("most", ["0", "10001", "x"])
+async def test_a_rate_of_events_is_checked(most: str, autojump_clock: Any) -> None:
+    async with served() as client:
+        answer = await client.call("GET", f"/v1/events?most_per_second={most}")
+        assert answer.status == 422
+        assert "most_per_second must be" in answer.json["detail"]
+
+
+async def test_a_python_client_receives_a_sample_and_the_number_of_the_rest(
+    autojump_clock: Any,
+) -> None:
+    async with served() as client:
+        owner: Owner = client.api._performer
+        found: list[tuple[float, Any]] = []
+
+        async def read() -> None:
+            stream = await owner.stream(OPERATIONS["events"], {"most_per_second": 200}, ITSELF)
+            async with aclosing(stream):
+                async for event in stream:
+                    found.append((trio.current_time(), event))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            count = await busy(client, 4)
+            await trio.sleep(10)
+            nursery.cancel_scope.cancel()
+        missed = [each for _, each in found if each.kind == "missed"]
+        assert all(each.sampled for each in missed)
+        times = [at for at, each in found if each.kind != "missed"]
+        assert sum(each.missed for each in missed) + len(times) == count
+        assert 600 < len(times) <= 4 * 250
+        assert max(sum(at <= each < at + 0.999 for each in times) for at in set(times)) <= 200
 
 
 async def test_the_progress_of_a_run_is_streamed_until_its_end(autojump_clock: Any) -> None:

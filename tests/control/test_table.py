@@ -63,7 +63,7 @@ NEEDED = """
     redrive forget release_key status history find_runs find_keys find_dead_letters
     find_groups group find_schedules pause_schedule resume_schedule delete_schedule
     entities progress events statistics execution_graph workflows key_view find_approvals
-    family policies bulk explain explain_key
+    family policies bulk explain explain_key overview dead_letter_errors
 """
 
 

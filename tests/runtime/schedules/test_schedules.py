@@ -2,6 +2,7 @@
 
 import logging
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,28 @@ async def test_what_fires_once_fires_once_and_is_done(autojump_clock: MockClock,
         await trio.sleep(1000)
     assert log.begun == [100]
     assert log.inputs == [{"a": 1}]
+
+
+async def test_a_status_has_the_next_firings_of_the_timetable(
+    autojump_clock: MockClock, log: Log
+) -> None:
+    async with open_test_runtime(workflows=[log.job]) as rt:
+        every = await rt.schedule("every", log.job, key="a", when=Every(90))
+        assert every.next_times == tuple(EPOCH + 90 * turn for turn in range(1, 6))
+        on_grid = Every(100, start=EPOCH - 30)
+        grid = await rt.schedule("grid", log.job, key="a", when=on_grid, paused=True)
+        assert grid.next_times == ()
+        await rt.resume_schedule("grid")
+        found = {each.schedule_id: each for each in await rt.schedules()}
+        assert found["grid"].next_times == tuple(EPOCH + 70 + 100 * turn for turn in range(5))
+        cron = await rt.schedule("cron", log.job, key="b", when=Cron("0 0 * * *"))
+        assert cron.next_times[0] == cron.next_at
+        assert {b - a for a, b in pairwise(cron.next_times)} == {86400.0}
+        once = await rt.schedule("once", log.job, key="c", when=Once(EPOCH + 5))
+        assert once.next_times == (EPOCH + 5,)
+        await trio.sleep(10)
+        status = {each.schedule_id: each for each in await rt.schedules()}["once"]
+        assert (status.finished, status.next_times) == (True, ())
 
 
 async def test_an_interval_fires_again_and_again_until_it_is_deleted(
