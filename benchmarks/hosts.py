@@ -244,7 +244,7 @@ def run(bench: Bench) -> None:
         "shared store, 64 keys",
         {
             "alone": partial(workload.steps_per_second, "inline", 64, runs, 64),
-            "owner": partial(workload.steps_per_second, "inline", 64, runs, 64, "join"),
+            "owner": partial(workload.steps_per_second, "inline", 64, runs, 64, is_shared=True),
         },
         unit="steps/s",
         limit="alone",

@@ -1,12 +1,12 @@
 """The work that runtimes are measured with: runs of three steps that do nothing."""
 
+from functools import partial
 from time import perf_counter
 
 import trio
 
 from benchmarks.folders import folder
 from keyrun import Context, open_runtime, step, workflow
-from keyrun.runtime.options import WhenLocked
 from keyrun.storage import LmdbStore
 from keyrun.storage.lmdb_store import CommitterName
 
@@ -31,17 +31,18 @@ def steps_per_second(
     keys: int,
     runs: int,
     in_flight: int,
-    when_locked: WhenLocked = "fail",
+    *,
+    is_shared: bool = False,
 ) -> float:
     """Durable steps per second, submit and result included, with `in_flight` runs at a time that
-    are spread over `keys` keys."""
+    are spread over `keys` keys. `is_shared` lets other processes join the store."""
+    # `benchmarks.compare` runs this with versions of Keyrun that have no `when_locked`.
+    open_store = partial(open_runtime, when_locked="join") if is_shared else open_runtime
 
     async def main() -> float:
         with folder() as path:
             store = LmdbStore(path, committer=committer)
-            async with open_runtime(
-                store, workflows=[three_steps], when_locked=when_locked
-            ) as runtime:
+            async with open_store(store, workflows=[three_steps]) as runtime:
 
                 async def client(number: int) -> None:
                     for turn in range(runs):
