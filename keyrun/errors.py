@@ -56,6 +56,8 @@ Errors derive from `KeyrunError` and from a builtin, so that `except KeyrunError
     ├── StoreError (RuntimeError)
     │   ├── StoreClosed
     │   ├── StoreLocked
+    │   ├── StoreLost
+    │   │   └── OwnershipUncertain
     │   ├── StoreReadOnly
     │   ├── StoreTooNew
     │   ├── StoreFull (OSError)
@@ -115,12 +117,14 @@ from keyrun.runtime.errors import (
     WrongTask,
 )
 from keyrun.storage.errors import (
+    OwnershipUncertain,
     StoreClosed,
     StoreCorrupt,
     StoreCrashed,
     StoreError,
     StoreFull,
     StoreLocked,
+    StoreLost,
     StoreReadOnly,
     StoreTooNew,
     TooManyTables,
@@ -151,6 +155,7 @@ __all__ = [
     "NoOwner",
     "NonDeterminism",
     "OutputTooLarge",
+    "OwnershipUncertain",
     "PayloadError",
     "PayloadMismatch",
     "PayloadTypeError",
@@ -171,6 +176,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreLocked",
+    "StoreLost",
     "StoreReadOnly",
     "StoreTooNew",
     "TooDeep",

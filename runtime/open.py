@@ -445,6 +445,7 @@ def _counted(runs: int) -> str:
 async def _begin(partition: Partition, on_unregistered: OnUnregistered) -> None:
     ledger = partition.state.ledger
     await partition.state.read_counter()
+    await partition.state.begin_epoch()
     await partition.state.counts.recover()
     await _check_registered(partition, on_unregistered)
     _warn_of_changes(partition)

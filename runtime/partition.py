@@ -1,7 +1,7 @@
 """The wiring of a partition: makes its services and gives each the few others that it calls."""
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,7 +35,7 @@ from keyrun.runtime.queue.outbox import Outbox
 from keyrun.runtime.records.submission import StatusRecord, Summary
 from keyrun.runtime.recovery.retention import Retention, Sweeper
 from keyrun.runtime.recovery.supervision import KeySupervisor
-from keyrun.runtime.run.partition_state import PartitionState
+from keyrun.runtime.run.partition_state import LeasedState, PartitionState
 from keyrun.runtime.run.run import Run
 from keyrun.runtime.run.services import RunServices
 from keyrun.runtime.runs import RunTable
@@ -77,7 +77,8 @@ class Partition:
         backpressure_timeout: float,
         evict_after: float,
     ) -> None:
-        state = self.state = PartitionState(
+        kind = partial(LeasedState, resume=self._resume) if store.leased else PartitionState
+        state: PartitionState = kind(
             store,
             host=host,
             namespace=namespace,
@@ -86,6 +87,7 @@ class Partition:
             codec=codec,
             metrics=Metrics(tuning.metric_names) if tuning.metric_names else None,
         )
+        self.state = state
         self.tuning = tuning
         self.retention = retention
         self.runs = RunTable(state.ledger)
@@ -124,6 +126,7 @@ class Partition:
                 namespace=state.ledger.prefix,
                 decode_result=self.statuses.decode_result,
                 fail=self.fail,
+                trusted=state.trusted,
                 tuning=tuning,
                 metrics=state.metrics,
                 wall=host.wall,
@@ -272,6 +275,12 @@ class Partition:
         self.runs.close()
         self.dispatcher.close()
         self.operations.close()
+
+    def _resume(self) -> None:
+        """Let everything continue that was held because ownership was not certain."""
+        for run in self.runs.all_live():
+            run.resume()
+        self.dispatcher.wake_queues()
 
     def attempts(self) -> list["RunningStep"]:
         """Return the attempts of steps that have suspended."""

@@ -7,12 +7,14 @@ and many batches share one sync. This package knows nothing of actors or workflo
 from keyrun.storage.batch import Batch
 from keyrun.storage.compact import compact
 from keyrun.storage.errors import (
+    OwnershipUncertain,
     StoreClosed,
     StoreCorrupt,
     StoreCrashed,
     StoreError,
     StoreFull,
     StoreLocked,
+    StoreLost,
     StoreReadOnly,
     StoreTooNew,
     TooManyTables,
@@ -39,6 +41,7 @@ __all__ = [
     "LmdbStore",
     "MemoryStore",
     "Namespace",
+    "OwnershipUncertain",
     "PayloadCodec",
     "PayloadError",
     "PayloadMismatch",
@@ -50,6 +53,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreLocked",
+    "StoreLost",
     "StoreReadOnly",
     "StoreTooNew",
     "TooManyTables",

@@ -1,7 +1,7 @@
 """Claiming: open a store and one of its namespaces, and wait for both if they are locked.
 
 Another process holds the lock of the store, or another runtime of this process holds the store or
-the namespace. A wait tries again and again, in Trio's time. It holds nothing in between.
+the namespace. A wait tries again and again, in Trio's time.
 """
 
 from collections.abc import AsyncIterator
@@ -11,9 +11,6 @@ import trio
 
 from keyrun.storage.errors import StoreLocked
 from keyrun.storage.store import Store, logger
-
-RETRY_EVERY = 0.05
-"""Seconds between two attempts to get a lock."""
 
 
 @asynccontextmanager
@@ -44,7 +41,8 @@ async def claimed(store: Store, namespace: str, *, timeout: float | None) -> Asy
             if not is_waiting:
                 is_waiting = True
                 logger.warning("waiting up to %g s for a lock: %s", timeout, error)
-        await trio.sleep(min(RETRY_EVERY, began + timeout - trio.current_time()))
+        with trio.move_on_after(began + timeout - trio.current_time()):
+            await store.wait_until_free()
     if is_waiting:
         logger.info("got the lock of %r after %.1f s", store, trio.current_time() - began)
     async with held:

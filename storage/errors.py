@@ -31,6 +31,19 @@ class StoreLocked(StoreError):
         """The number of seconds that `open_runtime` waited for the store."""
 
 
+class StoreLost(StoreError):
+    """Raised if another process owns the store now, or if its database lost commits that were
+    acknowledged. Commits that were not acknowledged are lost. You can open the store again."""
+
+
+class OwnershipUncertain(StoreLost):
+    """Raised by `current_step().check_owner()` if it is not certain at the moment that this process
+    owns the store. The store may be lost, or its database may not answer."""
+
+    attempt: object = None
+    """The attempt that asked."""
+
+
 class StoreFull(StoreError, OSError):
     """Raised if the disk, or the address space of the store, has no room for a commit."""
 

@@ -6,9 +6,11 @@ Everything else, group commit above all, is here and the same for all stores.
 """
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from math import inf
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -20,6 +22,7 @@ from keyrun.storage.errors import (
     StoreCrashed,
     StoreError,
     StoreLocked,
+    StoreLost,
     StoreReadOnly,
 )
 from keyrun.storage.group import Group
@@ -33,10 +36,24 @@ def upper_bound(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime() -> float:
+    """Return the time of `Store.trusted_until`, in seconds. It passes also while the machine
+    sleeps, and nobody sets it."""
+    return time.clock_gettime(_CLOCK)
+
+
 logger = logging.getLogger("keyrun.storage")
+
+_RETRY_EVERY = 0.05
+"""Seconds between two attempts to open a store that another process owns."""
 
 _EXPECTED = (StoreCrashed, StoreReadOnly)
 """Failures that the close of a store does not raise again."""
+_REPORTED = (*_EXPECTED, StoreLost)
+"""Failures that the close of a store does not log."""
 
 
 class Store(ABC):
@@ -56,10 +73,18 @@ class Store(ABC):
     commit failed, or was under way in a crash, is not readable until the store is opened again.
 
     The rule is about one `Store` object. A reader in another process may see a batch earlier.
+
+    The rule of trust: a store in a database may get another owner. The database rejects the commits
+    of the owner before, and this process is told by `when_failed`, with `StoreLost`. No effect may
+    begin after `trusted_until`, because another process may own the store then. An untrusted store
+    is not lost: its commits wait, and `when_trusted` reports that effects may begin again. A commit
+    that has returned is good, also after `trusted_until`. Embedded stores are always trusted.
     """
 
     max_tables: ClassVar[int] = 128
     """The number of tables that a store may have."""
+    leased: ClassVar[bool] = False
+    """Whether the store may get another owner while it is open."""
 
     def __init__(self) -> None:
         self._group: GroupCommit | None = None
@@ -222,6 +247,32 @@ class Store(ABC):
         group.merge(batch.tables)
         return group
 
+    @property
+    def trusted_until(self) -> float:
+        """The end of the time in which this process certainly owns the store, on the clock of
+        `boottime`. It is in the past while ownership is not certain."""
+        return inf
+
+    def is_trusted(self) -> bool:
+        """Return whether effects may begin, that is, whether `trusted_until` is in the future."""
+        return True
+
+    def when_trusted(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, in the loop, when the store is trusted. If it is trusted now, call
+        it at once. It must not raise. It is not called after the store was lost or closed."""
+        callback()
+
+    @property
+    def epoch(self) -> int:
+        """The number of owners that the store has had. It grows with each open of a store in a
+        database. It is 0 for embedded stores."""
+        return 0
+
+    async def wait_until_free(self) -> None:
+        """Return when the store, which is not open and has another owner, may be free. Another
+        process may be faster to open it."""
+        await trio.sleep(_RETRY_EVERY)
+
     def when_failed(self, callback: Callable[[StoreError], None]) -> None:
         """Call `callback` when a commit fails. After that the store accepts no more writes."""
         self._opened().on_failure.append(callback)
@@ -289,9 +340,11 @@ class Store(ABC):
                 self._group = None
                 await self._close()
         failure = group.failure
-        if failure is not None and error is not None and not isinstance(failure, _EXPECTED):
+        if failure is not None and error is not None and not isinstance(failure, _REPORTED):
             logger.error("%r was closed after a failed commit: %s", self, failure)
         if failure is not None and error is None and not isinstance(failure, _EXPECTED):
+            if isinstance(failure, StoreLost):
+                raise group.refusal()
             raise StoreError(
                 f"{self!r} was closed after a failed commit; records that were not acknowledged "
                 "by then may be missing"

@@ -238,8 +238,8 @@ PAGES = (
             Section("Calls of entities", "CallFailed CallTimeout CallCycle"),
             Section(
                 "The store",
-                "StoreError StoreClosed StoreLocked StoreReadOnly StoreTooNew StoreFull"
-                " StoreCorrupt StoreCrashed TooManyTables",
+                "StoreError StoreClosed StoreLocked StoreLost OwnershipUncertain StoreReadOnly"
+                " StoreTooNew StoreFull StoreCorrupt StoreCrashed TooManyTables",
             ),
         ),
     ),

@@ -308,6 +308,8 @@ class Owner:
             return "draining"
         if not state.recovered:
             return "recovering"
+        if not state.store.is_trusted():
+            return "untrusted"
         if state.host.watchdog.loop.late_by() > self._tuning.stalled_after:
             return "stalled"
         if isinstance(state.store, LmdbStore) and state.store.disk_free() < self._tuning.least_disk:

@@ -85,6 +85,8 @@ class Cause(StrEnum):
     """The run was submitted with a delay."""
     DRAINING = "draining"
     """The runtime is closing."""
+    OWNERSHIP = "ownership"
+    """It is not certain that this process owns the store, so nothing begins."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +135,11 @@ class Inside:
     def draining(self) -> bool:
         """Return whether the runtime is closing."""
         return self._partition.draining
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether it is certain that this process owns the store."""
+        return self._partition.store.is_trusted()
 
     def wall_time(self, until: float) -> float:
         """Return a time of Trio's clock as a time of the wall clock."""
@@ -301,6 +308,9 @@ class Explainer:
             return attrs.evolve(paused, says=f"{paused.says}{also}")
         if self._inside is not None and self._inside.draining:
             return _Answer(Cause.DRAINING, "resumes at the next open, because the runtime closes")
+        if self._inside is not None and not self._inside.is_trusted:
+            says = "resumes when it is certain again that this process owns the store"
+            return _Answer(Cause.OWNERSHIP, says)
         if live is not None or status.state is not State.WAITING:
             held = None if self._inside is None else self._held(status.key, number)
             return held or _running(status)

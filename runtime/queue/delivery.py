@@ -4,6 +4,7 @@ Rules:
 
 - The hook is called for the ends of one key in their order, one at a time. If a call fails, the
   ends behind it wait, and the call is repeated with backoff.
+- No call begins while it is not certain that this process owns the store.
 - Keys do not wait for each other, except that at most `hook_calls` calls run at once. At most half
   of them are repeated calls, so that a hook that fails for some keys does not hold up the others.
 - Memory does not grow with the outbox. It holds the keys that are being delivered, up to
@@ -13,7 +14,7 @@ Rules:
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -76,6 +77,7 @@ class HookDelivery:
         namespace: bytes,
         decode_result: Callable[[str, int, bytes], Any],
         fail: Callable[[Exception], None],
+        trusted: Callable[[], Awaitable[None]],
         tuning: Tuning,
         metrics: Metrics | None,
         wall: Callable[[], float],
@@ -89,6 +91,8 @@ class HookDelivery:
         self._namespace = namespace
         self._decode_result = decode_result
         self._fail = fail
+        self._trusted = trusted
+        """Returns when it is certain that this process owns the store. No call begins before."""
         self._metrics = metrics
         self._wall = wall
         self._keys: dict[str, KeyDelivery] = {}
@@ -234,6 +238,7 @@ class HookDelivery:
             self._loop.wake()
 
     async def _deliver_first(self, known: KeyDelivery) -> None:
+        await self._trusted()
         entry, stored = await self._first(known)
         if entry is None or stored is None:
             known.idle = True

@@ -5,6 +5,8 @@ keys of steps are derived from it. If the counter is damaged, the highest number
 the next one, with a margin for runs that were removed.
 """
 
+from time import time
+
 from keyrun.runtime.logger import logger
 from keyrun.runtime.records.damage import DAMAGE, rows
 from keyrun.runtime.records.tables import Ledger, number_at
@@ -44,6 +46,18 @@ async def stored_clock(ledger: Ledger) -> tuple[float, float]:
     except DAMAGE as error:
         logger.error("the stored time cannot be read, so the wall clock is used: %s", error)
         return 0.0, 0.0
+
+
+async def stored_epoch(ledger: Ledger) -> int:
+    """Return the number of the last owner."""
+    try:
+        fields = await ledger.get("counter", ledger.name("epoch"))
+    except DAMAGE as error:
+        # Seconds since 1970 are more than the number of opens of any store.
+        epoch = int(time())
+        logger.error("the number of the last owner cannot be read, %d is used: %s", epoch, error)
+        return epoch
+    return 0 if fields is None else int(fields[0])
 
 
 async def _highest(ledger: Ledger) -> int:

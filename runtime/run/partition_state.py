@@ -7,17 +7,18 @@ call. It knows none of them, except for those that a run itself calls (`RunServi
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from keyrun.runtime.host.callers import on_trio, wrong_caller
 from keyrun.runtime.host.wall_clock import TOLERANCE
+from keyrun.runtime.logger import logger
 from keyrun.runtime.metrics import Metrics
-from keyrun.runtime.records.counter import stored_clock, stored_counter
+from keyrun.runtime.records.counter import stored_clock, stored_counter, stored_epoch
 from keyrun.runtime.records.run_counts import RunCounts
 from keyrun.runtime.records.tables import Ledger, sealed
-from keyrun.storage import Store, StoreClosed
+from keyrun.storage import OwnershipUncertain, Store, StoreClosed
 
 if TYPE_CHECKING:
     from keyrun.actors.pool import Suspension, WorkerSlot
@@ -85,7 +86,8 @@ class PartitionState:
         self.closed = False
         self.paused = False
         self.stopped = False
-        """Whether no step may start: the partition is paused, drains or has failed."""
+        """Whether nothing that has effects may begin: the partition is paused, drains or has
+        failed. In a `LeasedState` also while it is not certain that this process owns the store."""
         self.has_key_state = True
         """False while no key of the partition has stored state, so that none needs to be read."""
         self.has_memos = True
@@ -102,6 +104,8 @@ class PartitionState:
         self.set_back = 0.0
         """Seconds by which the wall clock was set back since an earlier process had the store, as
         far as is known."""
+        self.epoch = 0
+        """The number of this owner. It is greater than the number of every owner before."""
         self.next_number = 1
         self.opened_at = 1
         """The first admission number that was free when the store was opened."""
@@ -166,6 +170,31 @@ class PartitionState:
                 return None
         return found
 
+    async def begin_epoch(self) -> None:
+        """Stage the number of this owner. A process that is not the owner cannot commit it, so no
+        two owners have the same number, also if the records came from another store."""
+        self.epoch = max(self.store.epoch, await stored_epoch(self.ledger) + 1)
+        key = self.ledger.name("epoch")
+        self.commits.open_group().put("counter", key, sealed("counter", key, self.epoch))
+
+    def check_owner(self) -> None:
+        """Raise `OwnershipUncertain` if it is not certain that this process owns the store. May be
+        called in any thread."""
+        if self.failure is None and self.store.is_trusted():
+            return
+        why = "it was lost" if self.failure is not None else "its lease has run out"
+        raise OwnershipUncertain(
+            f"it is not certain that this process owns {self.store!r}: {why}; let the exception "
+            "leave the step, and Keyrun calls the step again when ownership is certain"
+        )
+
+    async def trusted(self) -> None:
+        """Return when it is certain that this process owns the store."""
+        while not self.store.is_trusted():
+            event = trio.Event()
+            self.store.when_trusted(event.set)
+            await event.wait()
+
     async def read_counter(self) -> None:
         """Read the admission number and the time at which the last owner of the store stopped."""
         self.next_number = self.opened_at = await stored_counter(self.ledger)
@@ -196,6 +225,49 @@ class PartitionState:
         self.check_open()
         if not on_trio(self.host.thread):
             raise wrong_caller("on Trio")
+
+
+class LeasedState(PartitionState):
+    """The state of a partition in a leased store. Its `stopped` is a gate that asks the clock each
+    time, because a process may be suspended between any two lines, and resume as a former owner."""
+
+    def __init__(self, store: Store, resume: Callable[[], None], **options: Any) -> None:
+        """`resume` is called when the store is trusted again after something was held."""
+        self._stopped = False
+        self._resume = resume
+        self._is_held = False
+        super().__init__(store, **options)
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether nothing that has effects may begin."""
+        if self._stopped:
+            return True
+        if self.store.is_trusted():
+            return False
+        if not self._is_held:
+            self._is_held = True
+            logger.warning(
+                "no step begins until it is certain again that this process owns %r",
+                self.store,
+                extra={"event": "ownership_uncertain"},
+            )
+            self.store.when_trusted(self._trusted_again)
+        return self._is_held
+
+    @stopped.setter
+    def stopped(self, value: bool) -> None:
+        self._stopped = value
+
+    def _trusted_again(self) -> None:
+        self._is_held = False
+        logger.info(
+            "it is certain again that this process owns %r",
+            self.store,
+            extra={"event": "ownership_certain"},
+        )
+        if not self.closed and self.failure is None:
+            self._resume()
 
 
 class StagedTogether:

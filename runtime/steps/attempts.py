@@ -243,6 +243,9 @@ async def _attempt(
             raise Halt from error
         if branch.bound and not current.shielded:
             await branch.yield_to_scope(current)
+        if current.could_not_own(error):
+            # It does not count, and the next one begins when ownership is certain.
+            return _RETRY
         final = failed(run, step, memory, current, error)
         if _cut_off(run, branch, current):
             raise Halt from error

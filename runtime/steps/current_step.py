@@ -14,6 +14,7 @@ from keyrun.runtime.run.draft import Draft
 from keyrun.runtime.run.running_step import running
 from keyrun.runtime.steps.deadline import start_clock
 from keyrun.runtime.values import UNSET
+from keyrun.storage import OwnershipUncertain
 
 if TYPE_CHECKING:
     from keyrun.runtime.definitions.step import StepFunction
@@ -197,6 +198,34 @@ class CurrentStep:
     def cancel_requested(self) -> bool:
         """Return whether a cancellation of the run was requested."""
         return self._run.status.cancel_requested
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this ownership of the store. Each process that opens the store to
+        run steps has a greater number than all before. Pass it to a service that rejects requests
+        with a smaller number than it has seen: a process that lost the store without noticing then
+        changes nothing there."""
+        return self._run.partition.epoch
+
+    def check_owner(self) -> None:
+        """Raise `OwnershipUncertain` if it is not certain that this process still owns the store.
+        Call this right before an effect that must not be repeated by two processes. If the
+        exception leaves the step, the attempt does not count, and Keyrun calls the step again when
+        ownership is certain. A store in a directory belongs to its process until the runtime is
+        closed."""
+        try:
+            self._run.partition.check_owner()
+        except OwnershipUncertain as error:
+            error.attempt = self
+            raise
+
+    def could_not_own(self, error: BaseException) -> bool:
+        """Return whether `error` is the exception of `check_owner` of this attempt."""
+        # Not `isinstance`: the class of the error may answer for any class.
+        if not issubclass(type(error), OwnershipUncertain):
+            return False
+        assert isinstance(error, OwnershipUncertain)
+        return error.attempt is self
 
     @property
     def resources(self) -> Any:

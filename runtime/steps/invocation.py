@@ -128,6 +128,7 @@ async def _on_asyncio(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    current.check_owner()  # time has passed since the gate
     return await function(*args, **kwargs)
 
 
@@ -155,6 +156,7 @@ async def _call(
     def in_thread() -> Any:
         if watched is not None:
             watched.begun = True
+        current.check_owner()  # time has passed since the gate
         return step.function(*args, **kwargs)
 
     try:
