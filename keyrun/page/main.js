@@ -2,21 +2,43 @@
 
 import { connection, get, poll, Problem, setConnection } from "./api.js";
 import { h, patch } from "./dom.js";
+import approvals from "./approvals.js";
+import audit from "./audit.js";
+import events from "./events.js";
+import * as groups from "./groups.js";
+import * as keys from "./keys.js";
 import overview from "./overview.js";
 import { go, link, parse } from "./router.js";
+import policies from "./policies.js";
+import run from "./run.js";
+import runs from "./runs.js";
+import schedules from "./schedules.js";
 import { denied, exchange, learn, logIn, logOut, session } from "./session.js";
 import { stats, watchStatistics } from "./stats.js";
+import start from "./start.js";
 import { number } from "./time.js";
+import { letters, quarantine } from "./trouble.js";
 import { ask, complain, empty, onAction, toast } from "./ui.js";
 
 // By the first part of the address: the screen of the list, and that of one object.
 const SCREENS = {
   "": [overview],
+  runs: [runs, run],
+  "dead-letters": [letters],
+  quarantine: [quarantine],
+  approvals: [approvals],
+  schedules: [schedules],
+  groups: [groups.list, groups.one],
+  policies: [policies],
+  events: [events],
+  audit: [audit],
+  start: [start],
+  keys: [keys.list, keys.one],
 };
 const NAV = [
   ["", "Overview"], ["runs", "Runs"], ["keys", "Keys"], ["dead-letters", "Dead letters", (s) => s.dead_letters],
-  ["quarantine", "Quarantine", (s) => (s.runs?.quarantined ?? 0) + s.quarantined_keys], ["approvals", "Approvals"], ["schedules", "Schedules"],
-  ["groups", "Groups"], ["policies", "Policies", (s) => s.circuits.filter((each) => each.state === "open").length],
+  ["quarantine", "Quarantine", (s) => (s.runs?.quarantined ?? 0) + (s.statistics?.quarantined_keys ?? 0)], ["approvals", "Approvals"], ["schedules", "Schedules"],
+  ["groups", "Groups"], ["policies", "Policies", (s) => s.statistics?.circuits.filter((each) => each.state === "open").length],
   ["events", "Live events"], ["audit", "Audit"], ["start", "Start a run"],
 ];
 

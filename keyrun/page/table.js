@@ -2,6 +2,8 @@
 
 import { h } from "./dom.js";
 import { link } from "./router.js";
+import { count } from "./time.js";
+import { empty } from "./ui.js";
 
 /** Return a table.
  *
@@ -25,3 +27,15 @@ export function pager(path, query, cursor, about) {
     query.cursor && h("a", { class: "button", href: link(path, { ...query, cursor: null }) }, "First page"),
     cursor && h("a", { class: "button", href: link(path, { ...query, cursor }), rel: "next" }, "Next page"));
 }
+
+/** Return the screen of a list: its name, what it is, its rows and its pages. `rows` returns the rows of
+ * the data, and `head` what stands beside the name. */
+export const listScreen = ({ title, intro, head, load, rows, none, noun, every = 2000, ...more }) => ({
+  title, load, every,
+  view: (context) => [
+    h("div", { class: "head" }, h("h1", {}, title), h("div", { class: "actions" }, head?.(context))),
+    intro && h("p", { class: "faint" }, intro),
+    table({ caption: title, rows: rows(context.data), none: empty(context.data.cursor ? "No match on this page. The next page looks further." : none), ...more }),
+    pager(context.path, context.query, context.data.cursor, rows(context.data).length ? count(rows(context.data).length, noun) : ""),
+  ],
+});

@@ -26,12 +26,14 @@ export function duration(seconds) {
   return two(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
 }
 
+const whole = (seconds) => (seconds < 10 ? `${Math.round(seconds)} s` : duration(seconds));
+
 /** Return a time in RFC 3339 as a text relative to now. */
 export function relative(text) {
   const seconds = (Date.parse(text) - now()) / 1000;
   if (Math.abs(seconds) < 1) return "now";
-  const whole = duration(seconds < 0 ? Math.floor(-seconds) : Math.ceil(seconds));
-  return seconds < 0 ? `${whole} ago` : `in ${whole}`;
+  if (seconds < 0) return `${whole(-seconds).replace(/(min|h|d) .*/, "$1")} ago`;
+  return `in ${whole(seconds)}`;
 }
 
 /** Return the seconds between two times in RFC 3339. Without an end, until now. */

@@ -112,8 +112,9 @@ export function action(label, { role = "operate", why = null, confirm, run, done
 }
 
 /** Ask in a dialog. Return the values of its fields, or null. A field is
- * `{ name, label, kind, value, required, check }`; `check` returns what is wrong with a value. */
-export function ask({ title, text, fields = [], ok = "OK", danger = false, body }) {
+ * `{ name, label, kind, value, required, check }`; `check` returns what is wrong with a value. `ready`
+ * gets the dialog and the button that sends it. */
+export function ask({ title, text, fields = [], ok = "OK", danger = false, body, ready }) {
   return new Promise((resolve) => {
     let values = null;
     const error = h("p", { class: "bad", role: "alert" });
@@ -148,7 +149,8 @@ export function ask({ title, text, fields = [], ok = "OK", danger = false, body 
     };
     document.body.append(box);
     box.showModal();
-    (inputs[0]?.[1] ?? (danger ? box.querySelector(".buttons button") : send)).focus();
+    ready?.(box, send);
+    (inputs.find(([each]) => !each.value)?.[1] ?? (danger ? box.querySelector(".buttons button") : send)).focus();
   });
 }
 
@@ -156,6 +158,12 @@ export function ask({ title, text, fields = [], ok = "OK", danger = false, body 
 export const facts = (pairs) =>
   h("dl", { class: "facts" }, pairs.filter(([, value]) => value != null && value !== false && value !== "")
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+
+/** Return the sentence that says why a run or a key does not move, with a countdown. */
+export const explained = (why, state) =>
+  h("p", { class: `explain ${LIKE[state] ?? state}`, "data-explain": why.cause }, sign(state), h("span", {}, why.sentence),
+    why.until && h("b", {}, time(why.until)), why.holder_key && h("a", { href: link(["keys", why.holder_key]) }, "Open the key"),
+    why.cause === "queued" && why.holder && h("a", { href: link(["runs", why.holder]) }, "Open the run"));
 
 /** Return tabs, as links. */
 export const tabs = (label, items, current) =>
@@ -184,4 +192,13 @@ export function failure(found, title = "Error") {
     facts([["Step", found.step && h("code", {}, found.step)], ["Attempt", found.attempt], ["Left undone", found.left?.join(", ")]]),
     found.traceback && h("details", {}, h("summary", {}, "Traceback"), h("pre", { class: "json", tabindex: "0", role: "region", "aria-label": "Traceback" }, found.traceback)),
     found.cause && failure(found.cause, "Caused by"));
+}
+
+/** Return the value of a JSON text as `{ value }`, or what is wrong with it as `{ wrong }`. */
+export function asJson(text) {
+  try {
+    return { value: text.trim() ? JSON.parse(text) : null };
+  } catch (error) {
+    return { wrong: `This is not JSON: ${error.message}` };
+  }
 }
