@@ -1,8 +1,6 @@
 """The LMDB store: a directory that one process writes and any number of processes read.
 
-Reads are memory lookups in the loop's thread, each in a read transaction that ends before the
-call returns, since a long one keeps old pages from being used again. Writes go through a
-committer.
+Reads are memory lookups in the loop's thread. Writes go through a committer.
 
 The child of the process committer commits before it answers. While such a commit is under way,
 reads come from a snapshot of the commit before it. This keeps no pages that LMDB would use
@@ -10,9 +8,8 @@ otherwise: a writer never uses the pages of the commit right before its own.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from shutil import disk_usage
 from time import monotonic
@@ -26,12 +23,12 @@ from keyrun.storage.batch import Tables
 from keyrun.storage.committer import Committer, InlineCommitter, ProcessCommitter
 from keyrun.storage.errors import (
     StoreClosed,
-    StoreCorrupt,
     StoreError,
     StoreFull,
     StoreLocked,
     StoreReadOnly,
 )
+from keyrun.storage.lmdb_reads import LmdbReads
 from keyrun.storage.store import Store
 
 CommitterName = Literal["inline", "process"]
@@ -39,10 +36,6 @@ CommitterName = Literal["inline", "process"]
 DEFAULT_MAP_SIZE = 1 << 36
 _MIN_MAP_SIZE = 1 << 20
 _ORPHAN_TIMEOUT = 5.0
-
-_inherited: list[Any] = []
-"""Environments and snapshots of a parent process. Closing one here would take the parent's place
-among the readers, and the pages that the parent reads could be overwritten."""
 
 
 class LmdbStore(Store):
@@ -76,14 +69,12 @@ class LmdbStore(Store):
         """Whether the store was opened for reading only."""
         self._committer_name = committer
         self._map_size = map_size
-        self._environment: lmdb.Environment | None = None
-        self._databases: dict[str, Any] = {}
+        self._reads: LmdbReads | None = None
         self._committer: Committer | None = None
         self._lock: ownership.OwnerLock | None = None
         self._fork_token: Any = None
-        self._view: lmdb.Transaction[bytes] | None = None
-        """The snapshot of all reads in a `view`, and while a commit is under way."""
         self._held_for_commit = False
+        """Whether reads are of a snapshot because a commit is under way."""
         self._opened_by = 0
 
     def size(self) -> int:
@@ -118,7 +109,7 @@ class LmdbStore(Store):
         except BaseException:
             environment.close()
             raise
-        self._environment = environment
+        self._reads = self._reads_of(environment, {})
 
     async def _open_for_writing(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -143,15 +134,14 @@ class LmdbStore(Store):
                 raise
             if self._committer_name == "inline":
                 hand = writer.Writer(environment)
-                self._databases = hand.databases
                 self._committer = InlineCommitter(hand)
-                self._environment = environment
+                self._reads = self._reads_of(environment, hand.databases)
             else:
                 environment.close()
                 self._committer = await ProcessCommitter.start(
                     self.path, map_size=self._map_size, lock=self._lock.fileno()
                 )
-                self._environment = self._open_environment(read_only=True)
+                self._reads = self._reads_of(self._open_environment(read_only=True), {})
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self._let_go()
@@ -170,6 +160,11 @@ class LmdbStore(Store):
     def _open_environment(self, *, read_only: bool = False) -> lmdb.Environment:
         return writer.open_environment(str(self.path), map_size=self._map_size, read_only=read_only)
 
+    def _reads_of(self, environment: lmdb.Environment, databases: dict[str, Any]) -> LmdbReads:
+        return LmdbReads(
+            environment, databases, place=str(self.path), disowned=self._of_parent_process
+        )
+
     def _cannot_open(self, error: Exception) -> StoreError:
         places = (self.path, *self.path.absolute().parents)
         there = next(place for place in places if os.path.exists(place))  # noqa: PTH110 (never raises)
@@ -187,25 +182,24 @@ class LmdbStore(Store):
 
     async def _let_go(self) -> None:
         committer, self._committer = self._committer, None
-        environment, self._environment = self._environment, None
+        reads, self._reads = self._reads, None
         lock, self._lock = self._lock, None
-        self._databases = {}
+        self._held_for_commit = False
         if committer is not None:
             await committer.close()
-        self._release()
-        if environment is not None:
-            environment.close()
+        if reads is not None:
+            reads.close()
         if lock is not None:
             lock.release()
 
     def _forked(self) -> None:
-        _inherited.extend((self._environment, self._view))
-        self._view = None
+        if self._reads is not None:
+            self._reads.forked()
         if self._committer is not None:
             self._committer.forked()
         if self._lock is not None:
             self._lock.drop()
-        self._environment = self._committer = self._lock = None
+        self._committer = self._lock = None
         if self._group is not None:
             self._group.disown(self._of_parent_process())
 
@@ -221,60 +215,33 @@ class LmdbStore(Store):
         return StoreReadOnly(f"the store {self.path} was opened read-only; nothing can be written")
 
     def _tables_there(self) -> Iterable[str]:
-        return set(self._table_names()) - {identity.META_TABLE}
-
-    def _table_names(self) -> list[str]:
-        try:
-            return [bytes(name).decode() for name in self._mapped().dbs()]
-        except (lmdb.Error, UnicodeDecodeError) as error:
-            raise self._unreadable(identity.META_TABLE, error) from error
+        return self._opened_reads().tables()
 
     async def _commit(self, tables: Tables) -> None:
         committer = self._committer
         assert committer is not None
-        if committer.suspends and self._view is None:
-            self._hold()
+        reads = self._opened_reads()
+        if committer.suspends and not reads.is_held:
+            reads.hold()
             self._held_for_commit = True
         await committer.commit(tables)
 
     def _publish(self, tables: Tables) -> None:
         # A failed commit is never published, so its snapshot stays until the store is closed.
         if self._held_for_commit:
-            self._release()
+            self._held_for_commit = False
+            self._opened_reads().release()
 
     async def _get(self, table: str, key: bytes) -> bytes | None:
-        database = self._database(table)
-        if database is None:
-            return None
-        try:
-            if self._view is not None:
-                return self._view.get(key, db=database)
-            with self._snapshot() as transaction:
-                return transaction.get(key, db=database)
-        except lmdb.Error as error:
-            raise self._unreadable(table, error) from error
+        return self._opened_reads().get(table, key)
 
     async def _scan(
         self, table: str, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
     ) -> list[tuple[bytes, bytes]]:
-        database = self._database(table)
-        if database is None:
-            return []
-        try:
-            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
-                return _rows(cursor, start, stop, limit, reverse)
-        except lmdb.Error as error:
-            raise self._unreadable(table, error) from error
+        return self._opened_reads().scan(table, start, stop, limit, reverse)
 
     async def _get_many(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        database = self._database(table)
-        if database is None:
-            return {}
-        try:
-            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
-                return dict(cursor.getmulti(keys))
-        except lmdb.Error as error:
-            raise self._unreadable(table, error) from error
+        return self._opened_reads().get_many(table, keys)
 
     async def _scan_each(
         self,
@@ -283,98 +250,14 @@ class LmdbStore(Store):
         limit: int | None,
         reverse: bool,
     ) -> list[list[tuple[bytes, bytes]]]:
-        database = self._database(table)
-        if database is None:
-            return [[] for _ in ranges]
-        try:
-            with self._reading() as transaction, transaction.cursor(db=database) as cursor:
-                return [_rows(cursor, start, stop, limit, reverse) for start, stop in ranges]
-        except lmdb.Error as error:
-            raise self._unreadable(table, error) from error
+        return self._opened_reads().scan_each(table, ranges, limit, reverse)
 
-    def _unreadable(self, table: str, error: Exception) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"the table {table!r} of {self.path} cannot be read: {error}; run verify() to see what "
-            "is damaged, and restore the store from a backup",
-            table=table,
-        )
+    def view(self) -> AbstractContextManager[None]:
+        return self._opened_reads().view()
 
-    @contextmanager
-    def view(self) -> Iterator[None]:
-        if self._view is not None:
-            yield
-            return
-        self._hold()
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _hold(self) -> None:
-        """Read from the last commit, and nothing later, until `_release`."""
-        self._snapshot().abort()  # adopts a map that has grown
-        # LMDB knows a table in a snapshot only if it was opened before. Tables are never removed.
-        names = self._table_names()
-        if len(names) > len(self._databases):
-            for name in names:
-                self._database(name)
-        self._view = self._snapshot()
-
-    def _release(self) -> None:
-        """Read from the latest commit again. A forked child has nothing to release."""
-        self._held_for_commit = False
-        view, self._view = self._view, None
-        if view is not None:
-            view.abort()
-
-    def _snapshot(self) -> "lmdb.Transaction[bytes]":
-        environment = self._mapped()
-        try:
-            return environment.begin()
-        except lmdb.MapResizedError:
-            environment.set_mapsize(0)
-            return environment.begin()
-
-    def _reading(self) -> "AbstractContextManager[lmdb.Transaction[bytes]]":
-        return self._snapshot() if self._view is None else nullcontext(self._view)
-
-    def _database(self, table: str) -> Any:
-        database = self._databases.get(table)
-        if database is None:
-            if self._view is not None:
-                return None  # the table is younger than the snapshot
-            self._snapshot().abort()  # adopts a map that has grown
-            try:
-                database = self._mapped().open_db(table.encode(), create=False)
-            except (lmdb.NotFoundError, lmdb.ReadonlyError):
-                return None
-            self._databases[table] = database
-        return database
-
-    def _mapped(self) -> lmdb.Environment:
-        if self._environment is None:
-            raise self._of_parent_process()
-        return self._environment
+    def _opened_reads(self) -> LmdbReads:
+        assert self._reads is not None
+        return self._reads
 
     def __repr__(self) -> str:
         return f"LmdbStore({str(self.path)!r})"
-
-
-def _rows(
-    cursor: Any, start: bytes, stop: bytes | None, limit: int | None, reverse: bool
-) -> list[tuple[bytes, bytes]]:
-    """Return the records of a scan. The cursor may be anywhere before."""
-    rows = []
-    if reverse:
-        found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()
-        if found:
-            for key, value in islice(cursor.iterprev(), limit):
-                if key < start:
-                    break
-                rows.append((key, value))
-    elif cursor.set_range(start) if start else cursor.first():
-        for key, value in islice(cursor.iternext(), limit):
-            if stop is not None and key >= stop:
-                break
-            rows.append((key, value))
-    return rows

@@ -75,7 +75,7 @@ async def test_a_runtime_that_is_watched_all_the_time_goes_on_as_if_it_were_not(
             watching = False
         assert watcher.returncode == 0, watcher.stderr.decode()
         assert runtime.statistics().commits.commits > done / 8
-        readers = runtime._partition.state.store._environment.readers()  # type: ignore[attr-defined]
+        readers = runtime._partition.state.store._opened_reads().environment.readers()  # type: ignore[attr-defined]
         pids = {int(row.split()[0]) for row in readers.splitlines() if row.split()[0].isdecimal()}
         assert pids <= {os.getpid()}, readers
     assert done > 100

@@ -35,8 +35,7 @@ both_committers = pytest.mark.parametrize("committer", COMMITTERS)
 
 def readers_of(store: LmdbStore) -> str:
     """The readers of the store, as LMDB lists them."""
-    assert store._environment is not None
-    return store._environment.readers()
+    return store._opened_reads().environment.readers()
 
 
 async def make(path: Path, records: int = 10) -> None:
@@ -466,8 +465,7 @@ async def test_a_commit_that_grows_the_map_leaves_the_reads_before_it_alone(tmp_
                 with store.view():
                     assert await store.get("red", b"%02d" % number) is None
             assert await store.get("red", b"%02d" % number) == bytes(100_000)
-        assert store._environment is not None
-        assert store._environment.info()["map_size"] > 1 << 20
+        assert store._opened_reads().environment.info()["map_size"] > 1 << 20
 
 
 @pytest.mark.parametrize("applied", [False, True])

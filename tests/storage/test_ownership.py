@@ -208,6 +208,6 @@ async def test_opening_frees_the_place_of_a_reader_that_was_killed(tmp_path: Pat
         with writer.open_environment(str(tmp_path), map_size=0, read_only=True) as environment:
             assert str(killed.pid) in environment.readers().split()
         async with LmdbStore(tmp_path) as store:
-            readers = store._mapped().readers().split()
+            readers = store._opened_reads().environment.readers().split()
             assert str(alive.pid) in readers
             assert str(killed.pid) not in readers
