@@ -63,6 +63,7 @@ Errors derive from `KeyrunError` and from a builtin, so that `except KeyrunError
     │   ├── StoreFull (OSError)
     │   ├── StoreCorrupt
     │   └── StoreCrashed
+    ├── BatchTooLarge (ValueError)
     └── TooManyTables (ValueError)
 
     Exception: raise these in steps
@@ -117,6 +118,7 @@ from keyrun.runtime.errors import (
     WrongTask,
 )
 from keyrun.storage.errors import (
+    BatchTooLarge,
     OwnershipUncertain,
     StoreClosed,
     StoreCorrupt,
@@ -134,6 +136,7 @@ from keyrun.storage.misfit import PayloadError, PayloadMismatch, PayloadTypeErro
 __all__ = [
     "ApprovalRejected",
     "Backpressure",
+    "BatchTooLarge",
     "CallCycle",
     "CallFailed",
     "CallTimeout",

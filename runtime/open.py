@@ -17,7 +17,7 @@ import trio
 
 from keyrun.actors import Supervision, checks
 from keyrun.runtime.definitions.workflow import Registry, Workflow
-from keyrun.runtime.errors import UnknownWorkflow
+from keyrun.runtime.errors import MissingExtra, UnknownWorkflow
 from keyrun.runtime.events.logs import title
 from keyrun.runtime.faces.current import Faces
 from keyrun.runtime.host.asyncio_loop import AsyncioLoop
@@ -42,7 +42,7 @@ from keyrun.runtime.recovery.retention import Retention
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.schedules.declared import check_schedules
 from keyrun.runtime.tuning import Tuning
-from keyrun.storage import LmdbStore, Store, StoreError
+from keyrun.storage import LmdbStore, Store, StoreError, store_at
 from keyrun.storage.claiming import claimed
 from keyrun.storage.lmdb_store import CommitterName
 from keyrun.storage.payload import PayloadCodec, Transform
@@ -133,11 +133,22 @@ async def _accompanied(
         raise left
 
 
-def as_store(store: "str | os.PathLike[str] | Store", committer: CommitterName = "inline") -> Store:
-    """Return a store, or the LMDB store at a path."""
+def as_store(
+    store: "str | os.PathLike[str] | Store",
+    committer: CommitterName = "inline",
+    *,
+    namespace: str = "default",
+) -> Store:
+    """Return a store, or the store at a path or a URL."""
     if isinstance(store, Store):
         return store
-    return LmdbStore(store, committer=committer)
+    try:
+        return store_at(store, namespace=namespace, committer=committer)
+    except ImportError as error:
+        raise MissingExtra(
+            "a store in PostgreSQL requires psycopg, which is not installed; install the extra "
+            "'postgres' in a clone of Keyrun: pip install \".[postgres]\""
+        ) from error
 
 
 @asynccontextmanager
@@ -178,7 +189,8 @@ async def open_runtime(
     runtime, also if an exception or a cancellation leaves it: no step starts any more, running
     steps have `drain_timeout` seconds to finish, and unfinished runs resume at the next open.
 
-    - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
+    - `store`: a path, the URL of a PostgreSQL database, or a `Store` such as `MemoryStore()` or
+      `LmdbStore(path)`.
     - `workflows`: the workflows that the runtime can run, in one or several versions.
     - `entities`: the entity classes that can be called.
     - `schedules`: a list of `keyrun.schedules.Schedule(...)`. Each is put in place as by
@@ -221,7 +233,7 @@ async def open_runtime(
     - `tuning`: page and window sizes, and other constants. Only tests of Keyrun change them.
     """
     check_options(locals())
-    store = as_store(store)
+    store = as_store(store, namespace=namespace)
     check_on_trio()
     checks.at_least("wall()", wall(), -inf)
     registry, declared = Registry(workflows, resources), check_schedules(schedules)

@@ -61,7 +61,7 @@ async def open_operator(
     - `when_locked`, `lock_timeout`: as in `open_runtime`.
     - `wall`: the wall clock, in seconds since the epoch.
     """
-    store = as_store(store)
+    store = as_store(store, namespace=namespace)
     check_on_trio()
     claim_timeout = lock_timeout if when_locked == "wait" else None
     registry, tuning = Registry(workflows), Tuning()

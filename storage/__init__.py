@@ -1,4 +1,4 @@
-"""The store interface, its records, and the LMDB and in-memory stores.
+"""The store interface, its records, and the LMDB, PostgreSQL and in-memory stores.
 
 A store keeps bytes under ordered keys in named tables. A batch is stored completely or not at all,
 and many batches share one sync. This package knows nothing of actors or workflows.
@@ -7,6 +7,7 @@ and many batches share one sync. This package knows nothing of actors or workflo
 from keyrun.storage.batch import Batch
 from keyrun.storage.compact import compact
 from keyrun.storage.errors import (
+    BatchTooLarge,
     OwnershipUncertain,
     StoreClosed,
     StoreCorrupt,
@@ -23,6 +24,7 @@ from keyrun.storage.group_commit import CommitStatistics
 from keyrun.storage.lmdb_store import LmdbStore
 from keyrun.storage.memory import MemoryStore
 from keyrun.storage.namespace import Namespace
+from keyrun.storage.opening import store_at
 from keyrun.storage.payload import (
     PayloadCodec,
     PayloadError,
@@ -36,6 +38,7 @@ from keyrun.storage.verify import Damage, Verification, verify
 
 __all__ = [
     "Batch",
+    "BatchTooLarge",
     "CommitStatistics",
     "Damage",
     "LmdbStore",
@@ -61,6 +64,7 @@ __all__ = [
     "Verification",
     "compact",
     "seal",
+    "store_at",
     "unseal",
     "verify",
 ]

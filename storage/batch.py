@@ -7,6 +7,8 @@ another by laying it on top.
 import re
 from collections.abc import Mapping
 
+from keyrun.storage.errors import BatchTooLarge
+
 MAX_KEY_BYTES = 511
 """The longest key that LMDB allows, namespace included."""
 
@@ -37,6 +39,25 @@ def check_key(key: bytes) -> None:
         raise TypeError(f"key must be bytes, got {type(key).__name__}")
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise ValueError(f"key must have 1 to {MAX_KEY_BYTES} bytes, got {len(key)}")
+
+
+def size_of(tables: Tables) -> int:
+    """Return the bytes of all keys and values."""
+    return sum(
+        len(key) + (0 if value is None else len(value))
+        for operations in tables.values()
+        for key, value in operations.items()
+    )
+
+
+def check_size(tables: Tables, limit: int) -> None:
+    """Raise unless keys and values have at most `limit` bytes together."""
+    size = size_of(tables)
+    if size > limit:
+        raise BatchTooLarge(
+            f"the batch has {size} bytes, and the store commits at most {limit} at once; divide "
+            "the batch, or keep large data outside and store where it is"
+        )
 
 
 class Batch:

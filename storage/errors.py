@@ -44,6 +44,11 @@ class OwnershipUncertain(StoreLost):
     """The attempt that asked."""
 
 
+class BatchTooLarge(KeyrunError, ValueError):
+    """Raised if a batch has more bytes than the store can commit at once. Nothing of the batch is
+    staged, and you can continue to use the store."""
+
+
 class StoreFull(StoreError, OSError):
     """Raised if the disk, or the address space of the store, has no room for a commit."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,9 @@ class Group(Batch):
     __slots__ = (
         "_commits",
         "_listeners",
+        "_measured",
         "_settled",
+        "_size",
         "_undo",
         "_waiting",
         "callbacks",
@@ -47,6 +50,9 @@ class Group(Batch):
         """The callbacks of `when_dropped`, each followed by its arguments. None outside of a
         block."""
         self._settled = False
+        self._measured: dict[str, int] = {}
+        """The number of records of each table that `_size` has."""
+        self._size = 0
         self._listeners: list[Callable[[StoreError | None], None]] = []
         self._waiting: dict[trio.lowlevel.Task, None] = {}
         self.callbacks: list[Any] = []
@@ -83,6 +89,19 @@ class Group(Batch):
     def in_block(self) -> bool:
         """Return whether a block of `together` is being staged."""
         return self._undo is not None
+
+    def measure(self) -> int:
+        """Return the bytes of the records. A value that replaced another is not counted again. Do
+        not call this while a block is being staged."""
+        measured = self._measured
+        for table, operations in self.tables.items():
+            count = len(operations)
+            new = count - measured.get(table, 0)
+            if new:
+                measured[table] = count
+                for key, value in islice(reversed(operations.items()), new):
+                    self._size += len(key) + (0 if value is None else len(value))
+        return self._size
 
     def merge(self, tables: Tables) -> None:
         """Add all records of `tables`. Add none if a table is rejected."""

@@ -16,6 +16,9 @@ The protocol and its invariants:
    later raise this error. Nothing is retried, because after a failed sync the contents of the disk
    are unknown. Opening the store again finds out.
 
+A store may limit the bytes of a group. If a group is full when another task begins to stage, it is
+closed, and later records are in the next one. Full groups are committed one after the other.
+
 If a waiting task is cancelled, the group is committed nevertheless.
 """
 
@@ -107,7 +110,8 @@ class Slices:
 class GroupCommit:
     """Collects staged records and commits them in groups, by a task of its own.
 
-    `tables` are those that the store has, and `max_tables` how many it may have.
+    `tables` are those that the store has, and `max_tables` how many it may have. A group that has
+    `full_bytes` is closed.
     """
 
     def __init__(
@@ -117,20 +121,28 @@ class GroupCommit:
         *,
         tables: Iterable[str] = (),
         max_tables: int = 128,
+        full_bytes: int | None = None,
     ) -> None:
         self._commit = commit
         self._publish = publish
         self.tables = set(tables)
         """The tables that the store has, or will have with the groups that are staged."""
         self._max_tables = max_tables
+        self._full_bytes = full_bytes
+        self._full: deque[Group] = deque()
+        """Groups that are closed because they are full, the oldest first."""
+        self._stager: trio.lowlevel.Task | None = None
+        """The task that staged last, if the size of a group is limited."""
         self.group = Group(self)
         """The open group. While `attentive` is set, use `open_group` instead."""
         self._busy: Group | None = None
         self.sleeping: trio.Event | None = None
         """The event that wakes the driver. None while it does not sleep."""
-        self.attentive = False
-        """Whether the next record has to be noticed: the driver has nothing to do, or records
-        cannot be committed any more."""
+        self._idle = False
+        """Whether the driver has nothing to do."""
+        self.attentive = full_bytes is not None
+        """Whether the next record has to be noticed: the driver has nothing to do, records cannot
+        be committed any more, or the size of a group is limited."""
         self._closing = False
         self._stopped = trio.Event()
         self.failure: StoreError | None = None
@@ -158,7 +170,7 @@ class GroupCommit:
         because blocks that end in any order may share the store, so no nursery of theirs can own
         it."""
         self.failure = failure
-        self.attentive = failure is not None
+        self.attentive = failure is not None or self._full_bytes is not None
         trio.lowlevel.spawn_system_task(self._drive, name="keyrun.storage.GroupCommit")
 
     def wake_in_slices(self, size: int) -> None:
@@ -173,8 +185,21 @@ class GroupCommit:
                 raise self.refusal()
             if self._closing:
                 raise StoreClosed("the store is closing; stage records before you leave its block")
-            self.wake()
+            if self._full_bytes is not None:
+                self._limit(self._full_bytes)
+            if self._idle:
+                self.wake()
         return self.group
+
+    def _limit(self, full_bytes: int) -> None:
+        """Close the open group if it is full. What one task stages without an `await` in between
+        shares a commit, so this happens only where another task begins to stage."""
+        task = trio.lowlevel.current_task()
+        if task is not self._stager:
+            self._stager = task
+            if self.group.measure() >= full_bytes:
+                self._full.append(self._close_group())
+                self.wake()
 
     def admit(self, tables: Iterable[str]) -> None:
         """Raise `TooManyTables` if the store cannot have all of `tables`, so that no commit fails
@@ -190,7 +215,8 @@ class GroupCommit:
 
     def wake(self) -> None:
         """Let the driver check the open group."""
-        self.attentive = self._closing or self.failure is not None
+        self._idle = False
+        self.attentive = self._closing or self.failure is not None or self._full_bytes is not None
         if self.sleeping is not None:
             self.sleeping.set()
             self.sleeping = None
@@ -198,7 +224,8 @@ class GroupCommit:
     async def durable(self, group: Group | None = None) -> None:
         """Return when `group`, by default everything staged before this call, is durable."""
         if group is None or group is self.group:
-            group = self.group if self.group.tables else self._busy
+            last = self._full[-1] if self._full else self._busy
+            group = self.group if self.group.tables else last
             if group is None:
                 if self.failure is not None:
                     raise self.refusal()
@@ -213,9 +240,10 @@ class GroupCommit:
             self.failure = error
             for callback in self.on_failure:
                 callback(error)
-        for group in (self._busy, self.group):
+        for group in (self._busy, *self._full, self.group):
             if group is not None:
                 group.settle(durable=False)
+        self._full.clear()
         self.group = Group(self)
 
     def disown(self, error: StoreError) -> None:
@@ -230,13 +258,18 @@ class GroupCommit:
         self.wake()
         await self._stopped.wait()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the store is being closed: what is staged is committed, and nothing more."""
+        return self._closing
+
     def statistics(self) -> CommitStatistics:
         """Return a snapshot of the counters."""
         return CommitStatistics(
             commits=sum(self.durations.counts),
             records=int(self.sizes.sum),
             largest=self._largest,
-            staged=sum(map(len, self.group.tables.values())),
+            staged=sum(map(len, (*self._full, self.group))),
             seconds=self.durations.sum,
             longest=self._longest,
             failures=int(self.failure is not None),
@@ -255,6 +288,9 @@ class GroupCommit:
     async def _drive(self) -> None:
         try:
             while self.failure is None:
+                if self._full:
+                    await self._commit_group(self._full.popleft())
+                    continue
                 if not self.group.tables:
                     if self.group.count_waiting():
                         # Its records were dropped, and all groups before it are durable.
@@ -263,7 +299,7 @@ class GroupCommit:
                         continue
                     if self._closing:
                         return
-                    self.attentive = True
+                    self._idle = self.attentive = True
                     await self._sleep()
                     continue
                 if not self.group.wanted and not self._closing:
@@ -272,8 +308,8 @@ class GroupCommit:
                         await self._sleep()
                 if self._crowd > 1:
                     await self._assemble()
-                if self.failure is None:
-                    await self._commit_group()
+                if self.failure is None and not self._full:
+                    await self._commit_group(self._close_group())
                     if self.slices is not None and not self.group.tables:
                         # Without this pass Trio, the guest of a loop, would wait for I/O in a
                         # thread before the loop has called those that the commit notified, and
@@ -311,10 +347,14 @@ class GroupCommit:
                 seen, stalled = waiting, False
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _commit_group(self) -> None:
+    def _close_group(self) -> Group:
+        """Return the open group, and open the next one."""
         for add in self.on_commit:
             add(self.group)
         group, self.group = self.group, Group(self)
+        return group
+
+    async def _commit_group(self, group: Group) -> None:
         self._crowd = max(group.count_waiting(), self._crowd // 2)
         self._busy = group
         started = perf_counter()

@@ -24,8 +24,10 @@ among the readers, and the pages that the parent reads could be overwritten."""
 class LmdbReads:
     """Reads records of the open `environment`, and closes it.
 
-    `databases` are those that are open already; a writer in this process shares them. `place` names
-    the store in errors, and `disowned` returns the error for reads in a forked child.
+    `databases` are those that are open already; a writer in this process shares them.
+    `are_complete` says that they are all that exist: LMDB cannot open one while a transaction
+    writes. `place` names the store in errors, and `disowned` returns the error for reads in a
+    forked child.
     """
 
     def __init__(
@@ -35,9 +37,11 @@ class LmdbReads:
         *,
         place: str,
         disowned: Callable[[], StoreClosed],
+        are_complete: bool = False,
     ) -> None:
         self._environment: lmdb.Environment | None = environment
         self._databases = databases
+        self._are_complete = are_complete
         self._place = place
         self._disowned = disowned
         self._held: lmdb.Transaction[bytes] | None = None
@@ -140,8 +144,7 @@ class LmdbReads:
         """Read from the last commit, and nothing later, until `release`."""
         self._snapshot().abort()  # adopts a map that has grown
         # LMDB knows a table in a snapshot only if it was opened before. Tables are never removed.
-        names = self._names()
-        if len(names) > len(self._databases):
+        if not self._are_complete and len(names := self._names()) > len(self._databases):
             for name in names:
                 self._database(name)
         self._held = self._snapshot()
@@ -166,8 +169,8 @@ class LmdbReads:
     def _database(self, table: str) -> Any:
         database = self._databases.get(table)
         if database is None:
-            if self._held is not None:
-                return None  # the table is younger than the snapshot
+            if self._held is not None or self._are_complete:
+                return None  # the table does not exist, or is younger than the snapshot
             self._snapshot().abort()  # adopts a map that has grown
             try:
                 database = self.environment.open_db(table.encode(), create=False)

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 import trio
 
-from keyrun.storage.batch import Batch, Tables, check_key, check_table
+from keyrun.storage.batch import Batch, Tables, check_key, check_size, check_table
 from keyrun.storage.errors import (
     StoreClosed,
     StoreCrashed,
@@ -85,6 +85,10 @@ class Store(ABC):
     """The number of tables that a store may have."""
     leased: ClassVar[bool] = False
     """Whether the store may get another owner while it is open."""
+    max_batch_bytes: ClassVar[int | None] = None
+    """The number of bytes that a batch may have, if the store limits it."""
+    full_group_bytes: ClassVar[int | None] = None
+    """The number of bytes at which a group takes no more records, if the store limits it."""
 
     def __init__(self) -> None:
         self._group: GroupCommit | None = None
@@ -243,6 +247,8 @@ class Store(ABC):
         """Add `batch` to the next commit, and return its group for `durable`. The commit starts as
         soon as a task waits for it, and otherwise within 50 ms. Batches that are staged without an
         `await` in between share a commit."""
+        if self.max_batch_bytes is not None:
+            check_size(batch.tables, self.max_batch_bytes)
         group = self.open_group()
         group.merge(batch.tables)
         return group
@@ -267,6 +273,11 @@ class Store(ABC):
         """The number of owners that the store has had. It grows with each open of a store in a
         database. It is 0 for embedded stores."""
         return 0
+
+    @property
+    def clock_offset(self) -> float:
+        """The wall clock of the store minus the wall clock of this machine, in seconds."""
+        return 0.0
 
     async def wait_until_free(self) -> None:
         """Return when the store, which is not open and has another owner, may be free. Another
@@ -318,7 +329,11 @@ class Store(ABC):
                         await self._close()
                     raise
                 self._group = GroupCommit(
-                    self._commit, self._publish, tables=tables, max_tables=self.max_tables
+                    self._commit,
+                    self._publish,
+                    tables=tables,
+                    max_tables=self.max_tables,
+                    full_bytes=self.full_group_bytes,
                 )
                 self._group.start(self._refuses_writes())
             self._users += 1

@@ -11,7 +11,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import lmdb
@@ -100,33 +100,76 @@ class Writer:
 
     def apply(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
         """Write all of `tables` or nothing. When this returns, they are on the disk."""
+        self.finish(self.prepare(tables), tables)
+
+    def prepare(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> Any:
+        """Write `tables` in a transaction that is open, and that no read shows. Pass it to `finish`
+        or abort it before the next call."""
         self._commits += 1
         if self._commits % CHECK_READERS_EVERY == 0:
             # The pages of the snapshot of a killed reader could not be used again.
             self.environment.reader_check()
         while True:
+            transaction = None
             try:
-                self._write(tables)
+                self._open_databases(tables)
+                transaction = self.environment.begin(write=True)
+                for table, operations in tables.items():
+                    _write(transaction, self.databases[table], operations)
+                return transaction
+            except lmdb.MapFullError:
+                # Nothing was applied. The map may grow when no transaction is open.
+                if transaction is not None:
+                    transaction.abort()
+                self._grow()
+            except BaseException:
+                if transaction is not None:
+                    transaction.abort()
+                raise
+
+    def finish(self, transaction: Any, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+        """Commit a transaction that has written `tables`."""
+        while True:
+            try:
+                transaction.commit()
                 return
             except lmdb.MapFullError:
-                # Nothing was applied. The map may grow, because no transaction is open.
-                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
+                self._grow()
+                transaction = self.prepare(tables)
 
-    def _write(self, tables: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+    def append(self, table: str, records: list[tuple[bytes, bytes]]) -> None:
+        """Write records in the order of their keys, all of which are above those of the table."""
+        self._open_databases((table,))
+        while True:
+            try:
+                with self.environment.begin(write=True) as transaction:
+                    with transaction.cursor(db=self.databases[table]) as cursor:
+                        cursor.putmulti(records, append=True)
+                return
+            except lmdb.MapFullError:
+                self._grow()
+
+    def _open_databases(self, tables: Iterable[str]) -> None:
         for table in tables:
-            if table not in self.databases:
-                self.databases[table] = self.environment.open_db(table.encode())
-        with self.environment.begin(write=True) as transaction:
-            for table, operations in tables.items():
-                database = self.databases[table]
-                puts: Any = operations.items()
-                if None in operations.values():
-                    puts = [item for item in puts if item[1] is not None]
-                    for key, value in operations.items():
-                        if value is None:
-                            transaction.delete(key, db=database)
-                with transaction.cursor(db=database) as cursor:
-                    cursor.putmulti(puts)
+            while table not in self.databases:
+                try:
+                    self.databases[table] = self.environment.open_db(table.encode())
+                except lmdb.MapFullError:
+                    self._grow()
+
+    def _grow(self) -> None:
+        self.environment.set_mapsize(2 * self.environment.info()["map_size"])
+
+
+def _write(transaction: Any, database: Any, operations: Mapping[bytes, bytes | None]) -> None:
+    puts: Any = operations.items()
+    if None in operations.values():
+        puts = [item for item in puts if item[1] is not None]
+        for key, value in operations.items():
+            if value is None:
+                transaction.delete(key, db=database)
+    with transaction.cursor(db=database) as cursor:
+        cursor.putmulti(puts)
 
 
 def receive(connection: socket.socket) -> Any:

@@ -17,7 +17,8 @@ MAY_IMPORT = {
     "storage": {"lmdb", "msgpack", "attrs", "cattrs", "trio", "outcome", "keyrun._errors"}
     | {"keyrun._histogram", "keyrun._waking", "keyrun.storage"},
 }
-FOR_TESTS = {"conformance": {"hypothesis", "pytest"}}
+IN_FOLDER = {"conformance": {"hypothesis", "pytest"}, "postgres": {"psycopg"}}
+"""What only the modules of a folder may import."""
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -32,7 +33,7 @@ def imports_of(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
 def test_a_folder_imports_only_what_the_plan_of_the_house_allows(folder: str) -> None:
     for path in (ROOT / folder).glob("**/*.py"):
-        allowed = MAY_IMPORT[folder] | FOR_TESTS.get(path.parent.name, set())
+        allowed = MAY_IMPORT[folder] | IN_FOLDER.get(path.parent.name, set())
         for name in imports_of(path):
             if name.partition(".")[0] in sys.stdlib_module_names:
                 continue
@@ -104,6 +105,7 @@ def test_the_front_door_waits_for_nobody() -> None:
     loaded = loaded_by("import keyrun; keyrun.actors.ActorSystem")
     assert {"keyrun.runtime", "lmdb"} & loaded == set()
     assert "lmdb" in loaded_by("import keyrun; keyrun.storage.LmdbStore, keyrun.StoreFull")
+    assert "psycopg" not in loaded_by("import keyrun; keyrun.storage.store_at('state')")
 
 
 def test_what_is_imported_late_is_there_like_everything_else() -> None:

@@ -22,6 +22,7 @@ MODULES = (
     "keyrun.flows",
     "keyrun.actors",
     "keyrun.storage",
+    "keyrun.storage.postgres",
 )
 """The public modules. A name that several of them list belongs to the first one."""
 
@@ -239,7 +240,7 @@ PAGES = (
             Section(
                 "The store",
                 "StoreError StoreClosed StoreLocked StoreLost OwnershipUncertain StoreReadOnly"
-                " StoreTooNew StoreFull StoreCorrupt StoreCrashed TooManyTables",
+                " StoreTooNew StoreFull StoreCorrupt StoreCrashed TooManyTables BatchTooLarge",
             ),
         ),
     ),
@@ -293,7 +294,10 @@ PAGES = (
         "Use the store without runs, verify it, or write another store.",
         "See [actors and the store alone](../layers.md) and [operating a store](../operating.md).",
         (
-            Section("Stores", "Store LmdbStore MemoryStore Namespace Batch CommitStatistics"),
+            Section(
+                "Stores", "Store LmdbStore MemoryStore store_at Namespace Batch CommitStatistics"
+            ),
+            Section("A store in PostgreSQL", "PostgresStore Lease"),
             Section("Records and payloads", "seal unseal PayloadCodec Transform"),
             Section("Check and copy a store", "verify Verification Damage compact"),
         ),

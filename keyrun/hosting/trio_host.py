@@ -30,7 +30,7 @@ async def opened(
             yield runtime
         return
     check_options({"store": store, **locked, **options})
-    store = engine.as_store(store)
+    store = engine.as_store(store, namespace=options.get("namespace", "default"))
     path = store.path if isinstance(store, LmdbStore) else None
     if when_locked == "join":
         if path is None:

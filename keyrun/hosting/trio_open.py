@@ -62,7 +62,8 @@ def open_runtime(
     runtime, also if an exception or a cancellation leaves it: no step starts any more, running
     steps have `drain_timeout` seconds to finish, and unfinished runs resume at the next open.
 
-    - `store`: a path, or a `Store` such as `MemoryStore()` or `LmdbStore(path)`.
+    - `store`: a path, the URL of a PostgreSQL database, or a `Store` such as `MemoryStore()` or
+      `LmdbStore(path)`.
     - `workflows`: the workflows that the runtime can run, in one or several versions.
     - `entities`: the entity classes that can be called.
     - `schedules`: a list of `keyrun.schedules.Schedule(...)`. Each is put in place as by
