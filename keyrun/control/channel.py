@@ -72,7 +72,8 @@ class Channel:
 
     def __init__(self, owner: Performer, caller: Caller, send: Send) -> None:
         self._owner = owner
-        self._caller = caller
+        self.caller = caller
+        """Who calls. It changes if the role of the client changes."""
         self._send = send
         self._calls: dict[int, ClientCall] = {}
         self._answers: deque[bytes] = deque()
@@ -92,7 +93,7 @@ class Channel:
                 await self._receive(tasks, receive)
                 tasks.cancel_scope.cancel()
         except* BrokenFrame as error:
-            logger.warning("a client of %s sent %s", self._caller.name, error.exceptions[0])
+            logger.warning("a client of %s sent %s", self.caller.name, error.exceptions[0])
         except* OSError:
             # The client is gone: its other calls were cancelled.
             pass
@@ -169,7 +170,7 @@ class Channel:
         with self._calls[call].scope:
             try:
                 await self._room()
-                answer = await self._owner.perform(operation, arguments, self._caller, operation_id)
+                answer = await self._owner.perform(operation, arguments, self.caller, operation_id)
                 await self._room()
                 self._put(pack(call, ANSWER, operation.write_wire(answer)))
             except Exception as error:
@@ -187,7 +188,7 @@ class Channel:
         under_way = self._calls[call]
         with under_way.scope:
             try:
-                stream = await self._owner.stream(operation, arguments, self._caller)
+                stream = await self._owner.stream(operation, arguments, self.caller)
                 async with aclosing(stream):
                     self._put(pack(call, BEGUN))
                     async for item in stream:
@@ -234,7 +235,7 @@ class Channel:
     async def _report(self) -> None:
         """Send the statistics of the runtime."""
         try:
-            found = await self._owner.perform(_STATISTICS, {}, self._caller)
+            found = await self._owner.perform(_STATISTICS, {}, self.caller)
             self._put(pack(0, ITEM, _STATISTICS.write_wire(found)))
         except Exception:
             # The caller may not read them, or the runtime closes.

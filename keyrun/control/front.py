@@ -6,6 +6,7 @@ clients connect again, and find the runtime that opens next.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from typing import Any, NoReturn
 
 from keyrun.control.http import HttpApi
@@ -19,6 +20,7 @@ class _NotOpen:
     """The guard and the performer while no runtime is open."""
 
     namespace = ""
+    every = inf
 
     def __init__(self, word: str) -> None:
         self._word = word

@@ -52,6 +52,9 @@ role, or None."""
 class Guard(Protocol):
     """Decides who calls."""
 
+    every: float
+    """Seconds after which a request that lasts is admitted again, or ended."""
+
     async def admit(self, request: Request) -> Caller:
         """Return who calls, or raise `Refused`."""
 
@@ -120,6 +123,8 @@ class TokenGuard:
 
     Without a file, only peers of the unix socket are admitted."""
 
+    every = 1.0
+
     def __init__(
         self, tokens: TokenFile | None = None, allowed_hosts: Iterable[str] = LOCAL_HOSTS
     ) -> None:
@@ -180,6 +185,8 @@ def _set_cookie(request: Request, value: str, seconds: int) -> tuple[bytes, byte
 class ApplicationGuard:
     """Admits the users that an application has logged in. If the guard has a token file, its tokens
     are admitted, too."""
+
+    every = 15.0  # the application may ask a database
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ An operation whose answer is no object has it under `result`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, quote_from_bytes
@@ -20,13 +21,14 @@ from keyrun.control.frames import MEDIA_TYPE as CHANNEL
 from keyrun.control.frames import PATH
 from keyrun.control.guard import SAFE, SECURITY_HEADERS, Guard, TokenGuard
 from keyrun.control.json_text import dump
+from keyrun.control.lasting import while_admitted
 from keyrun.control.operation import Operation
 from keyrun.control.page import page_answer
 from keyrun.control.performer import Performer
 from keyrun.control.problems import MEDIA_TYPE, RETRY_AFTER, Refused, problem, status_of
 from keyrun.control.request import Receive, Request, Scope, Send
 from keyrun.control.requests import Session
-from keyrun.control.roles import Caller, Role, require
+from keyrun.control.roles import Caller, NotAllowed, Role, require
 from keyrun.control.routes import Routes, below
 from keyrun.control.shapes import JSON, Misplaced
 from keyrun.control.table import OPERATIONS
@@ -106,17 +108,27 @@ class HttpApi:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
-        started = False
+        kind, sending = b"", False
 
         async def tracked(message: Any) -> None:
-            nonlocal started
-            started = True
+            nonlocal kind, sending
+            if message["type"] == "http.response.start":
+                kind = dict(message["headers"])[b"content-type"]
+            sending = True
             await send(message)
+            sending = False
 
         try:
             answer = await self._answer(scope, receive, tracked)
+        except (Refused, NotAllowed) as error:
+            if kind:
+                logger.warning("ended %s %s: %s", scope["method"], brief(scope["path"]), error)
+                if not sending:
+                    await send({"type": "http.response.body", "body": _last_part(kind, error)})
+                return
+            answer = self._problem(scope, error)
         except Exception as error:
-            if started:
+            if kind:
                 logger.exception("the answer to a request was not completed")
                 raise
             answer = self._problem(scope, error)
@@ -180,8 +192,13 @@ class HttpApi:
     ) -> Answer | None:
         """Perform an operation, or stream its answers."""
         require(caller, operation.role, operation.name)
+
+        def check(now: Caller) -> None:
+            require(now, operation.role, operation.name)
+
         if operation.name == "submit" and request.content_type == batches.MEDIA_TYPE:
-            await batches.submit(
+            submitting = partial(
+                batches.submit,
                 self._performer,
                 OPERATIONS["submit_many"],
                 request,
@@ -191,6 +208,7 @@ class HttpApi:
                 seconds=self._body_seconds,
                 prefix=operation_id_of(request),
             )
+            await while_admitted(self._guard, request, submitting, check)
             return None
         if operation.verb in ("GET", "DELETE"):
             texts = _query(request)
@@ -206,7 +224,8 @@ class HttpApi:
             places = {name: [value] for name, value in zip(names, values, strict=True)}
             arguments |= operation.read_texts(places)
         if operation.streams:
-            await self._stream(request, caller, send, operation, arguments)
+            stream = partial(self._stream, request, caller, send, operation, arguments)
+            await while_admitted(self._guard, request, stream, check)
             return None
         operation_id = None
         if operation.writes:
@@ -215,7 +234,8 @@ class HttpApi:
                 arguments["run_id"], operation_id = operation_id, None
         performed = self._performer.perform(operation, arguments, caller, operation_id)
         if arguments.get("wait"):
-            answer = await until_gone(request, performed)
+            waiting = partial(until_gone, request, performed)
+            answer = await while_admitted(self._guard, request, waiting, check)
         else:
             answer = await performed
         return await self._answer_of(operation, arguments, answer)
@@ -310,7 +330,13 @@ class HttpApi:
                 f"it serves the namespace {own!r} of the store, not {asked[0]!r}; all processes "
                 "that join a store open the same namespace",
             )
-        await Channel(self._performer, caller, send).serve(request.receive)
+        channel = Channel(self._performer, caller, send)
+
+        def check(now: Caller) -> None:
+            channel.caller = now
+
+        serve = partial(channel.serve, request.receive)
+        await while_admitted(self._guard, request, serve, check)
 
     async def _log_in(self, request: Request) -> Answer:
         assert isinstance(self._guard, TokenGuard)
@@ -321,6 +347,15 @@ class HttpApi:
         assert isinstance(self._guard, TokenGuard)
         await self._guard.admit(request)
         return 200, [*JSON_HEADERS, self._guard.end_session(request)], b"{}"
+
+
+def _last_part(kind: bytes, error: Exception) -> bytes:
+    """Return the end of an answer of a kind that has begun."""
+    if kind.startswith(b"text/event-stream"):
+        return streams.error_event(error)
+    if kind == batches.MEDIA_TYPE.encode():
+        return dump(problem(error)) + b"\n"
+    return b""
 
 
 def _unready(word: str) -> Answer:

@@ -55,10 +55,10 @@ T = TypeVar("T")
 
 _signature = lru_cache(1000)(signature)
 
-SLICE = 500
+EVENTS_AT_ONCE = 100
 """Events of a history that are decoded in one pass of the loop."""
-SLICE = 100
-"""Runs of a batch that are admitted before other tasks of the loop run."""
+RUNS_AT_ONCE = 100
+"""Runs of a batch that are admitted in one pass of the loop."""
 LONGEST_WAIT = 60.0
 """The longest time in seconds that one call waits for the end of a run."""
 
@@ -129,7 +129,7 @@ async def submit_many(rt: PlainRuntime, runs: list[NewRun]) -> list[Submitted | 
             await trio.lowlevel.checkpoint()
         with state.together() as group:
             commits[group] = None
-            for each in runs[len(answers) : len(answers) + SLICE]:
+            for each in runs[len(answers) : len(answers) + RUNS_AT_ONCE]:
                 found = _admitted(rt, each, commits)
                 if found is None:
                     has_room = False
@@ -464,15 +464,17 @@ async def history(
     if not page.events:
         raise UnknownRun(f"no run has the id {brief(run_id)}, or it was forgotten", run_id=run_id)
     events: list[HistoryEntry] = []
-    for at in range(0, len(page.events), SLICE):
+    for at in range(0, len(page.events), EVENTS_AT_ONCE):
         await trio.lowlevel.checkpoint()
-        events += [HistoryEntry.of(each, rt.value) for each in page.events[at : at + SLICE]]
+        events += [
+            HistoryEntry.of(each, rt.value) for each in page.events[at : at + EVENTS_AT_ONCE]
+        ]
     return HistoryEntries(events=events, cursor=page.cursor)
 
 
 async def _exported(history: History) -> str:
     """Return a history as text, and let other tasks run if it is long."""
-    if len(history) <= SLICE:
+    if len(history) <= EVENTS_AT_ONCE:
         return history.to_json()
     return await trio.to_thread.run_sync(history.to_json)
 

@@ -25,6 +25,11 @@ STREAM_HEADERS = [
 ]
 
 
+def error_event(error: Exception) -> bytes:
+    """Return the last event of a stream that fails."""
+    return b"event: error\ndata: %s\n\n" % dump(problem(error))
+
+
 async def _watch(request: Request, scope: anyio.CancelScope) -> None:
     """Cancel a scope when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -97,7 +102,7 @@ async def send_items(
                 await _begin(send)
             last = b"event: end\ndata: {}\n\n"
             if failure is not None:
-                last = b"event: error\ndata: %s\n\n" % dump(problem(failure))
+                last = error_event(failure)
             await _part(send, last, more=False)
         tasks.cancel_scope.cancel()
     if failure is not None and not begun:

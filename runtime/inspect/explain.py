@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
+from heapq import nsmallest
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -396,13 +397,13 @@ class Explainer:
             cause, says = _OBSTACLES[obstacle]
             return _Answer(cause, f"has not started {step}, which {says}", step=step)
         answers = []
-        for wait in sorted(run.waits, key=lambda each: (each.until, each.label)):
+        for wait in nsmallest(_NAMED, run.waits, key=lambda each: (each.until, each.label)):
             until = None if wait.until == inf else self._wall_time(wait.until)
             if wait.channel is not None:
                 answers.append(await self._channel(wait.channel, until, depth))
             else:
                 answers.append(_timed(until, wait.ident if wait.label == BACKOFF else None))
-        return _together(answers)
+        return _together(answers, len(run.waits))
 
     def _wall_time(self, until: float) -> float:
         assert self._inside is not None
@@ -418,12 +419,15 @@ class Explainer:
                 # If nothing waits for a time alone, the time limits the wait for a message.
                 is_limit = BACKOFF not in labels and TIMER not in labels and wait.channels
                 limit = wait.due if is_limit else None
-                answers = [await self._channel(each, limit, depth) for each in wait.channels]
+                answers = []
                 if wait.due is not None and not is_limit:
                     failed = _failed_step(stored) if BACKOFF in labels else None
-                    answers.insert(0, _timed(wait.due, failed))
+                    answers.append(_timed(wait.due, failed))
+                total = len(answers) + len(wait.channels)
+                for each in wait.channels[: _NAMED - len(answers)]:
+                    answers.append(await self._channel(each, limit, depth))
                 if answers:
-                    return _together(answers)
+                    return _together(answers, total)
         return _Answer(Cause.RUNNING, f"waits for {status.waiting_on}")
 
     async def _channel(self, channel: str, until: float | None, depth: int) -> _Answer:
@@ -473,11 +477,12 @@ def _timed(until: float | None, failed: str | None) -> _Answer:
     return _Answer(Cause.BACKOFF, says, step=failed, until=until)
 
 
-def _together(answers: list[_Answer]) -> _Answer:
-    """Return the first of several answers, with a sentence that names the others."""
+def _together(answers: list[_Answer], total: int) -> _Answer:
+    """Return the first of the answers for some of `total` waits, with a sentence that names the
+    others."""
     first = answers[0]
-    others = [each.says.removeprefix("waits ") for each in answers[1:_NAMED]]
-    more = [f"{len(answers) - _NAMED} more"] if answers[_NAMED:] else []
+    others = [each.says.removeprefix("waits ") for each in answers[1:]]
+    more = [f"{total - len(answers)} more"] if total > len(answers) else []
     return attrs.evolve(first, says=", and ".join([first.says, *others, *more]))
 
 

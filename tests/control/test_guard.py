@@ -3,17 +3,23 @@
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+import trio
 
 import keyrun
+from keyrun.control import batches
+from keyrun.control.frames import MEDIA_TYPE as CHANNEL
 from keyrun.control.guard import COOKIE, ApplicationGuard, Guard, Hosts, TokenGuard
 from keyrun.control.roles import Role
 from keyrun.control.table import OPERATIONS
 from keyrun.control.tokens import SESSION_SECONDS, BadTokenFile, TokenFile
+from keyrun.groups import Member
+from tests.control.sockets import listening
 from tests.control.world import Client, Exchange, served, wait_for_go
 
 SECRETS = {role: f"{role}-token-{'x' * 16}" for role in Role}
@@ -265,6 +271,132 @@ async def test_tokens_rotate_without_a_restart(
         assert await tcp(client, "GET", "/v1/counts", new) == 200
         path.unlink()
         assert await tcp(client, "GET", "/v1/counts", new) == 401
+
+
+class Endless(Exchange):
+    """A request whose client goes on sending."""
+
+    async def receive(self) -> dict[str, Any]:
+        return {**await super().receive(), "more_body": True}
+
+
+LINE = b'{"workflow": "wait_for_go", "key": "b"}\n'
+LASTING = {
+    "events": ("GET", "/v1/events", b"", ""),
+    "watch": ("GET", "/v1/runs/r/watch", b"", ""),
+    "outcomes": ("GET", "/v1/groups/g/outcomes", b"", ""),
+    "wait for a status": ("GET", "/v1/runs/r?wait=60", b"", ""),
+    "wait for a result": ("GET", "/v1/runs/r/result?wait=60", b"", ""),
+    "batch": ("POST", "/v1/runs", LINE, batches.MEDIA_TYPE),
+    "channel": ("POST", "/v1/channel", b"", CHANNEL),
+}
+"""Requests that last: the method, the target, the first part of the body and its type."""
+
+
+def replace_token(tokens: TokenFile, _: str) -> None:
+    write(tokens.path, f"{'n' * 20} admin of-admin")
+
+
+def break_file(tokens: TokenFile, _: str) -> None:
+    tokens.path.chmod(0o644)
+
+
+def lower_role(tokens: TokenFile, _: str) -> None:
+    write(tokens.path, f"{SECRETS[Role.ADMIN]} metrics of-admin")
+
+
+def end_session(tokens: TokenFile, cookie: str) -> None:
+    tokens.end_session(cookie.partition(f"{COOKIE}=")[2])
+
+
+ENDS = [
+    (name, end)
+    for name in LASTING
+    for end in (replace_token, break_file, lower_role, end_session)
+    # A channel requires no role, because each of its calls does. It needs a token.
+    if name != "channel" or end in (replace_token, break_file)
+]
+
+
+@pytest.mark.parametrize(("name", "end"), ENDS)
+async def test_a_request_that_lasts_ends_when_its_caller_is_not_admitted_any_more(
+    name: str,
+    end: Callable[[TokenFile, str], None],
+    path: Path,
+    autojump_clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = itertools.count(step=10)
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    tokens = TokenFile(path)
+    async with served(guard=TokenGuard(tokens)) as client:
+        await client.rt.submit(wait_for_go, key="k", run_id="r")
+        await client.rt.submit_group("g", [Member(wait_for_go, key="m")])
+        cookie = await log_in(client)
+        method, target, body, kind = LASTING[name]
+        who = [LOCAL, SAME, cookie] if end is end_session else [bearer(Role.ADMIN)]
+        headers = [*who, *([("content-type", kind)] if kind else [])]
+        exchange = Endless(method, target, body, headers=headers, state={})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.api, exchange.scope, exchange.receive, exchange.send)
+            await trio.sleep(10.5)  # not when a heartbeat is sent
+            lasted = not exchange.over
+            end(tokens, cookie[1])
+            await trio.sleep(2)
+            assert exchange.over
+            assert lasted
+        answer = exchange.answer
+        refused = 403 if end is lower_role else 401
+        if name.startswith("wait"):
+            assert answer.status == refused
+        elif name != "channel":
+            assert answer.status == 200
+            assert f'"status":{refused}'.encode() in answer.body
+            exchange.check()
+
+
+async def test_a_client_whose_role_is_lowered_may_do_only_what_the_new_role_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TokenGuard, "every", 0.01)
+    ticks = itertools.count(step=10)
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    async with listening(tmp_path) as server:
+        address, token = f"http://127.0.0.1:{server.port}", server.token.decode()
+        async with keyrun.connect(address, token=token) as client:
+            await client.submit(wait_for_go, key="k", run_id="r")
+            write(tmp_path / "tokens", f"{token} read ann")
+            with trio.fail_after(30), pytest.raises(PermissionError, match="the role operate"):
+                while True:
+                    await client.pause("r")
+            status = await client.status("r")
+            assert status is not None
+            write(tmp_path / "tokens", f"{'n' * 20} admin ann")
+            with trio.fail_after(30), pytest.raises(PermissionError, match="not valid"):
+                while True:
+                    await client.status("r")
+
+
+async def test_a_stream_ends_when_the_application_has_logged_the_user_out(
+    autojump_clock: Any,
+) -> None:
+    users = {"alice": "read"}
+
+    async def authorize(request: Any) -> Any:
+        user = request.headers["x-user"]
+        return (user, users[user]) if user in users else None
+
+    guard = ApplicationGuard(authorize, None, ["shop.example"])
+    async with served(guard=guard) as client:
+        headers = [("host", "shop.example"), ALICE]
+        async with client.stream("/v1/events", headers=headers, state={}) as stream:
+            await trio.sleep(60)
+            lasted = not stream.over
+            del users["alice"]
+            await trio.sleep(ApplicationGuard.every + 1)
+            assert stream.over
+            assert lasted
+            assert b"log in to the application first" in b"".join(stream.parts)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,18 @@ from keyrun.testing import EPOCH, open_test_runtime
 LONG = 1000.0
 
 
+class CountingStore(MemoryStore):
+    """Counts the records that are read by their keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    async def _get(self, table: str, key: bytes) -> bytes | None:
+        self.read += 1
+        return await super()._get(table, key)
+
+
 @step(timeout=None)
 async def work() -> None:
     await trio.sleep(LONG)
@@ -317,6 +329,30 @@ async def test_a_long_chain_of_runs_is_followed_a_few_steps_only(autojump_clock:
         found = await explained(rt)
     assert found.sentence.count("waits for its child") == 4
     assert "signal" not in found.sentence
+
+
+@pytest.mark.parametrize("evict_after", [1.0, 1e9], ids=["evicted", "in memory"])
+async def test_of_many_waits_only_those_that_the_sentence_names_are_read(
+    evict_after: float, autojump_clock: object
+) -> None:
+    @workflow
+    async def wide(ctx: Context, children: int) -> None:
+        await ctx.gather(*(ctx.child(asking, key=f"child-{at}") for at in range(children)))
+
+    read = []
+    for children in (550, 1100):  # a status looks at 500 children, to name quarantined ones
+        store = CountingStore()
+        workflows: list[Workflow[Any, Any]] = [wide, asking]
+        async with open_test_runtime(store, workflows=workflows, evict_after=evict_after) as rt:
+            await rt.submit(wide, children, key="k", run_id="r")
+            await trio.sleep(5)
+            store.read = 0
+            found = await explained(rt)
+            read.append(store.read)
+        assert found.cause is Cause.CHILD
+        assert found.sentence.endswith(f", and {children - 3} more.")
+        assert found.sentence.count("which waits for the signal 'go'") == 3
+    assert read[1] < read[0] + 300, read
 
 
 async def test_a_runtime_that_closes_names_the_drain(autojump_clock: object) -> None:
