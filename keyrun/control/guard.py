@@ -186,7 +186,7 @@ class ApplicationGuard:
     """Admits the users that an application has logged in. If the guard has a token file, its tokens
     are admitted, too."""
 
-    every = 15.0  # the application may ask a database
+    every = 10.0  # the application may ask a database
 
     def __init__(
         self,

@@ -287,7 +287,6 @@ async def test_paths_are_below_the_path_that_the_application_is_mounted_at(
 async def test_an_unknown_path_is_not_found(autojump_clock: Any) -> None:
     async with served() as client:
         for path in (
-            "/",
             "/v1",
             "/v2/runs",
             "/v1/runs/",
