@@ -21,11 +21,12 @@ from urllib.parse import quote
 from keyrun.control.problems import Refused
 from keyrun.control.request import Request
 from keyrun.control.roles import Caller, Role
-from keyrun.control.tokens import SESSION_SECONDS, TokenFile
+from keyrun.control.tokens import SESSION_SECONDS, Tokens
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The hosts that a guard allows if it gets no others."""
 COOKIE = "keyrun_session"
+"""The name of the cookie, without the port of the server."""
 
 JSON_TYPES = frozenset({"application/json", "application/x-ndjson"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -63,6 +64,11 @@ class Guard(Protocol):
         the files of the page, needs no other check."""
 
 
+def is_host(text: str) -> bool:
+    """Return whether a text is a host, with or without a port."""
+    return _HOST.fullmatch(text) is not None
+
+
 class Hosts:
     """The hosts that requests of browsers may name: `example.org` with any port, or
     `example.org:8000`. `*` allows all."""
@@ -72,7 +78,7 @@ class Hosts:
             raise TypeError(f"allowed_hosts must be several strings, got {allowed!r}")
         self._allowed = frozenset(each.lower() for each in allowed)
         for each in self._allowed - {"*"}:
-            if not _HOST.fullmatch(each):
+            if not is_host(each):
                 raise ValueError(f"allowed_hosts has {each!r}, which is not a host or host:port")
 
     def check(self, request: Request) -> None:
@@ -119,14 +125,14 @@ def _unauthorized(detail: str) -> Refused:
 
 
 class TokenGuard:
-    """Admits peers of the unix socket, tokens of a file, and cookies that stand for tokens.
+    """Admits peers of the unix socket, tokens, and cookies that stand for tokens.
 
-    Without a file, only peers of the unix socket are admitted."""
+    Without tokens, only peers of the unix socket are admitted."""
 
     every = 1.0
 
     def __init__(
-        self, tokens: TokenFile | None = None, allowed_hosts: Iterable[str] = LOCAL_HOSTS
+        self, tokens: Tokens | None = None, allowed_hosts: Iterable[str] = LOCAL_HOSTS
     ) -> None:
         self._tokens = tokens
         self._hosts = Hosts(allowed_hosts)
@@ -144,7 +150,7 @@ class TokenGuard:
             return caller
         self._hosts.check(request)
         check_origin(request)
-        cookie = request.cookie(COOKIE)
+        cookie = request.cookie(cookie_name(request))
         caller = None
         if self._tokens is not None and cookie is not None:
             caller = self._tokens.of_session(cookie)
@@ -169,7 +175,7 @@ class TokenGuard:
 
     def end_session(self, request: Request) -> tuple[bytes, bytes]:
         """End the session of a request, and return the header that removes the cookie."""
-        cookie = request.cookie(COOKIE)
+        cookie = request.cookie(cookie_name(request))
         if cookie is not None and self._tokens is not None:
             self._tokens.end_session(cookie)
         return _set_cookie(request, "", 0)
@@ -178,20 +184,28 @@ class TokenGuard:
 def _set_cookie(request: Request, value: str, seconds: int) -> tuple[bytes, bytes]:
     path = quote((request.scope.get("root_path") or "").rstrip("/") + "/")
     secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    cookie = f"{COOKIE}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
-    return b"set-cookie", cookie.encode()
+    named = f"{cookie_name(request)}={value}; Path={path}; Max-Age={seconds}"
+    return b"set-cookie", f"{named}; HttpOnly; SameSite=Strict{secure}".encode()
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie. It has the port, because browsers send the cookies of a host
+    to all its ports: several pages may be open, each of another server."""
+    host = _HOST.fullmatch(request.text(b"host") or "")
+    port = None if host is None else host[2]
+    return COOKIE if port is None else f"{COOKIE}_{port}"
 
 
 class ApplicationGuard:
-    """Admits the users that an application has logged in. If the guard has a token file, its tokens
-    are admitted, too."""
+    """Admits the users that an application has logged in. If the guard has tokens, they are
+    admitted, too."""
 
     every = 10.0  # the application may ask a database
 
     def __init__(
         self,
         authorize: Authorize,
-        tokens: TokenFile | None = None,
+        tokens: Tokens | None = None,
         allowed_hosts: Iterable[str] = LOCAL_HOSTS,
     ) -> None:
         self._authorize = authorize

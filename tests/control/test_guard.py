@@ -96,7 +96,9 @@ async def test_an_operation_is_refused_without_a_token_and_with_a_wrong_one(
         assert await tcp(client, method, path, *ok) == 401
         for wrong in ("Bearer nope", "Bearer", "Bearer ", "Basic YWRtaW46eA==", "bearer \xff"):
             assert await tcp(client, method, path, *ok, ("authorization", wrong)) == 401
-        assert await tcp(client, method, path, *ok, ("cookie", f"{COOKIE}=of-admin.9.x.y")) == 401
+        assert (
+            await tcp(client, method, path, *ok, ("cookie", f"{COOKIE}_8000=of-admin.9.x.y")) == 401
+        )
 
 
 @pytest.mark.parametrize("name", [name for name, each in OPERATIONS.items() if each.path])
@@ -169,12 +171,30 @@ async def test_a_page_reads_and_writes_with_its_cookie(
 ) -> None:
     async with served(guard=guard) as client:
         cookie = await log_in(client, Role.OPERATE)
-        for host in ("localhost:8000", "LOCALHOST", "127.0.0.1:1", "[::1]:8000"):
+        for host in ("localhost:8000", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"):
             assert await tcp(client, "GET", "/v1/counts", ("host", host), cookie) == 200
         assert await tcp(client, "POST", "/v1/pause", LOCAL, cookie, SAME, JSON) == 200
         origin = ("origin", "http://localhost:8000")
         assert await tcp(client, "POST", "/v1/pause", LOCAL, cookie, origin, JSON) == 200
         assert await tcp(client, "DELETE", "/v1/outbox", LOCAL, cookie, SAME, JSON) == 403
+
+
+async def test_pages_of_two_servers_on_one_host_have_sessions_of_their_own(
+    guard: TokenGuard, autojump_clock: Any
+) -> None:
+    """Browsers send a cookie to all ports of its host."""
+    async with served(guard=guard) as client:
+        cookies = []
+        for host in ("localhost:8000", "localhost:9000", "localhost"):
+            headers = [("host", host), bearer(Role.ADMIN)]
+            answer = await client.call("POST", "/v1/session", headers=headers, state={})
+            cookies.append(answer.headers["set-cookie"].partition(";")[0])
+        assert len({each.partition("=")[0] for each in cookies}) == 3
+        both = ("cookie", "; ".join(cookies[:2]))
+        assert await tcp(client, "DELETE", "/v1/session", LOCAL, both, SAME, JSON) == 200
+        assert await tcp(client, "GET", "/v1/counts", LOCAL, both) == 401
+        assert await tcp(client, "GET", "/v1/counts", ("host", "localhost:9000"), both) == 200
+        assert await tcp(client, "GET", "/v1/counts", ("host", "localhost"), both) == 401
 
 
 @pytest.mark.parametrize(
@@ -223,7 +243,7 @@ async def test_a_session_ends(
         headers = [LOCAL, cookie, SAME, JSON]
         answer = await client.call("DELETE", "/v1/session", headers=headers, state={})
         assert answer.status == 200
-        assert f"{COOKIE}=;" in answer.headers["set-cookie"]
+        assert f"{COOKIE}_8000=;" in answer.headers["set-cookie"]
         assert await tcp(client, "GET", "/v1/counts", LOCAL, cookie) == 401
         assert await tcp(client, "GET", "/v1/counts", LOCAL, other) == 200
         later = time.time() + SESSION_SECONDS + 1
@@ -246,8 +266,8 @@ async def test_a_changed_cookie_is_not_valid(guard: TokenGuard, autojump_clock: 
             cookie.replace("of-read", "of-admin"),
             cookie[:-1] + ("0" if cookie[-1] != "0" else "1"),
             cookie.replace("of-read.", "of-read.9"),
-            f"{COOKIE}=",
-            f"{COOKIE}=ü",
+            f"{COOKIE}_8000=",
+            f"{COOKIE}_8000=ü",
         ):
             assert await tcp(client, "GET", "/v1/counts", LOCAL, (name, changed)) == 401
         assert await tcp(client, "GET", "/v1/counts", LOCAL, (name, cookie)) == 200
