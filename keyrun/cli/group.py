@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("keyrun.cli.run:command", "Run a workflow and print its result"),
     "flow": ("keyrun.cli.flow:command", "Run and check flows in files"),
     "serve": ("keyrun.cli.serve:command", "Serve an application until it is stopped"),
+    "open": ("keyrun.cli.open:command", "Show a store in the browser"),
     "schema": ("keyrun.cli.schema:command", "Print the JSON Schema of flows"),
     "runs": ("keyrun.cli.runs:command", "List runs, the newest first"),
     "status": ("keyrun.cli.status:command", "Show the state of a run"),

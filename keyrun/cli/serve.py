@@ -224,6 +224,9 @@ class Server:
         if self._json_logs:
             logger.info("%s", said, extra={"event": "serving", "url": server.url})
             return
+        if server.page is not None and sys.stdout.isatty():
+            # A person reads it. Elsewhere it may be a log, which must not have tokens.
+            said += f"\nOpen {visible(server.page)}"
         try:
             print(said, flush=True)
         except OSError:

@@ -245,7 +245,7 @@ class EventRing:
         events = tuple(each for each in events if each is not None)
         places = [f"{at}.{number}" for number in range(1, len(events))] + [str(at)]
         return [
-            (each.kind, each.run_id, self.text(place, each.kind, JSON.writer(type(each))(each)))
+            (each.kind, each.run_id, event_text(f"{self.epoch}-{place}", each))
             for place, each in zip(places, events, strict=True)
         ]
 
@@ -258,15 +258,16 @@ class EventRing:
             entry = self._slots[at % self.size] = self._shown(at, entry)
         return b"".join(_matching(entry[skipped:], run_id, kinds))
 
-    def text(self, place: str, kind: str, data: Any) -> bytes:
-        """Return one event of the stream."""
-        name = f"id: {self.epoch}-{place}\nevent: {kind}\ndata: "
-        return name.encode() + dump(data) + b"\n\n"
-
     def missed(self, at: int, count: int | None, *, sampled: bool = False) -> bytes:
         """Return the event that marks a gap before a position."""
         found = Missed(EventKind.MISSED, self._wall(), None, None, None, count, sampled)
-        return self.text(str(at - 1), EventKind.MISSED, JSON.writer(Missed)(found))
+        return event_text(f"{self.epoch}-{at - 1}", found)
+
+
+def event_text(event_id: str, event: Event) -> bytes:
+    """Return an event as a part of a stream of server-sent events."""
+    name = f"id: {event_id}\nevent: {event.kind}\ndata: "
+    return name.encode() + dump(JSON.writer(type(event))(event)) + b"\n\n"
 
 
 def _matching(

@@ -198,6 +198,7 @@ class RemoteEvents:
         run_id: str | None,
         kinds: Iterable[EventKind] | None,
         buffer: int,
+        most_per_second: int | None = None,
     ) -> None:
         self.run_id = run_id
         """The run of the subscription, or None for all runs."""
@@ -207,6 +208,7 @@ class RemoteEvents:
             "run_id": run_id,
             "kinds": None if kinds is None else sorted(kinds),
             "buffer": buffer,
+            "most_per_second": most_per_second,
         }
         self._stream = Stream(transport, CALLS["events"], arguments)
         self._open = self._over = False
@@ -260,4 +262,8 @@ class RemoteEvents:
         except StoreClosed:
             self._over = True
             raise StopAsyncIteration from None
+        return self.lost()
+
+    def lost(self) -> Missed:
+        """Return the event that marks a gap of unknown length."""
         return Missed(EventKind.MISSED, time(), self.run_id, None, None, None)

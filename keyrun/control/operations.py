@@ -554,16 +554,15 @@ async def _events(found: Events) -> AsyncIterator[Event]:
 async def _sampled(found: Events, sample: Sample) -> AsyncIterator[Event]:
     """Read the buffer, which has the size of a sample, once in the time of a sample."""
     taken, began = 0, 0.0
-    async for event in _events(found):
-        if not taken:
-            began = trio.current_time()
-        if isinstance(event, Missed):
-            event = event._replace(sampled=True)
-        yield event
-        taken += 1
-        if taken >= sample.size or not found.has_more:
-            await trio.sleep_until(began + sample.seconds)
-            taken = 0
+    with closing(found):
+        async for event in found:
+            if not taken:
+                began = trio.current_time()
+            yield event._replace(sampled=True) if isinstance(event, Missed) else event
+            taken += 1
+            if taken >= sample.size or not found.has_more:
+                await trio.sleep_until(began + sample.seconds)
+                taken = 0
 
 
 async def watch(rt: PlainRuntime, run_id: str, *, interval: float = 0.2) -> AsyncIterator[Progress]:

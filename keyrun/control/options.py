@@ -41,8 +41,8 @@ class Control:
     token_file: Path | None = attrs.field(default=None, converter=_path)
     """The file with the tokens. Default: `tokens` in the directory of the store."""
     allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=_hosts)
-    """The values of the Host header that browsers may use, besides those of this machine:
-    `localhost`, `127.0.0.1` and `[::1]`."""
+    """The values of the Host header that browsers may use, besides those of this machine,
+    `localhost`, `127.0.0.1` and `[::1]`, and the address of `http`."""
 
     @allowed_hosts.validator
     def _check_hosts(self, attribute: object, value: Iterable[str]) -> None:

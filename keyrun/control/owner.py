@@ -39,7 +39,7 @@ TARGETS = ("schedule_id", "group_id")
 """Arguments that say what a write is about, if that is no run and no key."""
 
 
-class _Statuses(StatusReader):
+class PlainStatuses(StatusReader):
     """Reads results as plain data."""
 
     def decode_result(self, workflow: str, version: int, payload: bytes) -> Any:
@@ -53,7 +53,7 @@ class PlainRuntime(Runtime):
     def __init__(self, partition: Partition) -> None:
         super().__init__(partition)
         state = partition.state
-        statuses = _Statuses(
+        statuses = PlainStatuses(
             state.ledger,
             state.codec,
             state.registry,

@@ -8,11 +8,12 @@ import trio
 
 from keyrun.control.background import background
 from keyrun.control.front import Front
-from keyrun.control.guard import LOCAL_HOSTS, TokenGuard
+from keyrun.control.guard import LOCAL_HOSTS, TokenGuard, is_host
 from keyrun.control.http import HttpApi
 from keyrun.control.listening import bind_tcp, inode_of, serving, socket_of
 from keyrun.control.options import Control
 from keyrun.control.owner import Owner
+from keyrun.control.page_address import ALL
 from keyrun.control.target import SOCKET
 from keyrun.control.tokens import TokenFile
 from keyrun.runtime.logger import logger
@@ -34,7 +35,7 @@ async def control_plane(
     tokens = None
     if options.http is not None:
         tokens = TokenFile.create(token_path(store, options))
-    app = HttpApi(owner, TokenGuard(tokens, (*LOCAL_HOSTS, *options.allowed_hosts)))
+    app = HttpApi(owner, TokenGuard(tokens, hosts_of(options)))
     async with AsyncExitStack() as stack:
         if front is not None:
             stack.enter_context(front.answering(app))
@@ -68,6 +69,14 @@ async def _serve_socket(
             while inode_of(path) == mine:  # noqa: ASYNC110 (files do not report)
                 await trio.sleep(CHECK_EVERY)
             logger.warning("the socket %s was removed, and is made again", path)
+
+
+def hosts_of(options: Control) -> tuple[str, ...]:
+    """Return the values of the Host header that browsers may use: those of this machine, the
+    address to listen on, and the others."""
+    host = "" if options.http is None or options.http[0] in ALL else options.http[0]
+    own = f"[{host}]" if ":" in host else host
+    return (*LOCAL_HOSTS, *([own] if is_host(own) else []), *options.allowed_hosts)
 
 
 def check_control(store: Path | None, options: Control) -> None:

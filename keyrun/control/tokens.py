@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest, digest
 from pathlib import Path
@@ -44,17 +45,83 @@ class Token:
     hashed: bytes = attrs.field(repr=False)
     """The hash of the token. Comparing hashes takes the same time for all wrong tokens."""
 
+    @classmethod
+    def of(cls, caller: Caller, secret: str) -> "Token":
+        """Return the token of a caller."""
+        return cls(caller=caller, secret=secret.encode(), hashed=sha256(secret.encode()).digest())
 
-class TokenFile:
+
+class Tokens:
+    """Tokens, and the sessions that begin with them."""
+
+    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+        self._tokens = {each.hashed: each for each in tokens}
+        self._ended: dict[bytes, float] = {}
+
+    @classmethod
+    def new(cls, caller: Caller) -> tuple["Tokens", str]:
+        """Return a new token for a caller, which is in no file. It ends with the process."""
+        secret = secrets.token_urlsafe(32)
+        return cls([Token.of(caller, secret)]), secret
+
+    def _current(self) -> dict[bytes, Token]:
+        return self._tokens
+
+    def first(self, role: Role) -> str | None:
+        """Return the first token that may do what requires a role. None if there is none."""
+        found = (each for each in self._current().values() if each.caller.role.may(role))
+        return next((each.secret.decode() for each in found), None)
+
+    def caller(self, token: bytes) -> Caller | None:
+        """Return who has a token. None if the token is not in the file."""
+        found = self._find(token)
+        return None if found is None else found.caller
+
+    def _find(self, token: bytes) -> Token | None:
+        hashed = sha256(token).digest()
+        found = self._current().get(hashed)
+        return found if found is not None and compare_digest(found.hashed, hashed) else None
+
+    def session(self, token: bytes) -> str | None:
+        """Return a new value for the cookie of a token. It is not the token, and ends with it."""
+        found = self._find(token)
+        if found is None:
+            return None
+        about = f"{found.caller.name}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_hex(8)}"
+        return f"{about}.{_sign(found, about)}"
+
+    def of_session(self, cookie: str) -> Caller | None:
+        """Return who has a cookie. None if it is not valid any more."""
+        about, _, signature = cookie.rpartition(".")
+        name, _, rest = about.rpartition(".")[0].rpartition(".")
+        if not rest.isascii() or not rest.isdecimal() or len(rest) > 12:
+            return None
+        if int(rest) < time.time() or not signature.isascii():
+            return None
+        if sha256(cookie.encode()).digest() in self._ended:
+            return None
+        for token in self._current().values():
+            if token.caller.name == name and compare_digest(_sign(token, about), signature):
+                return token.caller
+        return None
+
+    def end_session(self, cookie: str) -> None:
+        """Accept a cookie no longer."""
+        now = time.time()
+        if self.of_session(cookie) is not None:
+            self._ended = {each: ends for each, ends in self._ended.items() if ends > now}
+            self._ended[sha256(cookie.encode()).digest()] = now + SESSION_SECONDS
+
+
+class TokenFile(Tokens):
     """The tokens in a file. Raises `BadTokenFile` if the file cannot be used when it is opened. A
     file that is broken later has no tokens, so all requests are refused."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
         self.path = Path(path)
-        self._tokens: dict[bytes, Token] = {}
         self._seen: tuple[int, ...] = ()
         self._next_look = 0.0
-        self._ended: dict[bytes, float] = {}
         self.trouble: BadTokenFile | None = None
         """Why the file cannot be used now."""
         self._load()
@@ -121,46 +188,6 @@ class TokenFile:
             self._load()
         return self._tokens
 
-    def caller(self, token: bytes) -> Caller | None:
-        """Return who has a token. None if the token is not in the file."""
-        found = self._find(token)
-        return None if found is None else found.caller
-
-    def _find(self, token: bytes) -> Token | None:
-        hashed = sha256(token).digest()
-        found = self._current().get(hashed)
-        return found if found is not None and compare_digest(found.hashed, hashed) else None
-
-    def session(self, token: bytes) -> str | None:
-        """Return a new value for the cookie of a token. It is not the token, and ends with it."""
-        found = self._find(token)
-        if found is None:
-            return None
-        about = f"{found.caller.name}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_hex(8)}"
-        return f"{about}.{_sign(found, about)}"
-
-    def of_session(self, cookie: str) -> Caller | None:
-        """Return who has a cookie. None if it is not valid any more."""
-        about, _, signature = cookie.rpartition(".")
-        name, _, rest = about.rpartition(".")[0].rpartition(".")
-        if not rest.isascii() or not rest.isdecimal() or len(rest) > 12:
-            return None
-        if int(rest) < time.time() or not signature.isascii():
-            return None
-        if sha256(cookie.encode()).digest() in self._ended:
-            return None
-        for token in self._current().values():
-            if token.caller.name == name and compare_digest(_sign(token, about), signature):
-                return token.caller
-        return None
-
-    def end_session(self, cookie: str) -> None:
-        """Accept a cookie no longer."""
-        now = time.time()
-        if self.of_session(cookie) is not None:
-            self._ended = {each: ends for each, ends in self._ended.items() if ends > now}
-            self._ended[sha256(cookie.encode()).digest()] = now + SESSION_SECONDS
-
 
 def _sign(token: Token, about: str) -> str:
     return digest(token.secret, b"keyrun session " + about.encode(), "sha256").hex()
@@ -186,9 +213,5 @@ def _parse(path: Path, lines: list[str]) -> list[Token]:
             raise BadTokenFile(
                 f"{where}: each token requires a name of its own, of A-Z a-z 0-9 . _ @ -"
             )
-        found[name] = Token(
-            caller=Caller(name=name, role=Role(role)),
-            secret=secret.encode(),
-            hashed=sha256(secret.encode()).digest(),
-        )
+        found[name] = Token.of(Caller(name=name, role=Role(role)), secret)
     return list(found.values())

@@ -418,6 +418,11 @@ class Transport:
         found = self._connection
         return None if found is None or found.broken else found
 
+    @property
+    def refused(self) -> Exception | None:
+        """Return why the other end does not accept this client, if it does not."""
+        return self._refused
+
     async def changed(self) -> None:
         """Wait until the connection breaks, or there is one."""
         await self._changed.wait()

@@ -9,8 +9,11 @@ import attrs
 
 from keyrun.control.front import Front
 from keyrun.control.options import Control
+from keyrun.control.page_address import page_address
+from keyrun.control.roles import Role
 from keyrun.control.serving import check_control, control_plane, token_path
 from keyrun.control.target import SOCKET
+from keyrun.control.tokens import TokenFile
 from keyrun.hosting.app import App
 from keyrun.runtime import open as engine
 from keyrun.runtime.runtime import Runtime
@@ -27,6 +30,9 @@ class Served:
     """The address of the API on TCP, if there is one."""
     tokens: Path | None
     """The token file for that address."""
+    page: str | None
+    """The address of the web page with the first token that may read, if there is one. Print it
+    only where the token may be seen."""
     socket: Path | None
     """The unix socket of the API. None if the store has no path."""
 
@@ -50,9 +56,17 @@ async def served(
             engine.open_runtime(store, **app.options(), **opening)
         )
         await stack.enter_async_context(control_plane(runtime, path, control, front))
+        tokens = None if front is None else token_path(path, control)
         yield Served(
             runtime=runtime,
             url=None if front is None else front.url,
-            tokens=None if front is None else token_path(path, control),
+            tokens=tokens,
+            page=None if front is None or tokens is None else _page(front.url, tokens, control),
             socket=None if path is None else path / SOCKET,
         )
+
+
+def _page(url: str, tokens: Path, control: Control) -> str | None:
+    """Return the address of the page with the first token of a file that may read."""
+    token = TokenFile(tokens).first(Role.READ)
+    return None if token is None else page_address(url, token, control.allowed_hosts)

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import trio
 
-from keyrun import Context, Entity, Runtime, entity, step, workflow
+from keyrun import Context, Entity, Runtime, Workflow, entity, step, workflow
 from keyrun.control.guard import Guard, TokenGuard
 from keyrun.control.http import HttpApi
 from keyrun.control.owner import Owner
@@ -48,7 +48,7 @@ class Account(Entity):
         return balance
 
 
-WORKFLOWS = [greet, wait_for_go, wait_for_boss]
+WORKFLOWS: list[Workflow[Any, Any]] = [greet, wait_for_go, wait_for_boss]
 
 
 @attrs.frozen
