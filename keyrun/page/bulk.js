@@ -1,80 +1,64 @@
 // Bulk actions: count what matches, ask, and act page by page.
 
-import { at, newId, post } from "./api.js";
-import { h } from "./dom.js";
-import { denied } from "./session.js";
-import { count, number } from "./time.js";
-import { acted, ask, complain, shorten, toast } from "./ui.js";
+import { after, allowed, ask, at, complain, count, facts, faint, h, newId, post, shorten, toast } from "./kit.js";
 
 const MOST = 20_000;
 const ABOUT = {
-  cancel: "Running steps are cancelled, and compensations run before a run ends.", pause: "Running steps end first.",
-  resume: "Runs of paused keys stay held.", redrive: "Each run resumes at the step that failed.",
-  forget: "All records of these runs are removed. This cannot be undone.",
+  cancel: "Running steps are cancelled. Compensations run before a run ends.", pause: "Running steps end first.", resume: "Runs of paused keys stay paused.",
+  redrive: "Each run resumes at the step that failed.", forget: "All records of these runs are removed. This cannot be undone.",
 };
-const PAST = { cancel: "cancelled", pause: "paused", resume: "resumed", redrive: "redriven", forget: "forgotten" };
-const title = (name) => name[0].toUpperCase() + name.slice(1);
+const DONE = { cancel: "cancelled", pause: "paused", resume: "resumed", redrive: "redriven", forget: "forgotten" };
 
-/** Return a button that acts on all runs that match a filter. */
-export function bulk(name, { role = "operate", filter, why = null, label = `${title(name)} all…` }) {
-  const reason = denied(role) ?? why;
+export function bulk(name, filter, why) {
+  const title = name[0].toUpperCase() + name.slice(1);
   return h("button", {
-    type: "button", disabled: reason != null, title: reason, "aria-describedby": denied(role) ? `denied-${role}` : null,
-    "aria-label": `${title(name)} all runs that match`, "data-bulk": name, onclick: () => run(name, filter).catch(complain),
-  }, label);
+    "data-bulk": name, "aria-label": `${title} all runs that match`, ...allowed(name === "forget" ? "admin" : "operate", why),
+    onclick: () => run(name, title, filter).catch(complain).finally(() => after.action()),
+  }, `${title} all…`);
 }
 
-async function run(name, filter) {
-  const body = h("div", {}, h("p", { "data-count": "" }, "Counting the runs that match…"));
-  let stopped = false;
-  const yes = await ask({
-    title: `${title(name)} all runs that match?`, body, ok: title(name), danger: name === "cancel" || name === "forget",
-    ready: (box, send) => {
-      send.disabled = true;
-      preview(name, filter, body, () => stopped).then((matched) => {
-        send.disabled = !matched.number;
-        send.textContent = `${title(name)} ${matched.text}`;
-      }, (error) => body.replaceChildren(h("p", { class: "bad" }, error.message)));
+async function run(name, title, filter) {
+  const send = (preview, limit, cursor, headers) => post("/bulk" + at(name), { ...filter, preview, limit, cursor }, headers);
+  const body = h("div", "Counting the runs that match…");
+  let closed = false;
+  const sure = await ask({
+    title: `${title} all runs that match?`, body, ok: title, danger: true,
+    async ready(box, button) {
+      button.disabled = true;
+      let matched = 0, cursor = null, examples = [], said;
+      try {
+        do {
+          const page = await send(true, 1000, cursor);
+          ({ cursor } = page);
+          matched += page.matched;
+          examples = [...examples, ...page.examples].slice(0, 5);
+          said = `${cursor ? "more than " : ""}${count(matched, "run")}`;
+          body.replaceChildren(h("p", { "data-count": matched }, h("b", said), " match. ", ABOUT[name]), facts(Object.entries(filter).map(([key, value]) => [key, String(value)])), faint(examples.map((each) => h("div.id", shorten(each, 50)))));
+        } while (cursor && matched < MOST && !closed);
+        button.disabled = !matched;
+        button.textContent = `${title} ${said}`;
+      } catch (error) {
+        body.replaceChildren(h("p.bad", error.message));
+      }
     },
   });
-  stopped = true;
-  if (yes) await perform(name, filter);
-}
-
-async function preview(name, filter, body, stopped) {
-  let matched = 0, cursor = null, examples = [];
-  const text = () => (cursor ? `more than ${number(matched)} runs` : count(matched, "run"));
-  do {
-    const found = await post("/bulk" + at(name), { ...filter, preview: true, limit: 1000, cursor });
-    matched += found.matched;
-    cursor = found.cursor;
-    if (examples.length < 5) examples = [...examples, ...found.examples].slice(0, 5);
-    body.replaceChildren(
-      h("p", { "data-count": String(matched) }, h("b", {}, text()), ` match${matched === 1 && !cursor ? "es" : ""}. ${ABOUT[name]}`),
-      h("dl", { class: "facts" }, Object.entries(filter).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))),
-      examples.length ? h("p", { class: "faint" }, "For example ", examples.map((each, i) => [i > 0 && ", ", h("code", {}, shorten(each))])) : "");
-  } while (cursor && matched < MOST && !stopped());
-  return { number: matched, text: text() };
-}
-
-async function perform(name, filter) {
-  const body = h("p", { role: "status" }, "…"), id = newId();
-  let cursor = null, changed = 0, failed = 0, failures = [], stopped = false, close = () => {};
-  const shown = ask({ title: `${title(name)}: at work`, body, ok: "Stop", ready: (box) => { close = () => box.close(); } });
-  shown.then(() => { stopped = true; });
+  closed = true;
+  if (!sure) return;
+  const state = h("p", "…"), id = newId();
+  let cursor = null, changed = 0, failed = 0, failure, stopped = false, close;
+  ask({ title: `${title}: at work`, body: state, ok: "Stop", ready: (box) => { close = () => box.close(); } }).then(() => { stopped = true; });
   try {
     do {
-      const found = await post("/bulk" + at(name), { ...filter, preview: false, limit: 200, cursor }, { "idempotency-key": id });
-      changed += found.changed;
-      failed += found.failed;
-      failures = [...failures, ...found.failures].slice(0, 1);
-      cursor = found.cursor;
-      body.textContent = `${count(changed, "run")} ${PAST[name]} so far.`;
+      const page = await send(false, 200, cursor, { "idempotency-key": id });
+      ({ cursor } = page);
+      changed += page.changed;
+      failed += page.failed;
+      failure ??= page.failures[0]?.detail;
+      state.textContent = `${count(changed, "run")} ${DONE[name]} so far.`;
     } while (cursor && !stopped);
   } finally {
     close();
-    acted();
   }
-  toast(`${count(changed, "run")} ${PAST[name]}${cursor ? ", then stopped" : ""}.`);
-  if (failed) toast(`${count(failed, "run")} did not change: ${failures[0]?.detail ?? ""}`, true);
+  toast(`${count(changed, "run")} ${DONE[name]}.`);
+  if (failed) toast(`${count(failed, "run")} did not change: ${failure}`, true);
 }

@@ -1,34 +1,38 @@
 // Elements: builds them, and changes a tree in place. Texts are text nodes, never markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-const LIVE = new Set(["value", "checked", "disabled", "selected"]);
+const LIVE = ["value", "checked", "selected"];
+const isProps = (value) => value?.constructor === Object;
 
-function fill(node, props, children) {
-  for (const [name, value] of Object.entries(props ?? {})) {
+function make(node, classes, [props, ...children]) {
+  if (!isProps(props)) children.unshift(props);
+  else for (const [name, value] of Object.entries(props)) {
     if (value == null || value === false) continue;
-    if (name.startsWith("on")) node[name] = value;
+    if (name.startsWith("on")) (node._on ??= {})[name] = node[name] = value;
     else if (name === "key") node._key = value;
-    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else if (name === "tall") node.style.height = value;
     else {
       node.setAttribute(name, value === true ? "" : value);
-      if (LIVE.has(name)) node[name] = value;
+      if (LIVE.includes(name)) node[name] = value;
     }
   }
-  for (const child of children.flat(Infinity))
-    if (child != null && child !== false && child !== "") node.append(child);
+  if (classes.length) node.setAttribute("class", [...classes, node.getAttribute("class") ?? ""].join(" ").trim());
+  node.append(...flat(children));
   return node;
 }
 
-/** Return an HTML element. Handlers are `onclick` and so on, `key` keeps it in place in a list. */
-export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+const flat = (children) => children.flat(Infinity).filter((each) => each != null && each !== false && each !== "");
 
-/** Return an SVG element. */
-export const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+/** Return an HTML element: `h("td.wide", { title }, …)`. `key` keeps it in place in a list. */
+export function h(name, ...rest) {
+  const [tag, ...classes] = name.split(".");
+  const node = document.createElement(tag);
+  if (tag === "button") node.type = "button";
+  return make(node, classes, rest);
+}
 
-const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit", "onkeydown", "onscroll", "onpointermove", "onpointerleave", "ontoggle"];
-
-function same(old, fresh) {
-  return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && old._key === fresh._key;
+export function svg(name, ...rest) {
+  const [tag, ...classes] = name.split(".");
+  return make(document.createElementNS("http://www.w3.org/2000/svg", tag), classes, rest);
 }
 
 function change(old, fresh) {
@@ -36,47 +40,36 @@ function change(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  for (const { name } of [...old.attributes])
-    if (!fresh.hasAttribute(name) && name !== "open" && name !== "style") old.removeAttribute(name);
-  for (const { name, value } of fresh.attributes)
-    if (name !== "style" && name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
-  if (old.style && old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
-  for (const name of HANDLERS) old[name] = fresh[name];
-  if ("disabled" in old) old.disabled = fresh.disabled;
-  // What a person types stays until the field has another value from elsewhere.
-  if (/^(INPUT|SELECT|TEXTAREA)$/.test(old.nodeName)) {
-    renew(old, fresh);
-    if (old.nodeName !== "SELECT") return;
-  }
-  patch(old, [...fresh.childNodes]);
-  if (old.nodeName === "SELECT" && document.activeElement !== old) old.value = fresh.value;
-}
-
-function renew(old, fresh) {
-  const given = fresh.getAttribute("value");
-  if (given !== old._given && document.activeElement !== old) {
+  // A person opens and closes what has `open`. A style is not an attribute to the content security policy.
+  const own = ({ name }) => name !== "open" && name !== "style";
+  for (const { name } of [...old.attributes].filter(own)) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of [...fresh.attributes].filter(own)) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
+  for (const name in { ...old._on, ...fresh._on }) old[name] = fresh[name];
+  old._on = fresh._on;
+  const typed = /^(INPUT|SELECT|TEXTAREA)$/.test(old.nodeName), given = fresh.getAttribute("value");
+  if (!typed || old.nodeName === "SELECT") patch(old, [...fresh.childNodes]);
+  // What a person types stays until the screen has another value.
+  if (typed && old._given !== given && document.activeElement !== old) {
     old.value = fresh.value;
-    old.checked = fresh.checked;
+    old._given = given;
   }
-  old._given = given;
 }
 
 /** Make the children of a node those that are given, and keep the elements that are still there. */
 export function patch(node, children) {
-  children = children.flat(Infinity).filter((each) => each != null && each !== false && each !== "");
-  children = children.map((each) => (each instanceof Node ? each : document.createTextNode(each)));
-  const keyed = new Map();
-  for (const each of node.childNodes) if (each._key !== undefined) keyed.set(each._key, each);
+  const keyed = new Map([...node.childNodes].map((each) => [each._key, each]));
   let at = node.firstChild;
-  for (const fresh of children) {
+  for (const each of flat(children)) {
+    const fresh = each instanceof Node ? each : document.createTextNode(each);
     const known = fresh._key === undefined ? at : keyed.get(fresh._key);
-    if (known && (known === fresh || same(known, fresh))) {
-      if (known !== at) node.insertBefore(known, at);
-      else at = at.nextSibling;
+    if (known === fresh || (known && known.nodeName === fresh.nodeName && known._key === fresh._key)) {
+      if (known === at) at = at.nextSibling;
+      else node.insertBefore(known, at);
       if (known !== fresh) change(known, fresh);
-    } else if (at && at._key === undefined && fresh._key === undefined) {
+    } else if (at && at._key === undefined) {
       const next = at.nextSibling;
-      node.replaceChild(fresh, at);
+      at.replaceWith(fresh);
       at = next;
     } else node.insertBefore(fresh, at);
   }

@@ -1,102 +1,64 @@
-// Forms from JSON schemas. What a form has no field for is a field for JSON.
+// Forms from JSON schemas. What has no field of its own is a field for JSON.
 
-import { h } from "./dom.js";
-import { asJson } from "./ui.js";
+import { asJson, faint, field, h } from "./kit.js";
 
-let fields = 0;
-
-/** Return a form for a schema as `{ node, read }`. `read` returns the value, or raises an Error that names
- * the field; `undefined` means that the field is left out. */
+/** Return a form for a schema as `{ node, read }`. `read` returns the value, or raises an Error that names the field.
+ * `undefined` means that the field is left out. */
 export function formOf(schema, root = schema, label = "Input", required = true) {
-  const found = plain(schema, root);
-  const kind = found.type ?? (found.enum ? "enum" : found.const !== undefined ? "const" : null);
-  if (kind === "object" && found.properties && Object.keys(found.properties).length) return objectForm(found, root, label);
-  if (kind === "array" && found.items && !found.prefixItems) return arrayForm(found, root, label);
-  return leaf(found, kind, label, required);
+  const { optional, ...found } = plain(schema, root);
+  if (found.properties) return objectForm(found, root, label);
+  if (found.items && !found.prefixItems) return arrayForm(found, root, label);
+  const input = inputOf(found, required, label);
+  return {
+    node: field([label, !required && faint(" optional"), faint(" ", found.format ?? found.type)], input, found.description),
+    read() {
+      const text = input.value, bad = (why) => { input.focus(); throw new Error(`${label}: ${why}`); };
+      if (text === "" && !(found.type === "string" && required && !found.format && !optional)) return !required ? undefined : optional || !found.type ? null : found.type === "object" ? {} : bad("requires a value");
+      if (found.type === "string") return text;
+      if (found.type === "integer" && /^-?\d{16,}$/.test(text)) return { $int: text };
+      try {
+        const value = asJson(text);
+        return found.type === "integer" && !Number.isInteger(value) ? bad(`requires an integer, got ${text}`) : found.type === "number" && typeof value !== "number" ? bad(`requires a number, got ${text}`) : value;
+      } catch (error) {
+        return bad(error.message.replace(`${label}: `, ""));
+      }
+    },
+  };
 }
 
 /** Return a schema without references, and without the forms that only a program writes. */
 function plain(schema, root) {
-  let found = schema, optional = false;
-  for (let i = 0; i < 20; i++) {
-    if (found.$ref) found = { ...root.$defs?.[found.$ref.split("/").pop()], ...without(found, "$ref") };
-    else if (found.anyOf || found.oneOf) {
-      const options = (found.anyOf ?? found.oneOf).filter((each) => !/^#\/\$defs\/\$/.test(each.$ref ?? ""));
-      const others = options.filter((each) => each.type !== "null");
-      optional ||= others.length < options.length;
-      if (others.length !== 1) return { optional };
-      found = { ...without(without(found, "anyOf"), "oneOf"), ...others[0] };
-    } else break;
-  }
-  return { ...found, optional };
+  let { $ref: ref, anyOf, oneOf, ...found } = schema, options = anyOf ?? oneOf;
+  if (ref) return plain({ ...root.$defs?.[ref.split("/").pop()], ...found }, root);
+  if (!options) return found;
+  options = options.filter((each) => !each.$ref?.startsWith("#/$defs/$"));
+  const others = options.filter((each) => each.type !== "null");
+  return { ...(others.length === 1 && plain({ ...others[0], ...found }, root)), optional: others.length < options.length };
 }
 
-const without = (object, name) => Object.fromEntries(Object.entries(object).filter(([each]) => each !== name));
-
-function objectForm(schema, root, label) {
-  const parts = Object.entries(schema.properties).map(([name, each]) => [name, formOf(each, root, name, schema.required?.includes(name))]);
-  return {
-    node: h("fieldset", {}, h("legend", {}, label), schema.description && h("p", { class: "faint" }, schema.description), parts.map(([, each]) => each.node)),
-    read() {
-      const value = {};
-      for (const [name, each] of parts) {
-        const one = each.read();
-        if (one !== undefined) value[name] = one;
-      }
-      return value;
-    },
-  };
+function objectForm({ properties, required = [], description }, root, label) {
+  const parts = Object.entries(properties).map(([name, each]) => [name, formOf(each, root, name, required.includes(name))]);
+  return { node: h("fieldset", h("legend", label), faint(description), parts.map(([, each]) => each.node)), read: () => Object.fromEntries(parts.map(([name, each]) => [name, each.read()]).filter(([, value]) => value !== undefined)) };
 }
 
-function arrayForm(schema, root, label) {
-  const parts = [], list = h("div", {});
+function arrayForm({ items }, root, label) {
+  const parts = new Set(), list = h("div");
   const add = () => {
-    const part = formOf(schema.items, root, `${label} ${parts.length + 1}`);
-    const row = h("div", { class: "item" }, part.node, h("button", { type: "button", class: "quiet", "aria-label": `Remove from ${label}`, onclick: () => { parts.splice(parts.indexOf(part), 1); row.remove(); } }, "Remove"));
-    parts.push(part);
+    const part = formOf(items, root, `${label} ${parts.size + 1}`);
+    const row = h("div.item", part.node, h("button.quiet", { "aria-label": `Remove from ${label}`, onclick: () => { parts.delete(part); row.remove(); } }, "Remove"));
+    parts.add(part);
     list.append(row);
   };
-  if (schema.minItems) add();
-  return { node: h("fieldset", {}, h("legend", {}, label), list, h("button", { type: "button", onclick: add, "aria-label": `Add to ${label}` }, "Add")), read: () => parts.map((each) => each.read()) };
+  return { node: h("fieldset", h("legend", label), list, h("button", { "aria-label": `Add to ${label}`, onclick: add }, "Add")), read: () => [...parts].map((each) => each.read()) };
 }
 
-function leaf(schema, kind, label, required) {
-  const id = `field-${fields++}`;
-  const given = schema.default;
-  let input, value;
-  const fail = (why) => { input.focus(); throw new Error(`${label}: ${why}`); };
-  if (kind === "const" || schema.const !== undefined) return { node: null, read: () => schema.const };
-  if (schema.enum) {
-    input = h("select", { id }, !required && h("option", { value: "" }, "–"), schema.enum.map((each) => h("option", { value: JSON.stringify(each), selected: each === given }, String(each))));
-    value = (text) => JSON.parse(text);
-  } else if (kind === "boolean") {
-    input = h("select", { id }, !required && h("option", { value: "" }, "–"), ["false", "true"].map((each) => h("option", { value: each, selected: String(given) === each }, each)));
-    value = (text) => text === "true";
-  } else if (kind === "integer" || kind === "number") {
-    input = h("input", { id, inputmode: "decimal", value: given ?? "", autocomplete: "off" });
-    value = (text) => {
-      const found = Number(text);
-      if (kind === "integer" && /^-?\d+$/.test(text) && !Number.isSafeInteger(found)) return { $int: text };
-      if (Number.isNaN(found) || (kind === "integer" && !Number.isInteger(found))) fail(`requires ${kind === "integer" ? "an integer" : "a number"}, got ${text}`);
-      return found;
-    };
-  } else if (kind === "string") {
-    input = h(schema.format || schema.enum ? "input" : "textarea", { id, rows: 1, value: given ?? "", type: schema.format === "date" ? "date" : "text", placeholder: { "date-time": "2026-01-31T14:00:00Z", decimal: "1.20", uuid: "UUID" }[schema.format], autocomplete: "off", spellcheck: "false" });
-    value = (text) => text;
-  } else {
-    input = h("textarea", { id, rows: label === "Input" ? 8 : 2, class: "id", spellcheck: "false", placeholder: "JSON" }, given === undefined ? "" : JSON.stringify(given));
-    value = (text) => { const { value: found, wrong } = asJson(text); return wrong ? fail(wrong) : found; };
-  }
-  return {
-    node: h("div", { class: "field" }, h("label", { for: id }, h("span", {}, label, required ? "" : h("span", { class: "faint" }, " optional"), kind && h("span", { class: "faint" }, ` ${schema.format ?? kind}`))), input, schema.description && h("p", { class: "faint" }, schema.description)),
-    read() {
-      const text = input.value;
-      if (text === "" && !(kind === "string" && required && !schema.optional && !schema.format)) {
-        if (!required) return undefined;
-        if (schema.optional || kind == null || kind === "object") return kind === "object" && !schema.optional ? {} : null;
-        fail("requires a value");
-      }
-      return value(text);
-    },
-  };
+const HINTS = { "date-time": "2026-01-31T14:00:00Z", decimal: "1.20" };
+
+function inputOf({ type, format, default: given, enum: values = type === "boolean" ? [false, true] : null, const: fixed }, required, label) {
+  if (fixed !== undefined) values = [fixed];
+  const said = (value) => (type === "string" || (values && typeof value === "string" && !type) ? value : JSON.stringify(value));
+  if (values) return h("select", !required && h("option", { value: "" }, "–"), values.map((each) => h("option", { value: type === "string" ? each : JSON.stringify(each), selected: each === given }, said(each))));
+  const value = given === undefined ? "" : said(given);
+  if (/string|integer|number/.test(type)) return h("input", { value, type: format === "date" ? "date" : "text", placeholder: HINTS[format], autocomplete: "off" });
+  return h("textarea.mono", { rows: label === "Input" ? 8 : 2, placeholder: "JSON", spellcheck: "false" }, value);
 }

@@ -1,14 +1,11 @@
 // Addresses: the hash holds the screen, its object and its filter.
 
-/** Return the parts of the hash: `#/runs/r1?tab=data` has the path `["runs", "r1"]`. */
-export function parse(hash = location.hash) {
-  const [path, text] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
-  const query = {};
-  for (const [name, value] of new URLSearchParams(text ?? "")) {
-    if (name in query) query[name] = [query[name], value].flat();
-    else query[name] = value;
-  }
-  return { path: path.split("/").map(decoded), query };
+import { at, query } from "./api.js";
+
+export function parse() {
+  const [path, text = ""] = location.hash.replace(/^#?\/?/, "").split(/\?(.*)/s), found = {};
+  for (const [name, value] of new URLSearchParams(text)) found[name] = name in found ? [found[name], value].flat() : value;
+  return { path: path.split("/").map(decoded), query: found };
 }
 
 function decoded(text) {
@@ -19,19 +16,12 @@ function decoded(text) {
   }
 }
 
-/** Return the address of a screen: `link(["runs"], { state: "failed" })`. */
-export function link(path, values) {
-  const found = new URLSearchParams();
-  for (const [name, value] of Object.entries(values ?? {}))
-    for (const each of [value].flat()) if (each != null && each !== "") found.append(name, each);
-  const text = found.toString();
-  return "#/" + path.map(encodeURIComponent).join("/") + (text && "?" + text);
-}
+export const link = (path, values) => "#" + at(...path) + query(values);
 
-/** Go to an address. */
-export function go(hash, { replace = false } = {}) {
-  if (replace) {
+export function go(hash, replace = false) {
+  if (!replace) location.hash = hash;
+  else {
     history.replaceState(null, "", hash);
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  } else location.hash = hash;
+    dispatchEvent(new Event("hashchange"));
+  }
 }

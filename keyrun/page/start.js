@@ -1,80 +1,52 @@
 // Start a run, with a form of its workflow's input.
 
-import { get, newId, post } from "./api.js";
-import { h } from "./dom.js";
 import { formOf } from "./form.js";
-import { go, link } from "./router.js";
-import { denied } from "./session.js";
-import { asJson, empty, toast } from "./ui.js";
+import { allowed, asJson, empty, faint, field, get, go, h, head, link, newId, post, select, toast } from "./kit.js";
 
-function build(info) {
-  const fields = Object.fromEntries([["key", "Key", true], ["run_id", "Run id"], ["tags", "Tags, with commas"], ["delay", "Delay in seconds"]].map(([name, label, required]) => [name, [h("input", { id: `start-${name}`, name, required, autocomplete: "off", spellcheck: "false" }), label]]));
-  const priority = h("select", { id: "start-priority", name: "priority" }, ["normal", "high", "low"].map((each) => h("option", { value: each }, each)));
-  const field = (input, label, required) => h("div", { class: "field" }, h("label", { for: input.id }, h("span", {}, label, !required && h("span", { class: "faint" }, " optional"))), input);
-  const area = h("textarea", { id: "start-json", rows: 8, class: "id", spellcheck: "false", "aria-label": "Input as JSON", placeholder: "null" });
-  const form = info.input_schema && formOf(info.input_schema);
-  const input = h("div", {}, form ? form.node : field(area, "Input (JSON)"));
-  const error = h("p", { class: "bad", role: "alert" });
-  let asText = !form, id = newId();
-  const read = () => {
-    if (!asText) return form.read();
-    const { value, wrong } = asJson(area.value);
-    if (wrong) throw new Error(wrong);
-    return value;
+function build({ name, description, input_schema: schema }) {
+  const [key, run, tags, delay] = ["key", "run_id", "tags", "delay"].map((each) => h("input", { name: each, required: each === "key", autocomplete: "off" }));
+  const priority = select("priority", ["normal", "high", "low"], "normal", () => {});
+  const form = formOf(schema ?? {}), text = h("textarea.mono", { rows: 10, name: "json", "aria-label": "Input as JSON" }), input = h("div", form.node), wrong = h("p.bad", { role: "alert" });
+  let asText = false, id = newId();
+  const change = ({ target }) => {
+    asText = !asText;
+    target.textContent = asText ? "Use the form" : "Write JSON";
+    try {
+      if (asText) text.value = JSON.stringify(form.read(), null, 2);
+    } catch { /* The form is not complete. */ }
+    input.replaceChildren(asText ? text : form.node);
   };
-  const reason = denied("submit");
-  return h("form", {
-    key: `${info.name} ${info.version}`, class: "start",
-    onsubmit: async (event) => {
-      event.preventDefault();
-      error.textContent = "";
-      try {
-        const given = Object.fromEntries(Object.entries(fields).map(([name, [box]]) => [name, box.value.trim()]));
-        const delay = Number(given.delay);
-        if (!(delay >= 0)) throw new Error(`Delay requires seconds, got ${given.delay}`);
-        const run = await post("/runs", {
-          workflow: info.name, input: read(), key: fields.key[0].value, priority: priority.value, delay, nowait: true, tags: given.tags ? given.tags.split(",").map((each) => each.trim()).filter(Boolean) : [],
-          ...(given.run_id && { run_id: given.run_id }),
-        }, given.run_id ? {} : { "idempotency-key": id });
-        toast(run.newly_submitted ? `Started ${run.run_id}.` : `The run ${run.run_id} existed already.`);
-        id = newId();
-        go(link(["runs", run.run_id]));
-      } catch (wrong) {
-        error.textContent = wrong.message;
-      }
-    },
-  },
-  info.description && h("p", {}, info.description), field(fields.key[0], "Key", true), input,
-  form && h("button", {
-    type: "button", class: "quiet", onclick: (event) => {
-      asText = !asText;
-      event.target.textContent = asText ? "Use the form" : "Write JSON";
-      if (asText) try { area.value = JSON.stringify(form.read(), null, 2); } catch { area.value = ""; }
-      input.replaceChildren(asText ? area : form.node);
-    },
-  }, "Write JSON"),
-  h("details", {}, h("summary", {}, "More"), ["run_id", "tags", "delay"].map((name) => field(...fields[name])), field(priority, "Priority")),
-  error, h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary", disabled: reason != null, title: reason, "aria-describedby": reason && "denied-submit" }, "Start the run")));
+  const send = async (event) => {
+    event.preventDefault();
+    wrong.textContent = "";
+    try {
+      const seconds = Number(delay.value), run_id = run.value.trim();
+      if (!(seconds >= 0)) throw new Error(`Delay requires a number of seconds, got ${delay.value}`);
+      const values = { workflow: name, input: asText ? asJson(text.value) : form.read(), key: key.value, priority: priority.value, delay: seconds, nowait: true, tags: tags.value.split(",").map((each) => each.trim()).filter(Boolean) };
+      const found = await post("/runs", run_id ? { ...values, run_id } : values, run_id ? {} : { "idempotency-key": id });
+      toast(found.newly_submitted ? "Started." : "This run existed already.");
+      id = newId();
+      go(link(["runs", found.run_id]));
+    } catch (error) {
+      wrong.textContent = error.message;
+    }
+  };
+  const optional = (label) => [label, faint(" optional")];
+  return h("form.start", { key: name, onsubmit: send }, h("p", description), field("Key", key), input, schema && h("button.quiet", { onclick: change }, "Write JSON"),
+    h("details", h("summary", "More"), field(optional("Run id"), run), field(optional("Tags, with commas"), tags), field(optional("Delay in seconds"), delay), field("Priority", priority)),
+    wrong, h("p", h("button.primary", { type: "submit", ...allowed("submit") }, "Start the run")));
 }
 
 export default {
   title: "Start a run",
   every: 3_600_000,
-  async load({ data, signal }) {
-    if (data) return data;
-    const latest = new Map();
-    for (const each of (await get("/workflows", {}, signal)).result) latest.set(each.name, each);
-    return [...latest.values()];
-  },
+  // The latest version of each workflow.
+  load: async ({ data, signal }) => data ?? [...new Map((await get("/workflows", {}, signal)).result.map((each) => [each.name, each])).values()],
   view({ data, query, set, local }) {
     const info = data.find((each) => each.name === query.workflow) ?? data[0];
-    if (info && local.of !== info.name) Object.assign(local, { of: info.name, form: build(info) });
-    return [
-      h("div", { class: "head" }, h("h1", {}, "Start a run")),
-      !info ? empty("The runtime has no workflow.") : [
-        h("div", { class: "field start" }, h("label", { for: "workflow" }, h("span", {}, "Workflow")), h("select", { id: "workflow", value: info.name, onchange: (event) => set({ workflow: event.target.value }) }, data.map((each) => h("option", { value: each.name, selected: each === info }, each.name)))),
-        local.form,
-      ],
-    ];
+    if (info && local.name !== info.name) Object.assign(local, { name: info.name, form: build(info) });
+    return [head("Start a run"), info ? [
+      h("div.start", field("Workflow", select("workflow", data.map((each) => each.name), info.name, (workflow) => set({ workflow })))), local.form,
+    ] : empty("The runtime has no workflow.")];
   },
 };

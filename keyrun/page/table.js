@@ -1,41 +1,38 @@
-// Tables: lists with a caption, and links to their pages.
+// Tables: lists with a caption, and screens that are such a list.
 
+import { get } from "./api.js";
 import { h } from "./dom.js";
 import { link } from "./router.js";
 import { count } from "./time.js";
-import { empty } from "./ui.js";
+import { empty, faint } from "./ui.js";
 
-/** Return a table.
+/** Return a table. A column is `[label, cell, kind]`: the cell is a function of the row, or the name of a field, and
+ * `kind` has classes: `number`, `wide` (left out on narrow screens) and `fill` (takes the rest of the width).
  *
- * - `columns`: `{ label, cell, kind }`; `cell` gets the row. `kind` has classes: `number`, `wide` (left
- *   out on narrow screens) and `fill` (takes the rest of the width).
- * - `rows`: the rows.  - `id`: returns what identifies a row.
- * - `data`: returns the attributes of a row.  - `none`: what stands there without rows. */
-export function table({ caption, columns, rows, id, data = () => ({}), none }) {
-  if (!rows.length && none) return none;
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {},
-      h("caption", { class: "hidden" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col", class: each.kind }, each.label || h("span", { class: "hidden" }, "Actions"))))),
-      h("tbody", {}, rows.map((row) => h("tr", { key: id?.(row), ...data(row) },
-        columns.map((each) => h("td", { class: each.kind }, each.cell(row))))))));
+ * - `of`: the field that identifies a row.  - `none`: what stands there without rows.
+ * - `space`: the heights of the rows that are left out before and after.  - `box`, `data`: more attributes. */
+export function table(caption, rows, columns, { of, none, space = [], box, data } = {}) {
+  if (!rows.length && none) return empty(none);
+  const gap = (height, key) => height > 0 && h("tr", { key, "aria-hidden": "true" }, h("td.gap", { colspan: columns.length, tall: `${height}px` }));
+  const rowOf = (row) => h("tr", { key: row[of], [`data-${of?.replace("_id", "")}`]: row[of], ...data?.(row) }, columns.map(([, cell, kind]) => h("td", { class: kind }, cell.call ? cell(row) : row[cell])));
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption, ...box }, h("table", h("caption.hidden", caption),
+    h("thead", h("tr", columns.map(([label, , kind]) => h("th", { scope: "col", class: kind }, label || h("span.hidden", "Actions"))))), h("tbody", gap(space[0], "before"), rows.map(rowOf), gap(space[1], "after"))));
 }
 
-/** Return the links below a list that has pages. `query` is that of the address. */
-export function pager(path, query, cursor, about) {
-  return h("div", { class: "pager" }, h("span", { class: "faint" }, about),
-    query.cursor && h("a", { class: "button", href: link(path, { ...query, cursor: null }) }, "First page"),
-    cursor && h("a", { class: "button", href: link(path, { ...query, cursor }), rel: "next" }, "Next page"));
-}
+export const head = (title, ...actions) => h("div.head", h("h1", title), h("div.actions", actions));
 
-/** Return the screen of a list: its name, what it is, its rows and its pages. `rows` returns the rows of
- * the data, and `head` what stands beside the name. */
-export const listScreen = ({ title, intro, head, load, rows, none, noun, every = 2000, ...more }) => ({
+export const pager = ({ path, query }, cursor, ...about) => h("div.pager", faint(about),
+  query.cursor && h("a.button", { href: link(path, { ...query, cursor: null }) }, "First page"), cursor && h("a.button", { href: link(path, { ...query, cursor }) }, "Next page"));
+
+export const pages = (path, values) => ({ query: { cursor }, signal }) => get(path, { limit: 50, cursor, ...values }, signal);
+
+export const listScreen = ({ title, noun, intro, actions, load, rows, columns, none, every = 2000, ...more }) => ({
   title, load, every,
-  view: (context) => [
-    h("div", { class: "head" }, h("h1", {}, title), h("div", { class: "actions" }, head?.(context))),
-    intro && h("p", { class: "faint" }, intro),
-    table({ caption: title, rows: rows(context.data), none: empty(context.data.cursor ? "No match on this page. The next page looks further." : none), ...more }),
-    pager(context.path, context.query, context.data.cursor, rows(context.data).length ? count(rows(context.data).length, noun) : ""),
-  ],
+  view(context) {
+    const { cursor } = context.data, found = rows(context.data);
+    return [
+      head(title, actions?.(context)), h("p.faint", intro), table(title, found, columns, { none: cursor ? "No match on this page. The next page looks further." : none, ...more }),
+      pager(context, cursor, found.length > 0 && count(found.length, noun)),
+    ];
+  },
 });

@@ -1,204 +1,144 @@
 // Pieces of screens: states, ids, times, buttons that act, dialogs, notes and JSON.
 
-import { Problem } from "./api.js";
+import { call } from "./api.js";
 import { h, svg } from "./dom.js";
 import { link } from "./router.js";
 import { denied } from "./session.js";
 import { relative } from "./time.js";
 
 const SIGNS = {
-  pending: "M6 1.8a4.2 4.2 0 1 0 .01 0z",
-  running: "M3 1.5v9l7.5-4.5z",
-  waiting: "M2.5 1.5h7M2.5 10.5h7M3.5 1.5c0 3 5 6 5 9M8.5 1.5c0 3-5 6-5 9",
-  paused: "M4 1.8v8.4M8 1.8v8.4",
-  cancelling: "M6 1.5a4.5 4.5 0 1 0 .01 0zM3 9l6-6",
-  quarantined: "M6 1 1 10.5h10zM6 4.5v3M6 8.6v.6",
-  succeeded: "M1.5 6.5 4.5 9.5 10.5 2.5",
-  failed: "M2 2l8 8M10 2l-8 8",
-  cancelled: "M1.5 6h9",
-  skipped: "M1.5 6h1.5M5.2 6h1.5M9 6h1.5",
+  pending: "M6 1.8a4.2 4.2 0 1 0 .01 0z", running: "M3 1.5v9l7.5-4.5z", paused: "M4 1.8v8.4M8 1.8v8.4", cancelled: "M1.5 6h9",
+  waiting: "M2.5 1.5h7M2.5 10.5h7M3.5 1.5c0 3 5 6 5 9M8.5 1.5c0 3-5 6-5 9", cancelling: "M6 1.5a4.5 4.5 0 1 0 .01 0zM3 9l6-6",
+  quarantined: "M6 1 1 10.5h10zM6 4.5v3M6 8.6v.6", succeeded: "M1.5 6.5 4.5 9.5 10.5 2.5", failed: "M2 2l8 8M10 2l-8 8", skipped: "M1.5 6h1.5M5.2 6h1.5M9 6h1.5",
 };
 const LIKE = {
-  done: "succeeded", compensated: "cancelled", compensating: "cancelling", compensation_failed: "failed",
-  closed: "succeeded", open: "failed", half_open: "waiting", finished: "cancelled", active: "running",
+  done: "succeeded", closed: "succeeded", active: "running", half_open: "waiting", open: "failed", finished: "cancelled",
+  compensated: "cancelled", compensating: "cancelling", compensation_failed: "failed",
 };
+const like = (state) => LIKE[state] ?? state;
 
-/** Return the sign of a state. */
-export const sign = (name) =>
-  svg("svg", { viewBox: "0 0 12 12", class: "sign", "aria-hidden": "true" }, svg("path", { d: SIGNS[LIKE[name] ?? name] ?? SIGNS.pending }));
+export const sign = (state, place) => svg("svg.sign", { viewBox: "0 0 12 12", "aria-hidden": "true", ...place }, svg("path", { d: SIGNS[like(state)] }));
+export const words = (text) => String(text).replaceAll("_", " ");
+export const badge = (state, word = state) => h("span.state", { class: like(state) }, sign(state), words(word));
+export const faint = (...children) => h("span.faint", children);
+export const code = (text) => text && h("code", text);
+export const shorten = (text, limit) => (text.length > limit ? `${text.slice(0, limit - 1)}…` : text);
 
-/** Return a state as a sign with its word. */
-export const badge = (name, word = name) =>
-  h("span", { class: `state ${LIKE[name] ?? name}` }, sign(name), String(word).replaceAll("_", " "));
+// The style sheet leaves out the middle of a long id, so that a copy of it is whole.
+const id = (text) => h("span.id", { title: text }, h("span", text.slice(0, -8)), text.slice(-8));
+const idLink = (screen, text) => (text ? h("a", { href: link([screen, text]), "data-row": true }, id(text)) : "–");
+export const runLink = (run) => idLink("runs", run);
+export const keyLink = (key) => idLink("keys", key);
+export const headOf = (noun, text, actions) => h("div.head", h("h1", faint(noun, " "), h("code", text)), copy(text), h("div.actions", actions));
+export const time = (text) => (text ? h("time", { datetime: text, title: text }, relative(text)) : "–");
+export const copy = (text) => h("button.quiet", { "aria-label": `Copy ${shorten(text, 40)}`, onclick: () => navigator.clipboard.writeText(text).then(() => toast("Copied."), complain) }, "Copy");
 
-/** Return a long text without its middle. */
-export function shorten(text, limit = 26) {
-  if (text.length <= limit) return text;
-  const tail = Math.floor(limit / 2) - 1;
-  return `${text.slice(0, limit - tail - 1)}…${text.slice(-tail)}`;
-}
-
-/** Return an id, shortened in the middle. The whole id is in the title, and is what gets copied. */
-export const mono = (text, limit) => h("span", { class: "id", title: text, "data-whole": text }, shorten(text, limit));
-
-export const runLink = (id, { limit, row = false } = {}) =>
-  h("a", { href: link(["runs", id]), "data-row": row }, mono(id, limit));
-export const keyLink = (key, { limit, row = false } = {}) =>
-  key == null ? "–" : h("a", { href: link(["keys", key]), "data-row": row }, mono(key === "" ? '""' : key, limit));
-
-/** Return a time, relative to now. The exact time is in the title. */
-export const time = (text) =>
-  text == null ? "–" : h("time", { datetime: text, title: text, "data-relative": "" }, relative(text));
-
-/** Return a button that copies a text. */
-export const copy = (text, label = "Copy") =>
-  h("button", {
-    type: "button", class: "quiet", "aria-label": `${label}: ${shorten(text, 40)}`,
-    onclick: async () => {
-      try {
-        await navigator.clipboard.writeText(text);
-        toast("Copied.");
-      } catch {
-        toast("The browser does not allow copying here.", true);
-      }
-    },
-  }, label);
-
-/** Show a short note. */
-export function toast(text, bad = false) {
-  const note = h("p", { class: bad ? "toast bad" : "toast" }, text);
-  const box = document.getElementById("toasts");
+export function toast(text, bad) {
+  const note = h("p.toast", { class: bad && "error" }, text), box = document.getElementById("toasts");
   box.append(note);
-  while (box.childElementCount > 4) box.firstElementChild.remove();
+  if (box.childElementCount > 4) box.firstChild.remove();
   setTimeout(() => note.remove(), bad ? 10_000 : 5_000);
 }
 
-/** Say what went wrong. */
-export const complain = (error) =>
-  toast(error instanceof Problem && error.error ? `${error.error}: ${error.message}` : error.message, true);
+export const complain = ({ error, message }) => toast(error ? `${error}: ${message}` : message, true);
 
-const changed = new EventTarget();
-/** Call a function after each action, so that a screen shows at once what changed. */
-export const onAction = (listener) => changed.addEventListener("change", listener);
-export const acted = () => changed.dispatchEvent(new Event("change"));
+/** What to call after each action, so that the screen shows at once what changed. */
+export const after = { action() {} };
 
-/** Return a button that does something, or is disabled with the reason.
+/** Return the attributes of a button that is disabled, with the reason, or of one that is not. */
+export const allowed = (role, why = null) => {
+  const reason = denied(role);
+  return { disabled: (reason ?? why) != null, title: reason ?? why, "aria-describedby": reason && `denied-${role}` };
+};
+
+/** Return a button that does something.
  *
- * - `role`: the least role that may do it.  - `why`: why it cannot be done now.
- * - `confirm`: what to ask before, see `ask`.  - `run`: does it; gets the values of the dialog.
- * - `done`: what to say afterwards; a text or a function of the answer. */
-export function action(label, { role = "operate", why = null, confirm, run, done, kind = "", name }) {
-  const reason = denied(role) ?? why;
-  return h("button", {
-    type: "button", class: kind, disabled: reason != null, title: reason, "aria-label": name,
-    "aria-describedby": denied(role) ? `denied-${role}` : null,
-    onclick: async (event) => {
-      const button = event.currentTarget;
-      const values = confirm ? await ask({ ok: label, ...confirm }) : {};
-      if (values == null) return;
-      button.setAttribute("aria-busy", "true");
+ * - `role`: the least role that may do it.  - `why`: why it cannot be done now.  - `sure`: what to ask before.
+ * - `dialog`: the dialog, see `ask`.  - `run`: does it; gets the values of the dialog.  - `done`: what to say. */
+export const action = (label, { role = "operate", why, sure, dialog = sure && { title: `${label}?`, text: sure, danger: true }, run, done, kind = sure && "danger", name = label }) => h("button", {
+  class: kind, "aria-label": name, ...allowed(role, why),
+  onclick: async () => {
+    const values = dialog ? await ask({ ok: label, ...dialog }) : {};
+    if (!values) return;
+    try {
+      const { result } = await run(values);
+      toast(result === false ? "Nothing changed." : `${done}${typeof result === "number" ? `: ${result}` : ""}.`);
+    } catch (error) {
+      complain(error);
+    }
+    after.action();
+  },
+}, label);
+
+const DONE = { pause: "Paused", resume: "Resumed", release: "Released", redrive: "Redriven", cancel: "The cancellation is stored" };
+
+/** Return a button for an operation without arguments: a POST to the path with this verb at its end. */
+export const verb = (name, path, label, more) => action(label, { run: () => call("POST", `${path}/${name}`), done: DONE[name], ...more });
+export const remove = (path, label, more) => action(label, { role: "admin", run: () => call("DELETE", path), done: "Removed", ...more });
+
+/** Ask in a dialog. Return the values of its fields, or null. A field is `{ name, label, area, value, required, check }`;
+ * `check` raises an Error if a value is wrong. `ready` gets the dialog and the button that sends it. */
+export const ask = ({ title, text, fields = [], ok, danger, body, ready }) => new Promise((resolve) => {
+  let values = null;
+  const wrong = h("p.bad", { role: "alert" });
+  const inputs = fields.map(({ name, area, value = "", required }) => (area ? h("textarea.mono", { name, rows: 5 }, value) : h("input", { name, value, required, autocomplete: "off" })));
+  const send = h("button", { class: danger ? "danger" : "primary", type: "submit" }, ok), back = h("button", { onclick: () => box.close() }, "Back");
+  const box = h("dialog", { "aria-label": title }, h("form", {
+    onsubmit(event) {
+      event.preventDefault();
       try {
-        const answer = await run(values);
-        const text = typeof done === "function" ? done(answer) : done;
-        if (text) toast(text);
+        fields.forEach((each, i) => each.check?.(inputs[i].value));
+        values = Object.fromEntries(inputs.map((each) => [each.name, each.value]));
+        box.close();
       } catch (error) {
-        complain(error);
-      } finally {
-        button.removeAttribute("aria-busy");
-        acted();
+        wrong.textContent = error.message;
       }
     },
-  }, label);
-}
+  }, h("h2", title), text && h("p", text), body, fields.map((each, i) => field(each.label, inputs[i])), wrong, h("div.actions.end", back, send)));
+  box.onclose = () => {
+    box.remove();
+    resolve(values);
+  };
+  document.body.append(box);
+  box.showModal();
+  (inputs.find((each) => !each.value) ?? (danger ? back : send)).focus();
+  ready?.(box, send);
+});
 
-/** Ask in a dialog. Return the values of its fields, or null. A field is
- * `{ name, label, kind, value, required, check }`; `check` returns what is wrong with a value. `ready`
- * gets the dialog and the button that sends it. */
-export function ask({ title, text, fields = [], ok = "OK", danger = false, body, ready }) {
-  return new Promise((resolve) => {
-    let values = null;
-    const error = h("p", { class: "bad", role: "alert" });
-    const inputs = fields.map((each) => [each, each.kind === "area"
-      ? h("textarea", { name: each.name, rows: 5, spellcheck: "false", class: "id" }, each.value ?? "")
-      : h("input", { name: each.name, type: each.kind ?? "text", value: each.value ?? "", required: each.required, autocomplete: "off" })]);
-    const send = h("button", { type: "submit", class: danger ? "danger" : "primary" }, ok);
-    const box = h("dialog", { "aria-labelledby": "ask-title" },
-      h("form", {
-        onsubmit: (event) => {
-          event.preventDefault();
-          const found = {};
-          for (const [each, input] of inputs) {
-            const wrong = each.check?.(input.value);
-            if (wrong) {
-              error.textContent = wrong;
-              input.focus();
-              return;
-            }
-            found[each.name] = input.value;
-          }
-          values = found;
-          box.close();
-        },
-      },
-      h("h2", { id: "ask-title" }, title), text && h("p", {}, text), body,
-      inputs.map(([each, input]) => h("label", { class: "field" }, h("span", {}, each.label), input)), error,
-      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => box.close() }, "Back"), send)));
-    box.onclose = () => {
-      box.remove();
-      resolve(values);
-    };
-    document.body.append(box);
-    box.showModal();
-    ready?.(box, send);
-    (inputs.find(([each]) => !each.value)?.[1] ?? (danger ? box.querySelector(".buttons button") : send)).focus();
-  });
-}
+export const field = (label, input, about) => h("label.field", h("span", label), input, about && faint(about));
 
 /** Return pairs of a name and a value, without those that have none. */
-export const facts = (pairs) =>
-  h("dl", { class: "facts" }, pairs.filter(([, value]) => value != null && value !== false && value !== "")
-    .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+export const facts = (pairs) => h("dl.facts", pairs.filter(([, value]) => value != null && value !== false).map(([name, value]) => h("div", h("dt", name), h("dd", value))));
+
+const options = (found, value) => found.map((each) => h("option", { value: each, selected: each === value }, words(each) || "all"));
+export const select = (name, found, value, change) => h("select", { name, value, onchange: ({ target }) => change(target.value) }, options(found, value));
+
+/** Return a form of filters. A field is its name, its label, and more attributes or the values to choose from. */
+export const filters = (fields, query, set, ...more) => h("form.filters", { "aria-label": "Filter", onsubmit: (event) => event.preventDefault() }, fields.map(([name, label, props]) => {
+  const value = query[name] ?? "", change = (text) => set({ [name]: text.trim() });
+  return h("label", h("span", label), Array.isArray(props) ? select(name, props, value, change) : h("input", { name, value, autocomplete: "off", onchange: ({ target }) => change(target.value), ...props }));
+}), more);
+
+/** Return a row of buttons that are pressed or not. */
+export const chips = (label, names, pressed, toggle, content = (name) => name) => h("div.chips", { role: "group", "aria-label": label },
+  names.map((name) => h("button.chip", { class: name, "aria-pressed": String(pressed(name)), onclick: () => toggle(name) }, content(name))));
 
 /** Return the sentence that says why a run or a key does not move, with a countdown. */
-export const explained = (why, state) =>
-  h("p", { class: `explain ${LIKE[state] ?? state}`, "data-explain": why.cause }, sign(state), h("span", {}, why.sentence),
-    why.until && h("b", {}, time(why.until)), why.holder_key && h("a", { href: link(["keys", why.holder_key]) }, "Open the key"),
-    why.cause === "queued" && why.holder && h("a", { href: link(["runs", why.holder]) }, "Open the run"));
+export const explained = ({ cause, sentence, until, holder, holder_key: key }, state = "pending") => h("p.explain", { class: like(state), "data-explain": cause }, sign(state), h("span", sentence),
+  until && h("b", time(until)), key ? h("a", { href: link(["keys", key]) }, "Open its key") : cause === "queued" && h("a", { href: link(["runs", holder]) }, "Open that run"));
 
-/** Return tabs, as links. */
-export const tabs = (label, items, current) =>
-  h("nav", { class: "tabs", "aria-label": label }, items.map(([name, text, href]) =>
-    h("a", { href, "aria-current": name === current ? "page" : null }, text)));
+export const empty = (...children) => h("p.empty", children);
 
-/** Return what stands where a list is empty. */
-export const empty = (text, ...more) => h("p", { class: "empty" }, text, ...more);
+const LONG = 20_000;
+const pre = (text, label) => h("pre", { tabindex: 0, role: "region", "aria-label": label }, text);
 
-/** Return a value as JSON. A large value is shown when it is opened. */
-export function json(value, { open = true, limit = 20_000 } = {}) {
-  const text = typeof value === "string" ? JSON.stringify(value) : JSON.stringify(value, null, 2) ?? "null";
-  const short = text.length <= limit;
-  const shown = h("pre", { class: "json", tabindex: "0", role: "region", "aria-label": "JSON" }, short ? text : text.slice(0, limit));
-  const box = h("div", { class: "value" }, shown, h("div", { class: "tools" },
-    !short && h("span", { class: "faint" }, `The first ${limit} of ${text.length} characters.`), copy(text)));
-  return open ? box : h("details", {}, h("summary", {}, h("code", {}, shorten(text, 80))), box);
+export function json(value) {
+  const text = JSON.stringify(value, null, 2);
+  return [pre(text.slice(0, LONG), "JSON"), h("p.faint", text.length > LONG && `The first ${LONG} of ${text.length} characters. `, copy(text))];
 }
 
-/** Return a failure with its causes. */
-export function failure(found, title = "Error") {
-  if (!found) return null;
-  return h("section", { class: "failure" },
-    h("h3", {}, title, " ", found.error_type && h("code", {}, found.error_type), " ", h("span", { class: "faint" }, found.kind.replaceAll("_", " "))),
-    h("p", { class: "reason" }, found.reason),
-    facts([["Step", found.step && h("code", {}, found.step)], ["Attempt", found.attempt], ["Left undone", found.left?.join(", ")]]),
-    found.traceback && h("details", {}, h("summary", {}, "Traceback"), h("pre", { class: "json", tabindex: "0", role: "region", "aria-label": "Traceback" }, found.traceback)),
-    found.cause && failure(found.cause, "Caused by"));
-}
+export const asJson = (text) => (text.trim() ? JSON.parse(text) : null);
 
-/** Return the value of a JSON text as `{ value }`, or what is wrong with it as `{ wrong }`. */
-export function asJson(text) {
-  try {
-    return { value: text.trim() ? JSON.parse(text) : null };
-  } catch (error) {
-    return { wrong: `This is not JSON: ${error.message}` };
-  }
-}
+export const failure = (found, title = "Error") => found && h("section.failure",
+  h("h3", title, " ", code(found.error_type), " ", faint(words(found.kind))), h("p.reason", found.reason), found.left?.length > 0 && h("p", "Left undone: ", found.left.join(", ")),
+  found.traceback && h("details", h("summary", "Traceback"), pre(found.traceback, "Traceback")), failure(found.cause, "Caused by"));
