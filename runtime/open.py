@@ -590,7 +590,7 @@ async def _drain(partition: Partition, timeout: float) -> None:
         run.unwind(Unwind.LEAVE)
     partition.dispatcher.cut_off()
     await _wait_for_user_code(partition)
-    await partition.state.store.durable()
+    await _wait_for_commits(partition, begun, deadline)
     if partition.delivery is not None:
         with trio.move_on_at(deadline):
             await partition.delivery.tried()
@@ -603,6 +603,24 @@ async def _drain(partition: Partition, timeout: float) -> None:
             "namespace": partition.state.ledger.namespace,
             "seconds": seconds,
         },
+    )
+
+
+async def _wait_for_commits(partition: Partition, begun: float, deadline: float) -> None:
+    """Wait until everything is durable. The database of a leased store may not answer for long, and
+    must not hold the drain. Then the next owner finds what was committed, as after a crash."""
+    state = partition.state
+    until = max(deadline + CUT_OFF, trio.current_time() + 1) if state.store.leased else inf
+    with trio.move_on_at(until):
+        await state.store.durable()
+        return
+    seconds = trio.current_time() - begun
+    state.commits.fail(
+        StoreError(
+            f"{state.store!r} made nothing durable for the last seconds of a drain of "
+            f"{seconds:.0f} s; what was not acknowledged may be missing, and the runs resume at "
+            "the next open"
+        )
     )
 
 

@@ -50,6 +50,8 @@ class LeasedStore(MemoryStore):
         super().__init__()
         self.database = database
         self.name = name
+        self.loses_answers = False
+        """Whether commits are applied, and this store does not learn of it while it is cut off."""
         self._trio_clock: trio.abc.Clock | None = None
         self._distrusts = False
         self._trusted_until = -inf
@@ -113,13 +115,17 @@ class LeasedStore(MemoryStore):
         """Restore the connection to the database."""
         self._answers.set()
 
+    async def wait_until_free(self) -> None:
+        while self.is_cut or not self.database.is_free():
+            await trio.sleep(min(self.database.ttl, 10) / 50)
+
     @property
     def is_cut(self) -> bool:
         return not self._answers.is_set()
 
     async def _open(self) -> None:
         self._trio_clock = trio.lowlevel.current_clock()
-        self._distrusts = False
+        self._distrusts = self.loses_answers = False
         await trio.lowlevel.checkpoint()
         database = self.database
         if self.is_cut:
@@ -180,6 +186,10 @@ class LeasedStore(MemoryStore):
             raise self._lost()
         self.database.apply(tables)
         self.database.commits.append(self.epoch)
+        while self.loses_answers and group.failure is None:
+            await trio.sleep(0.1)
+        if not self._owns():
+            raise self._lost()
         self._renew(sent)
         await trio.sleep(self.database.latency / 2)
         if group.failure is not None:

@@ -53,6 +53,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (keyrun.errors.NoOwner, 503),
     (keyrun.errors.StoreReadOnly, 421),
     (keyrun.errors.StoreLocked, 421),
+    (keyrun.errors.StoreLost, 421),
     (keyrun.errors.StoreClosed, 503),
     (keyrun.errors.StoreFull, 507),
     (keyrun.errors.StoreError, 503),

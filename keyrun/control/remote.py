@@ -183,7 +183,7 @@ class RemoteRuntime(Runtime):
         return self._handle(await self._submits.submit(described, wait=wait))
 
     def _handle(self, found: Submitted) -> RunHandle[Any]:
-        return RunHandle(self, _submission(found), found.newly_submitted)
+        return RunHandle(self, about(found), found.newly_submitted)
 
     async def submit(self, workflow: Any, input: Any = None, **options: Any) -> Any:  # noqa: A002
         """Start a run; see `Runtime.submit`."""
@@ -206,7 +206,9 @@ class RemoteRuntime(Runtime):
         limits: Limits | None = None,
         delay: float = 0,
     ) -> Any:
-        return self._describe(workflow, input_, key, run_id, headers, tags, priority, limits, delay)
+        return RemoteRuntime._describe(
+            self, workflow, input_, key, run_id, headers, tags, priority, limits, delay
+        )
 
     async def submit_or_signal(
         self,
@@ -265,7 +267,7 @@ class RemoteRuntime(Runtime):
 
     async def find_submission(self, run_id: str) -> Submission:
         """Return which run has an id. Raises `UnknownRun`."""
-        return _submission(await self._do("find_run", run_id=run_id))
+        return about(await self._do("find_run", run_id=run_id))
 
     async def status_of(self, about: Submission) -> RunStatus | None:
         """Return the status of a run, or None if it was forgotten."""
@@ -488,8 +490,8 @@ def _payload(value: Any, declared: Any = Any) -> Payload:
     return Payload("payload", encoded=CODEC.encode(value, declared))
 
 
-def _submission(found: Submitted) -> Submission:
-    """Return what a handle needs of a submission. The rest is in the other process."""
+def about(found: Submitted | Submission) -> Submission:
+    """Return what a handle needs of a submission. The rest is in the process of the owner."""
     return Submission(
         number=found.number,
         run_id=found.run_id,

@@ -37,7 +37,7 @@ from keyrun.runtime.errors import NoOwner
 from keyrun.runtime.host.callers import forked
 from keyrun.runtime.logger import logger
 from keyrun.runtime.texts import clean
-from keyrun.storage import StoreClosed
+from keyrun.storage import StoreClosed, StoreLost
 
 SILENCE = 4 * HEARTBEAT
 """Seconds without a byte after which a connection counts as broken."""
@@ -521,7 +521,7 @@ class Transport:
             error = read_error(value)
         except Exception:
             return self._unreadable(operation)
-        if isinstance(error, StoreClosed):
+        if isinstance(error, StoreClosed | StoreLost):
             return Disconnected(str(error))  # another process may take over
         return error
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyrun.control.options import Control
 from keyrun.extras import need
@@ -11,6 +11,9 @@ from keyrun.runtime import open as engine
 from keyrun.runtime.options import WhenLocked, check_options
 from keyrun.runtime.runtime import Runtime
 from keyrun.storage import LmdbStore
+
+if TYPE_CHECKING:
+    from keyrun.control.places import Placed
 
 
 @asynccontextmanager
@@ -20,9 +23,11 @@ async def opened(
     control: bool | Control = False,
     when_locked: WhenLocked = "fail",
     lock_timeout: float = 30.0,
+    place: "Placed | None" = None,
     **options: Any,
 ) -> AsyncIterator[Runtime]:
-    """Open a runtime, and serve its control plane if it is asked for."""
+    """Open a runtime, and serve its control plane if it is asked for. `place` returns the place of
+    a store that is shared, if it is not a usual one."""
     served = Control.of(control)
     locked: dict[str, Any] = {"when_locked": when_locked, "lock_timeout": lock_timeout}
     if served is None and when_locked != "join":
@@ -33,22 +38,22 @@ async def opened(
     store = engine.as_store(store, namespace=options.get("namespace", "default"))
     path = store.path if isinstance(store, LmdbStore) else None
     if when_locked == "join":
-        if path is None:
-            raise ValueError(f"when_locked='join' requires the path of a store, got {store!r}")
         for name in ("workflows", "entities", "schedules"):
             # They are read each time this process gets the store.
             options[name] = list(options.get(name, ()))
         need("anycorn", for_="when_locked='join'", extra="control")
         from keyrun.control.joining import joined
+        from keyrun.control.places import place_of
 
-        async with joined(
+        shares = (place or place_of)(
             store,
             partial(engine.open_runtime, store, **options),
             namespace=options.get("namespace", "default"),
-            workflows=options["workflows"],
             control=served or Control(),
-            lock_timeout=lock_timeout,
-        ) as shared:
+            call_timeout=lock_timeout,
+        )
+        workflows = options["workflows"]
+        async with joined(shares, workflows=workflows, lock_timeout=lock_timeout) as shared:
             yield shared
         return
     assert served is not None

@@ -29,7 +29,7 @@ from keyrun import (
     step,
     workflow,
 )
-from keyrun.errors import OwnershipUncertain, StoreLost
+from keyrun.errors import OwnershipUncertain, StoreError, StoreLost
 from keyrun.status import Cause
 from keyrun.storage import LmdbStore, MemoryStore, Store
 from keyrun.testing import open_test_runtime
@@ -633,3 +633,37 @@ async def test_a_thread_that_was_waited_for_after_the_gate_does_not_begin_untrus
         assert log == []
         store.trust()
         assert await run.result() == "thread"
+
+
+async def test_a_drain_ends_although_the_database_does_not_answer(
+    autojump_clock: MockClock,
+) -> None:
+    store = leased(ttl=10)
+    with pytest.raises(StoreError, match="made nothing durable"):
+        async with opened(store, drain_timeout=3) as rt:
+            run = await rt.submit(two_branches, key="k", run_id="r")
+            await trio.sleep(5)
+            store.cut()
+            await trio.sleep(20)
+            begun = trio.current_time()
+    assert trio.current_time() - begun < 3 + 5 + 2
+    store.mend()
+    async with opened(store) as rt:
+        assert await rt.run(run.run_id).result() == ["a", "b"]
+
+
+async def test_a_drain_ends_when_the_store_is_lost_meanwhile(autojump_clock: MockClock) -> None:
+    store = leased()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(StoreLost):
+            async with opened(store) as rt:
+                await rt.submit(two_branches, key="k", run_id="r")
+                await trio.sleep(5)
+                nursery.start_soon(_lose_after, store, 2)
+    async with opened(store) as rt:
+        assert await rt.run("r").result() == ["a", "b"]
+
+
+async def _lose_after(store: LeasedStore, seconds: float) -> None:
+    await trio.sleep(seconds)
+    store.lose()

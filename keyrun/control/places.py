@@ -1,0 +1,118 @@
+"""Places: where a store is shared. A place opens the engine, and reaches the owner of the store."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import trio
+
+from keyrun.control.options import Control
+from keyrun.control.performer import Performer
+from keyrun.control.serving import control_plane
+from keyrun.control.target import SOCKET, Target
+from keyrun.control.transport import Transport
+from keyrun.runtime.open import Companion
+from keyrun.runtime.runtime import Runtime
+from keyrun.storage import LmdbStore, Store, StoreError, StoreLocked
+
+
+class Open(Protocol):
+    """Opens the engine. Raises `StoreLocked` if another process owns the store."""
+
+    def __call__(self, *, companion: Companion) -> AbstractAsyncContextManager[Runtime]:
+        """Return the block in which the engine is open."""
+
+
+class Place(Protocol):
+    """A store that several processes share."""
+
+    open: Open
+    transport: Transport
+    """Reaches the owner, wherever it is."""
+    lasts: bool
+    """Whether a process that owns the store owns it until it leaves. If not, the engine may end
+    with `StoreLost`, and the process becomes a client of the next owner."""
+    retry_most: float
+    """The seconds between two attempts to own the store or to reach its owner, at most."""
+
+    def serve(self, engine: Runtime) -> AbstractAsyncContextManager[Performer]:
+        """Serve the control plane, so that other processes reach this owner."""
+
+    async def wait_until_free(self) -> None:
+        """Return when the store may have no owner, as far as that can be noticed."""
+
+    def may_pass(self, error: StoreError) -> bool:
+        """Return whether the store may be opened later, although it cannot be opened now."""
+
+    def holder(self, error: StoreError) -> str:
+        """Return who has the store open, or why that is not known."""
+
+    def advice(self, error: StoreError, trouble: str) -> str:
+        """Return why this process can neither own the store nor reach its owner, and what to do."""
+
+
+class Placed(Protocol):
+    """Returns the place of a store."""
+
+    def __call__(
+        self, store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
+    ) -> Place: ...
+
+
+class DirectoryPlace:
+    """A store in a directory. The lock of the directory decides, and the owner serves a socket in
+    it."""
+
+    lasts = True
+    retry_most = 0.25
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        open_: Open,
+        *,
+        namespace: str,
+        control: Control,
+        call_timeout: float,
+    ) -> None:
+        # This process may open the store later, when the program has changed its directory.
+        store.path = store.path.absolute()
+        self.open = open_
+        target = Target(socket=store.path / SOCKET)
+        self.transport = Transport(target, call_timeout=call_timeout, namespace=namespace)
+        self._store = store
+        self._control = control
+
+    def serve(self, engine: Runtime) -> AbstractAsyncContextManager[Performer]:
+        return control_plane(engine, self._store.path, self._control)
+
+    async def wait_until_free(self) -> None:
+        # A connection to the owner breaks when the owner ends.
+        await trio.sleep_forever()
+
+    def may_pass(self, error: StoreError) -> bool:
+        return isinstance(error, StoreLocked)
+
+    def holder(self, error: StoreError) -> str:
+        pid = error.pid if isinstance(error, StoreLocked) else None
+        return "another process" if pid is None else f"process {pid}"
+
+    def advice(self, error: StoreError, trouble: str) -> str:
+        return (
+            f"{self.holder(error)} has {self} open and cannot be joined at {SOCKET} ({trouble}); "
+            "open the store with when_locked='join' or control=True in every process, or stop "
+            "that process"
+        )
+
+    def __str__(self) -> str:
+        return f"the store {self._store.path}"
+
+
+def place_of(
+    store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
+) -> Place:
+    """Return the place of a store, or raise an error if it cannot be shared."""
+    if not isinstance(store, LmdbStore):
+        raise ValueError(f"when_locked='join' requires the path of a store, got {store!r}")
+    return DirectoryPlace(
+        store, open_, namespace=namespace, control=control, call_timeout=call_timeout
+    )
