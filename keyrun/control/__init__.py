@@ -15,5 +15,5 @@ cannot drift apart.
 | `listening.py`, `connections.py` | the sockets, and the connections within limits |
 | `connecting.py`, `remote.py`, `submits.py`, `following.py` | the Python client |
 | `transport.py`, `frames.py` | its connection |
-| `joining.py`, `loopback.py` | processes that share a store |
+| `joining.py`, `places.py`, `sharing.py`, `loopback.py` | processes that share a store |
 """

@@ -10,6 +10,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from functools import partial
 from typing import Any
 
 import trio
@@ -22,7 +23,7 @@ from keyrun.hosting.trio_side import Block, TrioThread
 from keyrun.runtime.faces.calls import Waiter
 from keyrun.runtime.faces.sync_bridge import SyncBridge
 from keyrun.runtime.faces.sync_face import Runtime
-from keyrun.runtime.host.lifespan import is_for_asyncio, manager_of
+from keyrun.runtime.host.lifespan import AnyLifespan, is_for_asyncio, manager_of
 from keyrun.runtime.host.outside import OUTSIDE
 from keyrun.runtime.options import check_options
 from keyrun.runtime.runtime import Runtime as TrioRuntime
@@ -36,15 +37,21 @@ def opened(store: Any, *, lifespan: Any, **options: Any) -> Iterator[Runtime]:
     Control.of(options.get("control", False))
     with ExitStack() as stack:
         if lifespan is not None and not is_for_asyncio(lifespan):
-            lifespan = manager_of(lifespan)
-        if isinstance(lifespan, AbstractContextManager):
             if options.get("when_locked") == "join":
-                lifespan = in_thread(lifespan)
+                lifespan = partial(_in_place, lifespan)
             else:
-                # In the thread of the caller, which also leaves it.
-                lifespan = nullcontext(stack.enter_context(lifespan))
+                lifespan = manager_of(lifespan)
+                if isinstance(lifespan, AbstractContextManager):
+                    # In the thread of the caller, which also leaves it.
+                    lifespan = nullcontext(stack.enter_context(lifespan))
         manager = open_runtime(store, lifespan=lifespan, **options)
         yield stack.enter_context(_in_thread(manager, stack.pop_all))
+
+
+def _in_place(lifespan: AnyLifespan) -> AbstractAsyncContextManager[Any]:
+    """Return the lifespan of an owner. A process may own a store more than once."""
+    manager = manager_of(lifespan)
+    return in_thread(manager) if isinstance(manager, AbstractContextManager) else manager
 
 
 @contextmanager

@@ -140,8 +140,10 @@ async def test_the_lifespan_is_entered_by_each_owner_and_left_when_its_engine_ha
         @asynccontextmanager
         async def lifespan() -> AsyncIterator[str]:
             log.append(f"{name} entered")
-            yield name
-            log.append(f"{name} left")
+            try:
+                yield name
+            finally:
+                log.append(f"{name} left")
 
         return lifespan
 
