@@ -19,7 +19,7 @@ import trio
 
 from keyrun.control.background import beside
 from keyrun.control.loopback import Loopback
-from keyrun.control.places import Place
+from keyrun.control.places import StorePlace
 from keyrun.control.sharing import LosableRuntime, SharedRuntime
 from keyrun.control.transport import ClientRejected
 from keyrun.runtime.definitions.workflow import Workflow
@@ -36,7 +36,7 @@ SAY_AFTER = 1.0
 class Membership:
     """Owns the store, or stays connected to the process that does."""
 
-    def __init__(self, place: Place, shared: SharedRuntime, lock_timeout: float) -> None:
+    def __init__(self, place: StorePlace, shared: SharedRuntime, lock_timeout: float) -> None:
         self._place = place
         self._shared = shared
         self._transport = place.transport
@@ -196,7 +196,7 @@ class Membership:
 
 @asynccontextmanager
 async def joined(
-    place: Place, *, workflows: Iterable[Workflow[Any, Any]], lock_timeout: float
+    place: StorePlace, *, workflows: Iterable[Workflow[Any, Any]], lock_timeout: float
 ) -> AsyncIterator[SharedRuntime]:
     """Share a store with other processes."""
     kind = SharedRuntime if place.lasts else LosableRuntime

@@ -22,7 +22,7 @@ class Open(Protocol):
         """Return the block in which the engine is open."""
 
 
-class Place(Protocol):
+class StorePlace(Protocol):
     """A store that several processes share."""
 
     open: Open
@@ -50,12 +50,12 @@ class Place(Protocol):
         """Return why this process can neither own the store nor reach its owner, and what to do."""
 
 
-class Placed(Protocol):
+class PlaceOf(Protocol):
     """Returns the place of a store."""
 
     def __call__(
         self, store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
-    ) -> Place: ...
+    ) -> StorePlace: ...
 
 
 class DirectoryPlace:
@@ -109,7 +109,7 @@ class DirectoryPlace:
 
 def place_of(
     store: Store, open_: Open, *, namespace: str, control: Control, call_timeout: float
-) -> Place:
+) -> StorePlace:
     """Return the place of a store, or raise an error if it cannot be shared."""
     if not isinstance(store, LmdbStore):
         raise ValueError(f"when_locked='join' requires the path of a store, got {store!r}")

@@ -78,7 +78,7 @@ _METHODS = [
 ]
 
 
-class NewRun:
+class AskedRun:
     """A run that is submitted: to the engine of this process, or to another owner."""
 
     __slots__ = ("given", "submission")
@@ -111,7 +111,7 @@ class LosableRuntime(SharedRuntime):
         engine = self.engine
         if engine is None:
             return RemoteRuntime._describe(self, *given)
-        return NewRun(given, engine._describe(*given))
+        return AskedRun(given, engine._describe(*given))
 
     async def submit(self, workflow: Any, input: Any = None, **options: Any) -> Any:  # noqa: A002
         """Start a run; see `Runtime.submit`."""
@@ -122,7 +122,7 @@ class LosableRuntime(SharedRuntime):
         return await self._admit(self._describe(*_given(workflow, input, **options)), wait=False)
 
     async def _admit(self, described: Any, *, wait: bool) -> RunHandle[Any]:
-        if not isinstance(described, NewRun):
+        if not isinstance(described, AskedRun):
             return await RemoteRuntime._admit(self, described, wait=wait)
         engine, new = self.engine, described.submission
         if engine is not None:

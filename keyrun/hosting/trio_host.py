@@ -13,7 +13,7 @@ from keyrun.runtime.runtime import Runtime
 from keyrun.storage import LmdbStore
 
 if TYPE_CHECKING:
-    from keyrun.control.places import Placed
+    from keyrun.control.places import PlaceOf
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def opened(
     control: bool | Control = False,
     when_locked: WhenLocked = "fail",
     lock_timeout: float = 30.0,
-    place: "Placed | None" = None,
+    place: "PlaceOf | None" = None,
     **options: Any,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime, and serve its control plane if it is asked for. `place` returns the place of
