@@ -7,8 +7,10 @@ WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 # The long forms compute most of the time. Without capture, the workers show their progress.
 SOAKERS ?= 2
 BIN := $(VENV)/bin
+AXE := 4.14
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test test-pythons lint types unit docs bench bench-peers soak clean help
+.PHONY: demo test test-pythons lint types unit browser screenshots docs bench bench-peers soak clean help
 
 help:            ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -27,6 +29,18 @@ types: $(VENV)/dev.stamp  ## mypy, strict
 
 unit: $(VENV)/dev.stamp  ## tests with coverage
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov --cov-report term $(TESTS)
+
+browser: build/browser/node_modules/axe-core/axe.min.js  ## Chromium and axe-core, for the tests of the web page
+	@command -v chromium > /dev/null || { command -v apt-get > /dev/null && $(AS_ROOT) apt-get update -q && \
+		$(AS_ROOT) apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } || \
+		{ echo "Install Chromium as /usr/bin/chromium: the tests of the web page require it."; exit 1; }
+
+build/browser/node_modules/axe-core/axe.min.js: Makefile
+	npm install --silent --no-save --no-audit --no-fund --prefix build/browser axe-core@$(AXE)
+	touch $@
+
+screenshots: $(VENV)/dev.stamp  ## every screen of the web page, into build/screenshots
+	$(BIN)/python -m tests.page.screenshots $(SCREENS)
 
 test-pythons: $(VENV)/dev.stamp  ## the tests of the hosts, on every Python that Keyrun supports
 	$(BIN)/python -m tests.hosting.pythons
