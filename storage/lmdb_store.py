@@ -256,7 +256,8 @@ class LmdbStore(Store):
         return self._opened_reads().view()
 
     def _opened_reads(self) -> LmdbReads:
-        assert self._reads is not None
+        if self._reads is None:
+            raise self._not_open()
         return self._reads
 
     def __repr__(self) -> str:

@@ -315,8 +315,14 @@ class Store(ABC):
 
     def _opened(self) -> GroupCommit:
         if self._group is None:
-            raise StoreClosed(f"{self!r} is not open; enter it first: async with store: ...")
+            raise self._not_open()
         return self._group
+
+    def _not_open(self) -> StoreClosed:
+        return StoreClosed(
+            f"{self!r} is not open: use it inside of the block that opens it, which is "
+            "`async with store:` or that of the runtime"
+        )
 
     async def __aenter__(self) -> Self:
         async with self._lifecycle_lock:

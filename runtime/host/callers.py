@@ -10,12 +10,17 @@ from threading import get_ident
 import trio
 from sniffio import thread_local
 
+_IN_THREAD = "in a thread without a loop"
 _OPEN = {
     "on Trio": "keyrun.open_runtime",
     "on asyncio": "keyrun.asyncio.open_runtime",
-    "in a thread without a loop": "keyrun.sync.open_runtime",
+    _IN_THREAD: "keyrun.sync.open_runtime",
 }
 """The function that opens a runtime for code that runs in each place."""
+_BESIDE_ASYNCIO = (
+    "in an endpoint of a web framework, write `async def`; in another thread, use "
+    "asyncio.run_coroutine_threadsafe; "
+)
 
 
 def on_trio(thread: int) -> bool:
@@ -41,9 +46,11 @@ def wrong_caller(place: str) -> RuntimeError:
             f"this runtime was opened with {_OPEN[place]} on another event loop: call it on that "
             "loop, or open a runtime on this one"
         )
+    beside = _BESIDE_ASYNCIO if place == "on asyncio" and here == _IN_THREAD else ""
     return RuntimeError(
         f"this runtime was opened with {_OPEN[place]}, and this code runs {here}: in a step, use "
-        f"current_step().runtime; in a program, open the runtime with {_OPEN[here]}"
+        f"current_step().runtime; in a workflow, call ctx; {beside}in a program, open the runtime "
+        f"with {_OPEN[here]}"
     )
 
 
@@ -54,4 +61,4 @@ def _here() -> str:
 
         if asyncio._get_running_loop() is not None:
             return "on asyncio"
-    return "on Trio" if trio.lowlevel.in_trio_task() else "in a thread without a loop"
+    return "on Trio" if trio.lowlevel.in_trio_task() else _IN_THREAD

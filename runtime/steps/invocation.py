@@ -9,6 +9,7 @@ of their own.
 
 from collections.abc import Callable, Coroutine
 from functools import partial
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -157,7 +158,14 @@ async def _call(
         if watched is not None:
             watched.begun = True
         current.check_owner()  # time has passed since the gate
-        return step.function(*args, **kwargs)
+        value = step.function(*args, **kwargs)
+        if iscoroutine(value):
+            value.close()
+            raise TypeError(
+                f"{shown(step.function)} is a plain function that returned a coroutine: declare "
+                "the step with `async def`"
+            )
+        return value
 
     try:
         with at_work(host.outside, current, in_thread=True):

@@ -167,7 +167,7 @@ class EndConformance(Places):
                     await trio.testing.wait_all_tasks_blocked()
                     await store.commit(batch(("red", b"k", b"v")))
                     assert await store.get("red", b"k") == b"v"
-            with pytest.raises(StoreClosed, match="enter it first"):
+            with pytest.raises(StoreClosed, match="is not open: use it inside of the block"):
                 await store.get("red", b"k")
 
         run(test)

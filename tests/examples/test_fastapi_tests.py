@@ -7,8 +7,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import anyio.from_thread
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+import keyrun.asyncio
+from keyrun import Context, workflow
+from keyrun.storage import MemoryStore
 from tests.examples.servers import FASTAPI, copy_example
 from tests.faults.soaking import amount
 
@@ -96,6 +107,34 @@ def test_reloads_of_uvicorn_leave_no_lock_and_no_warning(tmp_path: Path) -> None
                 process.wait()
     said = log.read_text()
     assert not re.findall(r"StoreLocked|Traceback|Warning|leaked", said), said
+
+
+def test_a_plain_endpoint_passes_its_calls_to_the_loop() -> None:
+    @workflow
+    async def waits(ctx: Context) -> str:
+        return str(await ctx.wait_signal("paid"))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with keyrun.asyncio.open_runtime(MemoryStore(), workflows=[waits]) as app.state.rt:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.post("/paid")
+    def paid() -> str:
+        anyio.from_thread.run(partial(app.state.rt.submit, waits, key="k", run_id="r"))
+        anyio.from_thread.run(app.state.rt.signal, "r", "paid", "yes")
+        return str(anyio.from_thread.run(app.state.rt.run("r").result))
+
+    @app.post("/wrong")
+    def wrong() -> None:
+        app.state.rt.statistics()
+
+    with TestClient(app) as client:
+        assert client.post("/paid").json() == "yes"
+        with pytest.raises(RuntimeError, match="in an endpoint of a web framework, write `async"):
+            client.post("/wrong")
 
 
 def wait_for(log: Path, text: str, times: int) -> None:

@@ -62,6 +62,23 @@ def test_a_trio_step_that_calls_the_asyncio_runtime_fails_with_a_hint(
     host.run_with_runtime(body, workflows=[*ALL, calling])
 
 
+def test_workflow_code_that_calls_the_asyncio_runtime_fails_with_a_hint(host: Host) -> None:
+    runtime: keyrun.asyncio.Runtime
+
+    @workflow
+    async def calling(ctx: Context) -> None:
+        await runtime.submit(one, 1, key="other")
+
+    async def body(rt: keyrun.asyncio.Runtime) -> None:
+        nonlocal runtime
+        runtime = rt
+        run = await rt.submit(calling, key="k", run_id="r")
+        with pytest.raises(RunFailed, match=r"runs on Trio: .*in a workflow, call ctx"):
+            await asyncio.wait_for(run.result(), 5)
+
+    host.run_with_runtime(body, workflows=[one, calling])
+
+
 @pytest.mark.parametrize("call", ["submit", "result", "signal", "entity", "pause", "events"])
 async def test_an_asyncio_step_that_calls_the_trio_runtime_fails_and_harms_nothing(
     call: str,
@@ -103,8 +120,16 @@ def test_another_loop_and_a_thread_without_one_may_not_call_an_asyncio_runtime(h
 
         with pytest.raises(RuntimeError, match="on another event loop: call it on that loop"):
             await asyncio.to_thread(on_another_loop)
-        with pytest.raises(RuntimeError, match=r"with keyrun\.sync\.open_runtime"):
+        with pytest.raises(RuntimeError, match=r"with keyrun\.sync\.open_runtime") as refused:
             await asyncio.to_thread(without_a_loop)
+        assert "in an endpoint of a web framework, write `async def`" in str(refused.value)
+
+        def beside_the_loop() -> int:
+            submitted = asyncio.run_coroutine_threadsafe(rt.submit(one, 1, key="k"), loop)
+            return asyncio.run_coroutine_threadsafe(submitted.result().result(), loop).result()
+
+        loop = asyncio.get_running_loop()
+        assert await asyncio.to_thread(beside_the_loop) == 2
 
     host.run_with_runtime(body)
 

@@ -417,6 +417,13 @@ async def test_a_view_adopts_a_map_that_has_grown(tmp_path: Path) -> None:
             assert len(await store.scan("red")) == 40
 
 
+async def test_a_view_of_a_store_that_was_closed_says_that_it_is_not_open(tmp_path: Path) -> None:
+    async with LmdbStore(tmp_path / "store") as store:
+        pass
+    with pytest.raises(StoreClosed, match="is not open: use it inside of the block"), store.view():
+        pass
+
+
 async def test_an_open_that_is_cancelled_leaves_nothing_locked(tmp_path: Path) -> None:
     for seconds in (0.001, 0.02, 0.05):
         with trio.move_on_after(seconds):

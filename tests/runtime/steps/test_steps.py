@@ -459,6 +459,29 @@ async def test_a_step_that_uses_the_context_of_its_workflow_is_refused(
     }
 
 
+def forgotten() -> Any:
+    return double(1)
+
+
+class Calling:
+    async def __call__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("function", [forgotten, lambda: double(1), Calling()])
+async def test_a_plain_function_that_returns_a_coroutine_is_told_to_be_async(
+    autojump_clock: MockClock, function: Any
+) -> None:
+    @workflow
+    async def calling(ctx: Context) -> None:
+        await ctx.step(step(function).options(retry=Retry.none()))
+
+    async with open_test_runtime(workflows=[calling]) as runtime:
+        run = await runtime.submit(calling, key="k")
+        with pytest.raises(RunFailed, match="coroutine: declare the step with `async def`"):
+            await run.result()
+
+
 async def test_a_step_may_have_a_runtime_of_its_own(autojump_clock: MockClock) -> None:
     @workflow
     async def inner(ctx: Context) -> int:
