@@ -7,6 +7,7 @@ what to do. `keyrun.errors` draws the hierarchy.
 from typing import TYPE_CHECKING
 
 from keyrun._errors import KeyrunError
+from keyrun.actors import checks
 from keyrun.runtime.values import QuarantineCause
 
 if TYPE_CHECKING:
@@ -279,11 +280,15 @@ class WrongTask(RuntimeFault, RuntimeError):
 class TransientError(Exception):
     """Raise this in a step if the attempt failed and another attempt may succeed."""
 
+    retry_after: float | None = None
+    """Seconds that the next attempt waits at least. It also waits at least as long as the retry
+    policy says."""
+
     def __init__(self, *args: object, retry_after: float | None = None) -> None:
         super().__init__(*args)
+        if retry_after is not None:
+            checks.number("retry_after", retry_after)
         self.retry_after = retry_after
-        """Seconds that the next attempt waits at least. It also waits at least as long as the retry
-        policy says."""
 
 
 class PermanentError(Exception):

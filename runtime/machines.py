@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyrun.actors import checks
 from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.step import StepFunction, StepOptions
 from keyrun.runtime.definitions.workflow import WhileWaiting, Workflow
@@ -58,7 +59,7 @@ class Continue:
 
     @after.validator
     def _check(self, attribute: object, value: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        if not checks.is_number(value) or not value >= 0:
             raise ValueError(f"after must be at least 0 seconds, got {value!r}")
 
     def __attrs_post_init__(self) -> None:

@@ -1,10 +1,12 @@
 """Validators of attrs fields. Each one names the field and the value that it rejects."""
 
 from collections.abc import Callable
+from math import isinf
 from typing import Any
 
 import attrs
 
+from keyrun.actors import checks
 from keyrun.runtime.values import UNSET
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
@@ -13,15 +15,22 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 def positive(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     """Raise if a field is not a positive number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not checks.is_number(value) or not value > 0:
         raise ValueError(f"{attribute.name} must be positive, got {value!r}")
+
+
+def positive_and_finite(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Raise if a field is not a positive number, or is infinite."""
+    positive(instance, attribute, value)
+    if isinf(value):
+        raise ValueError(f"{attribute.name} must be finite, got {value!r}")
 
 
 def at_least(least: int) -> Validator:
     """Return a validator that raises if a field is not a whole number of at least `least`."""
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not checks.is_count(value, least):
             raise ValueError(
                 f"{attribute.name} must be a whole number of at least {least}, got {value!r}"
             )

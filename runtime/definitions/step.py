@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 
 import attrs
 
+from keyrun.actors.errors import shown
 from keyrun.runtime.definitions.annotations import declared_types, require_storable
 from keyrun.runtime.policies.retry import Retry
 from keyrun.runtime.policies.step_policies import Policies, check_policies
@@ -265,4 +266,8 @@ def _plain(function: Callable[..., Any]) -> StepFunction[..., Any]:
 
 def as_step(function: Callable[..., Any]) -> StepFunction[..., Any]:
     """Return `function` if it is a step, or a step of it with default options."""
-    return function if isinstance(function, StepFunction) else _plain(function)
+    if isinstance(function, StepFunction):
+        return function
+    if not callable(function):
+        raise TypeError(f"a step must be a function, got {shown(function)}")
+    return _plain(function)

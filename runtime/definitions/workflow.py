@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, overload
 
+from keyrun.actors import checks
 from keyrun.runtime.definitions import fingerprint
 from keyrun.runtime.definitions.annotations import declared_types, require_storable
 from keyrun.runtime.definitions.step import StepFunction
@@ -54,7 +55,7 @@ class Workflow(Generic[I_contra, T_co]):
     ) -> None:
         if not isinstance(name, str) or not name or len(check_text(name, "name").encode()) > 200:
             raise ValueError(f"name must be 1 to 200 bytes long, got {name!r}")
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        if not checks.is_count(version, 1):
             raise ValueError(f"version must be a whole number of at least 1, got {version!r}")
         if compensate_on not in get_args(CompensateOn):
             raise ValueError(
@@ -64,9 +65,7 @@ class Workflow(Generic[I_contra, T_co]):
             raise TypeError(f"limits must be Limits, got {limits!r}")
         if retry is not None and not isinstance(retry, Retry):
             raise TypeError(f"retry must be a Retry, got {retry!r}")
-        if instances is not None and (
-            isinstance(instances, bool) or not isinstance(instances, int) or instances < 1
-        ):
+        if instances is not None and not checks.is_count(instances, 1):
             raise ValueError(f"instances must be a whole number of at least 1, got {instances!r}")
         if checkpoint is not None:
             from keyrun.runtime.policies.checkpoint import Checkpoint

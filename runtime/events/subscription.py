@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import trio
 
+from keyrun.actors import checks
 from keyrun.runtime.events.types import Brief, Event, EventKind, Missed, in_full
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def check_kinds(kinds: Iterable[str] | None) -> frozenset[EventKind] | None:
 
 def check_buffer(buffer: int) -> int:
     """Return the size of a buffer. Raise ValueError if it is not a number of at least 1."""
-    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
+    if not checks.is_count(buffer, 1):
         raise ValueError(f"buffer must be a whole number of at least 1, got {buffer!r}")
     return buffer
 

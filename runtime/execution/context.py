@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from keyrun.actors import checks
 from keyrun.runtime.children import child
 from keyrun.runtime.definitions.step import StepFunction, as_step
 from keyrun.runtime.definitions.workflow import Workflow
@@ -34,7 +35,7 @@ from keyrun.runtime.waiting.receive import (
     wait_approval,
     wait_signal,
 )
-from keyrun.runtime.waiting.sleep import check_seconds, sleep
+from keyrun.runtime.waiting.sleep import sleep
 
 MAX_PATCH = 200
 """Bytes of the name of a patch."""
@@ -190,6 +191,10 @@ class Context:
         without calling the function again. Raises `StepFailed` if the step failed and is not
         retried. A plain function is a step with default options."""
         if type(function) is not StepFunction:
+            if isinstance(function, Workflow):
+                raise TypeError(
+                    f"ctx.step takes a step, got the workflow {function.name!r}: use ctx.child"
+                )
             function = as_step(function)
         try:
             return DurableCall(self.branch, function, args, kwargs)
@@ -264,7 +269,7 @@ class Context:
     async def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds, which count from the first time that the run reaches this
         call. A crash or a restart does not start the wait again."""
-        check_seconds(seconds)
+        checks.at_least("seconds", seconds, 0)
         await watched(self.branch, sleep(self.branch, seconds))
 
     async def wait_signal(self, name: str, timeout: float | None = None) -> Any:
@@ -292,14 +297,14 @@ class Context:
         The time counts from the first time that the run enters the block, crashes and restarts
         included. When it is over, Keyrun cancels the block and never starts its unfinished calls
         again. The workflow continues after the block, where `scope.expired` is True."""
-        check_seconds(seconds)
+        checks.at_least("seconds", seconds, 0)
         with self._run.guarded():
             return MoveOnAfter(self.branch, seconds)
 
     def fail_after(self, seconds: float) -> FailAfter:
         """Limit the time of a block like `ctx.move_on_after`, and raise `ScopeTimeout` when the
         time is over."""
-        check_seconds(seconds)
+        checks.at_least("seconds", seconds, 0)
         with self._run.guarded():
             return FailAfter(self.branch, seconds)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from keyrun.actors import checks
 from keyrun.runtime.errors import UnknownRun
 from keyrun.runtime.inspect.progress import Progress
 from keyrun.runtime.run.run import Run
@@ -87,8 +88,7 @@ class Changes:
 
 def check_interval(interval: float) -> float:
     """Return an interval. Raise ValueError if it is not a number of seconds."""
-    number = isinstance(interval, int | float) and not isinstance(interval, bool)
-    if not number or not interval >= 0 or not isfinite(interval):
+    if not checks.is_number(interval) or not interval >= 0 or not isfinite(interval):
         raise ValueError(f"interval must be at least 0 seconds, got {interval!r}")
     return interval
 

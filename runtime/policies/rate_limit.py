@@ -1,11 +1,9 @@
 """Rate limits: at most `count` calls in `per` seconds, spread evenly, over all runs."""
 
-from typing import Any
-
 import attrs
 import trio
 
-from keyrun.runtime.validators import positive
+from keyrun.runtime.validators import at_least, if_set, positive_and_finite
 
 
 @attrs.frozen
@@ -13,18 +11,13 @@ class RateLimit:
     """Limit the calls of a function to `count` in `per` seconds, spread evenly. Calls start first
     come, first served. After a restart of the process the whole `burst` is available again."""
 
-    count: float = attrs.field(validator=positive)
+    count: float = attrs.field(validator=positive_and_finite)
     """The number of calls."""
-    per: float = attrs.field(default=1.0, kw_only=True, validator=positive)
+    per: float = attrs.field(default=1.0, kw_only=True, validator=positive_and_finite)
     """The seconds in which that number of calls may start."""
-    burst: int | None = attrs.field(default=None, kw_only=True)
+    burst: int | None = attrs.field(default=None, kw_only=True, validator=if_set(at_least(1)))
     """The number of calls that may start at once after a pause. Default: a twentieth of `count`,
     at least 1."""
-
-    @burst.validator
-    def _whole(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        if value is not None and (isinstance(value, bool) or not value >= 1):
-            raise ValueError(f"burst must be at least 1, got {value!r}")
 
     @property
     def room(self) -> int:

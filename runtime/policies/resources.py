@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 import trio
 
+from keyrun.actors import checks
 from keyrun.runtime.texts import check_text
 from keyrun.runtime.values import Priority
 
@@ -25,7 +26,7 @@ class Resources(Mapping[str, float]):
     def __init__(self, **amounts: float) -> None:
         for name, amount in amounts.items():
             check_text(name, "the name of a resource")
-            if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount > 0:
+            if not checks.is_number(amount) or not amount > 0:
                 raise ValueError(f"{name} must be positive, got {amount!r}")
         self._amounts = amounts
 

@@ -5,9 +5,11 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import attrs
 
+from keyrun.actors import checks
 from keyrun.runtime.errors import PermanentError
 from keyrun.runtime.internal_errors import from_user
 from keyrun.runtime.user_errors import inside
+from keyrun.runtime.validators import at_least
 
 Shape = Literal["none", "fixed", "linear", "exponential"]
 _AGES = 1e300
@@ -16,11 +18,9 @@ ErrorTypes = tuple[type[BaseException], ...]
 
 
 def _check(instance: "Retry", attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    least = 1 if attribute.name in ("max_attempts", "factor") else 0
-    kind = int if attribute.name == "max_attempts" else int | float
-    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
-        what = "a whole number of " if kind is int else ""
-        raise ValueError(f"{attribute.name} must be {what}at least {least}, got {value!r}")
+    least = 1 if attribute.name == "factor" else 0
+    if not checks.is_number(value) or not value >= least:
+        raise ValueError(f"{attribute.name} must be at least {least}, got {value!r}")
     if attribute.name == "jitter" and value > 1:
         raise ValueError(f"jitter must be between 0 and 1, got {value!r}")
 
@@ -55,7 +55,7 @@ class Retry:
 
     shape: Shape
     """How the delay grows. The four class methods set it."""
-    max_attempts: int = attrs.field(default=3, validator=_check)
+    max_attempts: int = attrs.field(default=3, validator=at_least(1))
     """The number of attempts, the first one included."""
     base: float = attrs.field(default=1.0, validator=_check)
     """Seconds before the first retry."""

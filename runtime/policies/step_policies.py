@@ -4,6 +4,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from keyrun.actors import checks
+
 if TYPE_CHECKING:
     from keyrun.runtime.policies.circuit_breaker import CircuitBreaker
     from keyrun.runtime.policies.rate_limit import RateLimit
@@ -47,7 +49,7 @@ def check_policies(policies: Policies) -> None:
         if value is None:
             continue
         if name in ("max_concurrent", "max_waiting"):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not checks.is_count(value, 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
         elif name in _TYPES:
             module, cls = _TYPES[name]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from keyrun.actors import checks
 from keyrun.runtime.definitions.workflow import Workflow
 from keyrun.runtime.errors import InputMismatch
 from keyrun.runtime.events import emitter
@@ -260,7 +261,7 @@ class Admission:
 
 
 def _is_delay(delay: object) -> bool:
-    return isinstance(delay, int | float) and not isinstance(delay, bool) and 0 <= delay < 1e10
+    return checks.is_number(delay) and 0 <= delay < 1e10
 
 
 def _own_limits(workflow: Workflow[Any, Any]) -> Limits:

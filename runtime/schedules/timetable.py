@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import attrs
 from cronsim import CronSim, CronSimError
 
+from keyrun.actors import checks
 from keyrun.runtime.errors import InvalidSchedule
 
 MOST_COUNTED = 1000
@@ -27,7 +28,7 @@ def _moment(at: float | datetime) -> float:
         if at.tzinfo is None:
             raise InvalidSchedule(f"a time must say its zone, as with tzinfo=UTC, got {at!r}")
         at = at.timestamp()
-    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < _MOST:
+    if not checks.is_number(at) or not 0 <= at < _MOST:
         raise InvalidSchedule(
             f"a time is a datetime, or seconds since the epoch, from 0 to below {_MOST:g}, "
             f"got {at!r}"
@@ -71,8 +72,7 @@ class Every:
 
     @seconds.validator
     def _check(self, attribute: object, value: Any) -> None:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0.001 <= value < _MOST:
+        if not checks.is_number(value) or not 0.001 <= value < _MOST:
             raise InvalidSchedule(f"seconds must be from 0.001 to below {_MOST:g}, got {value!r}")
 
     def following(self, time: float, created: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from keyrun.actors import checks
 from keyrun.runtime.definitions.step import StepFunction
 from keyrun.runtime.errors import StepFailed, StepTimeout, TransientError, WrongTask
 from keyrun.runtime.events import emitter
@@ -134,7 +135,7 @@ def failed(
     delay = policy.delay_for(run.run_id, ident, number)
     if issubclass(type(error), TransientError):
         assert isinstance(error, TransientError)
-        delay = max(delay, error.retry_after or 0.0)
+        delay = max(delay, _retry_after(error))
     memory.failure = run.journal.last_failure = failure
     retry = memory.next_attempt = Timer(run.partition.steady() + delay, delay)
     run.journal.retries += 1
@@ -146,6 +147,16 @@ def failed(
         emitter.step_failed(feed, run, failure, current, delay=delay, timed_out=timed_out)
     log(run, "step_retrying", f"{failure.reason}; the next attempt is in {delay:.3f} s", failure)
     return None
+
+
+def _retry_after(error: TransientError) -> float:
+    """Return the seconds that an error asks for. A class of users may define the attribute in any
+    way."""
+    try:
+        seconds = error.retry_after
+    except Exception:
+        return 0.0
+    return seconds if checks.is_number(seconds) and seconds > 0 else 0.0
 
 
 def end_span(run: Run, span: "AttemptSpan") -> None:

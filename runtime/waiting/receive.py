@@ -7,6 +7,7 @@ from zlib import crc32
 import attrs
 import trio
 
+from keyrun.actors import checks
 from keyrun.runtime.errors import ApprovalRejected, SignalTimeout
 from keyrun.runtime.records.journal_entry import (
     GATE,
@@ -67,7 +68,7 @@ def check_timeout(timeout: float | None) -> float | None:
     """Return `timeout` as a float, or None. Raise ValueError if it is not valid."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+    if not checks.is_number(timeout) or not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, or None, got {timeout!r}")
     return float(timeout)
 

@@ -7,14 +7,6 @@ from keyrun.runtime.steps.attempts import ready
 from keyrun.runtime.steps.execution import given_back
 
 
-def check_seconds(seconds: float) -> None:
-    """Raise if `seconds` is not a valid length of a wait."""
-    if not isinstance(seconds, int | float):
-        raise TypeError(f"seconds must be a number, got {seconds!r}")
-    if not seconds >= 0:
-        raise ValueError(f"seconds must be at least 0, got {seconds!r}")
-
-
 async def sleep(branch: Branch, seconds: float) -> None:
     """Wait until `seconds` seconds after the first call, also across restarts. A wall clock that is
     set back does not make the wait longer."""

@@ -1,6 +1,7 @@
 """Throttles: how many calls at once and in how much time, over all runs, and what they need."""
 
 import logging
+from math import inf
 from typing import Any
 
 import pytest
@@ -398,8 +399,12 @@ def test_odd_amounts_are_refused() -> None:
             RateLimit(odd)
         with pytest.raises(ValueError, match="cpu must be positive"):
             Resources(cpu=odd)
-    with pytest.raises(ValueError, match="burst must be at least 1"):
-        RateLimit(1, burst=0)
+    for burst in (0, 1.5, "5"):
+        with pytest.raises(ValueError, match="burst must be a whole number of at least 1"):
+            RateLimit(1, burst=burst)  # type: ignore[arg-type]
+    for count, seconds in ((inf, 1), (1, inf)):
+        with pytest.raises(ValueError, match="must be finite, got inf"):
+            RateLimit(count, per=seconds)
 
 
 @pytest.mark.parametrize("code", [False, True])

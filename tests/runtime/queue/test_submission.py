@@ -120,6 +120,8 @@ async def test_a_bad_argument_is_refused_by_name(
         ({"step_timeout": float("nan")}, "step_timeout must be positive, got nan"),
         ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, got 0"),
         ({"max_iterations": 1.5}, "max_iterations must be a whole number of at least 1, got 1.5"),
+        ({"max_iterations": 2**63}, "max_iterations must be a whole number of at least 1"),
+        ({"run_timeout": 10**400}, "run_timeout must be positive, got 1000"),
         ({"retry_budget": -1}, "retry_budget must be a whole number of at least 0, got -1"),
         ({"max_interruptions": True}, "max_interruptions must be a whole number"),
     ],

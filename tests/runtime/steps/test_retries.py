@@ -1,6 +1,9 @@
 """Attempts: how often a step runs, and when it runs again."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from math import nan
 from random import Random
 from typing import Any
 
@@ -341,6 +344,64 @@ async def test_an_error_can_say_how_long_to_wait_at_least_and_a_crash_does_not_s
         await (await runtime.submit(flow, key="k", run_id="r")).result()
     (_, first), (_, second) = tries
     assert second - first == pytest.approx(waited, abs=0.1)
+
+
+class WithoutInit(TransientError):
+    def __init__(self, order: str) -> None:
+        self.order = order
+
+
+class Property(TransientError):
+    @property
+    def retry_after(self) -> float:
+        raise LookupError("no header")
+
+    @retry_after.setter
+    def retry_after(self, seconds: object) -> None: ...
+
+
+def text() -> TransientError:
+    return TransientError("busy", retry_after="5")  # type: ignore[arg-type]
+
+
+def assigned(seconds: Any) -> TransientError:
+    error = TransientError("busy")
+    error.retry_after = seconds
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (text, "retry_after must be a number, got '5'"),
+        (partial(TransientError, retry_after=10**400), "retry_after must fit into 64 bits"),
+        (partial(TransientError, "busy", retry_after=nan), "busy"),
+        (partial(TransientError, "busy", retry_after=-5), "busy"),
+        (partial(WithoutInit, "order-7"), "order-7"),
+        (partial(Property, "busy"), "busy"),
+        (partial(assigned, "5"), "busy"),
+        (partial(assigned, 2**63), "busy"),
+    ],
+    ids=["text", "huge", "nan", "negative", "no_init", "property", "assigned", "assigned_huge"],
+)
+async def test_an_error_that_says_how_long_to_wait_in_a_wrong_way_is_retried_by_the_policy(
+    autojump_clock: MockClock, make: Callable[[], TransientError], reason: str
+) -> None:
+    @step(retry=Retry.fixed(max_attempts=2, delay=10, jitter=0))
+    async def busy() -> None:
+        note()
+        raise make()
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(busy)
+
+    async with open_test_runtime(workflows=[flow]) as runtime:
+        run = await runtime.submit(flow, key="k")
+        with pytest.raises(RunFailed, match=reason):
+            await run.result()
+    (_, first), (_, second) = tries
+    assert second - first == pytest.approx(10, abs=0.1)
 
 
 async def test_a_dead_letter_is_an_error_in_the_log_with_its_traceback(
