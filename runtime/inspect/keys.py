@@ -100,6 +100,7 @@ async def keys(
 ) -> list[KeyStatus]:
     """Return the keys that have unfinished runs or are quarantined, in the order of the index, or
     only `key`, from as many pages as this takes."""
+    checks.count("limit", limit, 1)
     found: list[KeyStatus] = []
     start = b"" if after is None else _end(statuses.ledger.key_prefix(check_key(after)))
     more = True

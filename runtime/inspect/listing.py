@@ -20,7 +20,7 @@ from keyrun.runtime.records.damage import DAMAGE
 from keyrun.runtime.records.pages import Rows
 from keyrun.runtime.records.submission import OF_GROUP, SUBMITTED_AT, Submission
 from keyrun.runtime.records.tables import NUMBER
-from keyrun.runtime.texts import check_text
+from keyrun.runtime.texts import brief, check_text
 from keyrun.runtime.values import Failure, RunStatus, State
 from keyrun.storage import StoreError
 from keyrun.storage.record import unseal
@@ -75,13 +75,11 @@ class ListingFilter:
                 check_text(text, name)
         if version is not None:
             checks.count("version", version, 1)
-        states: frozenset[State] | None = None
-        if isinstance(state, str):
-            states = frozenset([State(state)])
-        elif state is not None:
-            states = frozenset(map(State, state))
+        for name, time in (("since", since), ("until", until)):
+            if time is not None:
+                checks.number(name, time)
         return cls(
-            states=states,
+            states=None if state is None else _states(state),
             key=key,
             workflow=workflow,
             tag=tag,
@@ -150,6 +148,14 @@ class ListingFilter:
         return states | _ONGOING if states & _ONGOING else states
 
 
+def _states(given: State | Collection[State]) -> frozenset[State]:
+    try:
+        return frozenset(map(State, [given] if isinstance(given, str) else given))
+    except (TypeError, ValueError):
+        known = ", ".join(State)
+        raise ValueError(f"state must be one or more of {known}, got {brief(given)}") from None
+
+
 class Listing:
     """Finds the runs that match a filter."""
 
@@ -190,6 +196,7 @@ class Listing:
     ) -> list[RunStatus]:
         """Return at most `limit` runs that match, from as many pages as this takes. `after` is the
         number of the last run of the call before, or 0."""
+        checks.count("limit", limit, 1)
         found: list[RunStatus] = []
         more = True
         while more and len(found) < limit:

@@ -1,5 +1,6 @@
 """Pages of listings read a bounded number of records, and lead on from where they stopped."""
 
+from inspect import signature
 from pathlib import Path
 from time import thread_time
 from typing import Any, Self
@@ -195,6 +196,38 @@ async def test_a_cursor_of_another_listing_is_rejected(autojump_clock: MockClock
                 await reader.find_runs(cursor=cursor)
         with pytest.raises(ValueError, match="limit must be at least 1"):
             await reader.find_runs(limit=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("limit", 0, "limit must be at least 1, got 0"),
+        ("limit", 1.5, "limit must be an integer, got 1.5"),
+        ("limit", None, "limit must be an integer, got None"),
+        ("since", "2 h", "since must be a number, got '2 h'"),
+        ("until", [], r"until must be a number, got \[\]"),
+        ("state", "done", "state must be one or more of .*succeeded.*, got 'done'"),
+        ("state", ["failed", "done"], r"state must be one or more of .*, got \['failed', 'done'\]"),
+        ("state", 3, "state must be one or more of .*, got 3"),
+    ],
+)
+async def test_a_wrong_argument_of_a_listing_is_named(
+    autojump_clock: MockClock, name: str, value: Any, message: str
+) -> None:
+    wrong: Any = {name: value}
+    async with open_test_runtime() as rt:
+        calls = [
+            rt.runs,
+            rt.find_runs,
+            rt.dead_letters,
+            rt.find_dead_letters,
+            rt.keys,
+            rt.find_keys,
+        ]
+        for call in calls:
+            if name in signature(call).parameters:
+                with pytest.raises((TypeError, ValueError), match=message):
+                    await call(**wrong)
 
 
 async def test_the_journals_of_listed_runs_count_as_records(autojump_clock: MockClock) -> None:
