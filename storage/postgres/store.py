@@ -364,12 +364,12 @@ class PostgresStore(Store):
 
     def _opened_image(self) -> Image:
         if self._image is None:
-            raise StoreClosed(f"{self!r} is not open; enter it first: async with store: ...")
+            raise self._not_open()
         return self._image
 
     def _opened_lease(self) -> Held:
         if self._held is None:
-            raise StoreClosed(f"{self!r} is not open; enter it first: async with store: ...")
+            raise self._not_open()
         return self._held
 
     def _unreachable(self, error: ConnectionLost) -> StoreError:
