@@ -216,7 +216,7 @@ async def test_a_wrong_argument_of_a_listing_is_named(
 ) -> None:
     wrong: Any = {name: value}
     async with open_test_runtime() as rt:
-        calls = [
+        calls: list[Any] = [
             rt.runs,
             rt.find_runs,
             rt.dead_letters,
