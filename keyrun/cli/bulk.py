@@ -10,6 +10,7 @@ All pages have one operation id, so the command can be repeated with it: no run 
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -20,12 +21,14 @@ import trio
 
 from keyrun.cli import documents
 from keyrun.cli.addresses import StoreAddress
+from keyrun.cli.arguments import is_positional, option_of, read_arguments
 from keyrun.cli.exit_codes import FAILED, INTERRUPTED, USAGE, CommandError
 from keyrun.cli.operating import OperatedStore, opened
 from keyrun.cli.run_command import print_command
 from keyrun.cli.runs import COLUMNS, row
 from keyrun.cli.screen import ProgressLine, note, say, visible
 from keyrun.cli.table import print_table
+from keyrun.cli.target import find_app
 from keyrun.cli.times import utc
 from keyrun.control.background import beside
 from keyrun.control.bulk import MOST, BulkFailure, BulkResult
@@ -73,16 +76,27 @@ class BulkCommand:
     operation: Operation
     store: StoreAddress
     namespace: str
+    own: Mapping[str, Any]
+    """The arguments of the operation besides the run, as they were given."""
     filters: Mapping[str, Any]
     operation_id: str | None
     as_json: bool
+    app: str | None = None
+    """The application of the store."""
+
+    @property
+    def name(self) -> str:
+        """The name of the command."""
+        assert self.operation.command is not None
+        return self.operation.command.name
 
     def run(self, *, yes: bool, preview: bool) -> None:
         """Preview, ask, and change the runs. Exit with a code if not all were changed."""
-        action = self.operation.name
+        action = self.name
         if not self.filters:
+            target = next(iter(self.operation.parameters)).replace("_", " ")
             raise click.UsageError(
-                f"{action} requires a run id, or a filter such as --workflow or --since"
+                f"{action} requires a {target}, or a filter such as --workflow or --since"
             )
         if preview or not yes:
             total, examples = trio.run(self._look)
@@ -90,9 +104,10 @@ class BulkCommand:
             if preview or not total.matched:
                 return
             if not sys.stdin.isatty():
+                match = "matches" if total.matched == 1 else "match"
                 raise CommandError(
-                    f"nothing was changed: {_runs(total.matched)} match; add --yes to "
-                    f"{action} them",
+                    f"nothing was changed: {_runs(total.matched)} {match}; add --yes to "
+                    f"{action} {'it' if total.matched == 1 else 'them'}",
                     USAGE,
                 )
             if not click.confirm(f"{action.capitalize()} {_runs(total.matched)}?", err=True):
@@ -111,14 +126,18 @@ class BulkCommand:
         filters = {_NAMES.get(name, name): each for name, each in self.filters.items()}
         if "state" in filters:
             filters["state"] = list(filters["state"])
-        arguments = {"action": self.operation.name, **filters, "cursor": cursor, **more}
+        own = read_arguments(self.operation, self.own)
+        arguments = {"action": self.operation.name, **own, **filters, "cursor": cursor, **more}
         page: BulkResult = await store.perform(OPERATIONS["bulk"], arguments, operation_id)
         return page
+
+    def _opened(self) -> AbstractAsyncContextManager[OperatedStore]:
+        return opened(self.store, self.namespace, None if self.app is None else find_app(self.app))
 
     async def _look(self) -> tuple[Total, list[RunStatus]]:
         """Count the runs, and return the first."""
         total, cursor, progress = Total(), None, ProgressLine()
-        async with opened(self.store, self.namespace) as store:
+        async with self._opened() as store:
             while not total.complete:
                 page = await self._page(store, cursor, None, preview=True, limit=MOST)
                 total.add(page)
@@ -137,7 +156,7 @@ class BulkCommand:
         stop = trio.Event()
         with trio.open_signal_receiver(signal.SIGINT) as interrupts, trio.CancelScope() as at_once:
             async with (
-                opened(self.store, self.namespace) as store,
+                self._opened() as store,
                 beside(partial(_watch, interrupts, stop, at_once)),
             ):
                 while not total.complete and not stop.is_set():
@@ -192,7 +211,17 @@ class BulkCommand:
 
     def _words(self) -> Iterator[str]:
         """Return the command without its last options."""
-        yield from ("keyrun", self.operation.name, str(self.store))
+        yield from ("keyrun", self.name, str(self.store))
+        for parameter in self.operation.parameters.values():
+            value = self.own.get(parameter.name)
+            if value in (None, False):
+                continue
+            if not is_positional(parameter):
+                yield option_of(parameter)
+            if value is not True:
+                yield str(value)
+        if self.app is not None:
+            yield from ("--app", self.app)
         for name, value in self.filters.items():
             for each in value if isinstance(value, tuple) else [value]:
                 is_time = name in ("since", "until")

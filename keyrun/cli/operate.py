@@ -12,13 +12,20 @@ from keyrun import RunCancelled, RunQuarantined
 from keyrun._errors import KeyrunError
 from keyrun.cli import documents, options
 from keyrun.cli.addresses import StoreAddress
-from keyrun.cli.arguments import example_of, is_positional, parameters_of, read_arguments, sentence
+from keyrun.cli.arguments import (
+    example_of,
+    is_positional,
+    option_of,
+    parameters_of,
+    read_arguments,
+    sentence,
+)
 from keyrun.cli.errors import report_errors
 from keyrun.cli.exit_codes import CANCELLED, FAILED, QUARANTINED, USAGE, CommandError
 from keyrun.cli.operating import opened, takes_values
 from keyrun.cli.screen import print_fields, say, visible
 from keyrun.cli.target import find_app
-from keyrun.control.bulk import Action
+from keyrun.control.bulk import OWN, Action
 from keyrun.control.operation import Idle, Operation
 from keyrun.control.table import OPERATIONS
 
@@ -77,10 +84,16 @@ def command_of(name: str) -> click.Command:
         help=help_of(operation),
     )
     options.store_argument(found)
-    found.params += parameters_of(operation)
     if in_bulk:
-        run_id = found.params[-1]
-        run_id.required, run_id.metavar = False, "[RUN_ID]"
+        # Whether the first of them is there depends on their number.
+        target, *rest = _positional(operation)
+        metavar = " ".join([f"[{target.upper()}]", *map(str.upper, rest)])
+        found.params.append(click.Argument(["words"], nargs=-1, metavar=metavar))
+        found.params += [
+            each for each in parameters_of(operation) if isinstance(each, click.Option)
+        ]
+    else:
+        found.params += parameters_of(operation)
     for option in (
         *(BULK_OPTIONS if in_bulk else ()),
         *([APP] if takes_values(operation) else []),
@@ -110,41 +123,64 @@ def _one(operation: Operation) -> Callable[..., None]:
     return callback
 
 
+def _positional(operation: Operation) -> list[str]:
+    """Return the arguments that have no option. The first is the run or the key to change."""
+    return [each.name for each in operation.parameters.values() if is_positional(each)]
+
+
 def _one_or_many(operation: Operation) -> Callable[..., None]:
     """Return the function of a command that changes one run, or all that match."""
 
     def callback(
         *,
         store: StoreAddress,
-        run_id: str | None,
+        words: tuple[str, ...],
         yes: bool,
         preview: bool,
         namespace: str,
         as_json: bool,
         operation_id: str | None,
-        **filters: Any,
+        app: str | None = None,
+        **options: Any,
     ) -> None:
-        given = {name: each for name, each in filters.items() if each not in (None, ())}
-        if run_id is None:
-            from keyrun.cli.bulk import BulkCommand
+        names = _positional(operation)
+        own = {name: options.pop(name) for name in operation.parameters if name in options}
+        filters = {name: each for name, each in options.items() if each not in (None, ())}
+        if len(words) > len(names):
+            raise click.UsageError(f"Got unexpected extra argument ({words[len(names)]})")
+        if len(words) < len(names) - 1:
+            raise click.UsageError(f"Missing argument '{names[len(words) + 1].upper()}'.")
+        if len(words) == len(names):
+            if filters or yes or preview:
+                raise click.UsageError(f"give a {_called(names[0])} or filters, and not both")
+            given = {**own, **dict(zip(names, words, strict=True))}
+            perform_one(operation, store, given, namespace, as_json, operation_id, app)
+            return
+        from keyrun.cli.bulk import BulkCommand
 
+        with reported():
+            given = {**own, **dict(zip(names[1:], words, strict=True))}
+            for name in read_arguments(operation, given):
+                if name not in OWN:
+                    option = option_of(operation.parameters[name])
+                    raise click.UsageError(f"{option} requires a {_called(names[0])}")
             bulk = BulkCommand(
                 operation=operation,
                 store=store,
                 namespace=namespace,
-                filters=given,
+                own=given,
+                filters=filters,
                 operation_id=operation_id,
                 as_json=as_json,
+                app=app,
             )
-            with reported():
-                bulk.run(yes=yes, preview=preview)
-        elif given or yes or preview:
-            raise click.UsageError("give a run id or filters, and not both")
-        else:
-            wanted = {"run_id": run_id}
-            perform_one(operation, store, wanted, namespace, as_json, operation_id)
+            bulk.run(yes=yes, preview=preview)
 
     return callback
+
+
+def _called(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def help_of(operation: Operation) -> str:
@@ -153,7 +189,8 @@ def help_of(operation: Operation) -> str:
     assert command is not None
     examples = [["state/", *example_of(operation)]]
     if operation.name in IN_BULK:
-        examples.append(["state/", "--workflow", "checkout", "--since", "2h"])
+        _, *rest = example_of(operation)
+        examples.append(["state/", *rest, "--workflow", "checkout", "--since", "2h"])
     shown = "\n".join(_example(f"  keyrun {command.name}", words) for words in examples)
     role = f"Over HTTP, the command requires a token with the role {operation.role}."
     abouts = [
@@ -161,9 +198,11 @@ def help_of(operation: Operation) -> str:
         for each in operation.parameters.values()
         if is_positional(each) and each.about
     ]
+    target = next(iter(_positional(operation)), "")
+    changed = "runs" if target == "run_id" else "keys of runs"
     bulk = (
-        "Without RUN_ID, all runs that match the filters are changed. The command shows some of "
-        "them with their number, and asks before it changes them."
+        f"Without {target.upper()}, all {changed} that match the filters are changed. The command "
+        "shows some of the runs with their number, and asks before it changes them."
     )
     parts = [
         f"{command.summary}.",

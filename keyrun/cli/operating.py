@@ -71,7 +71,7 @@ class IdleStore:
         """Perform an operation here. Raise `CommandError` if it needs the application."""
         self._check(operation)
         if self._app is None and takes_values(operation):
-            await self._check_encryption(arguments["run_id"])
+            await self._check_values(operation, arguments)
         return await self._owner.perform(operation, arguments, ITSELF, operation_id)
 
     def _check(self, operation: Operation) -> None:
@@ -90,8 +90,19 @@ class IdleStore:
                 USAGE,
             )
 
-    async def _check_encryption(self, run_id: str) -> None:
-        """Raise if the values of a run are encrypted: the application could not read another."""
+    async def _check_values(self, operation: Operation, arguments: Mapping[str, Any]) -> None:
+        """Raise if the values of a run may be encrypted: the application could not read another."""
+        if operation.composite:
+            action = CALLS[arguments["action"]]
+            if takes_values(action) and not arguments.get("preview", True):
+                raise CommandError(
+                    f"{action.name} stores a value for each run that matches, and no process has "
+                    f"{quoted(self._path)} open; add --app MODULE:APP, or start the application, "
+                    "with control=True, and repeat the command",
+                    USAGE,
+                )
+            return
+        run_id: str = arguments["run_id"]
         try:
             await self._owner.runtime.input(run_id)
         except PayloadError as error:

@@ -1,9 +1,10 @@
-"""Bulk operations: one write on all runs that match a filter, page by page.
+"""Bulk operations: one write on all runs that match a filter, or on their keys, page by page.
 
 A call looks at one page of runs, and its cursor leads to the next. Each run is written with an
 operation id that is derived from the id of the bulk, so a call can be repeated.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -13,12 +14,23 @@ from keyrun.control.operation import Operation
 from keyrun.control.owner import part_of
 from keyrun.control.problems import name_of
 from keyrun.control.roles import require
-from keyrun.control.shapes import Misplaced
+from keyrun.control.shapes import NOTHING, Misplaced, Payload
 from keyrun.runtime.errors import RuntimeFault
 from keyrun.runtime.runtime import Runtime
 from keyrun.runtime.values import RunStatus, State
 
-Action = Literal["cancel", "pause", "resume", "redrive", "forget"]
+Action = Literal[
+    "cancel",
+    "pause",
+    "resume",
+    "redrive",
+    "forget",
+    "signal",
+    "approve",
+    "reject",
+    "release_key",
+]
+"""The operations that can be performed in bulk, by their names in the table."""
 
 MOST = 1000
 """Runs that one call writes or previews."""
@@ -35,8 +47,15 @@ _FITTING: dict[str, frozenset[State]] = {
     "resume": _ONGOING,
     "redrive": frozenset({State.FAILED, State.QUARANTINED}),
     "forget": _ENDED | {State.QUARANTINED},
+    "signal": _ONGOING,
+    "approve": _ONGOING,
+    "reject": _ONGOING,
+    "release_key": frozenset({State.QUARANTINED}),
 }
 """The states of the runs that each action applies to."""
+
+OWN = ("name", "payload", "replace", "gate", "by", "comment")
+"""The arguments of `bulk` that are arguments of its action."""
 
 
 @attrs.frozen(kw_only=True)
@@ -92,19 +111,37 @@ async def bulk(
     group: str | None = None,
     since: float | None = None,
     until: float | None = None,
+    name: str | None = None,
+    payload: Payload = NOTHING,
+    replace: bool = False,
+    gate: str | None = None,
+    by: str | None = None,
+    comment: str = "",
     preview: bool = True,
     limit: int = 100,
     cursor: str | None = None,
 ) -> BulkResult:
-    """Cancel, pause, resume, redrive or forget all runs that match, page by page. At least one
-    filter is required.
+    """Perform an action on all runs that match, page by page. At least one filter is required.
 
-    - `action`: what to do with each run.
+    - `action`: what to do with each run, or with its key.
+    - `name`: for `signal`, the name of the signal.
+    - `payload`: for `signal`, the payload of the signal.
+    - `replace`: for `signal`, replace the signals of this name that a run has not received yet.
+    - `gate`: for `approve` and `reject`, the name of the gate. Only runs that wait there match.
+    - `by`: for `approve` and `reject`, the name of the person who decides.
+    - `comment`: for `approve` and `reject`, what the workflow receives with the decision.
     - `preview`: change nothing, and return what would be changed.
     - `limit`: the number of runs that one call changes, at most 1,000.
     """
     operation: Operation = performer.operation(action)
     require(performer.caller, operation.role, f"bulk {action}")
+    values = (name, payload, replace, gate, by, comment)
+    given = {
+        each: value
+        for each, value in zip(OWN, values, strict=True)
+        if value is not NOTHING and value not in (None, False, "")
+    }
+    _check(operation, given)
     filters: dict[str, Any] = {
         "state": state or None,
         "key": key,
@@ -128,51 +165,72 @@ async def bulk(
     if not filters["state"]:
         raise Misplaced(f"no run in the state {', '.join(state or ())} can be changed by {action}")
     page = await rt.find_runs(**filters, limit=limit, cursor=cursor)
-    done = _Done(performer, operation)
+    runs = [each for each in page.runs if gate is None or _is_at_gate(each, gate)]
+    done = _Done(performer, operation, given)
     if not preview:
-        await done.write(page.runs)
+        await done.write(runs)
     return BulkResult(
         bulk_id=performer.operation_id,
         preview=preview,
         examined=page.examined,
         examined_until=page.examined_until,
-        matched=len(page.runs),
+        matched=len(runs),
         changed=done.changed,
-        examples=[each.run_id for each in page.runs[:EXAMPLES]],
+        examples=[each.run_id for each in runs[:EXAMPLES]],
         failures=done.failures[:EXAMPLES],
         failed=len(done.failures),
         cursor=page.cursor,
     )
 
 
+def _check(operation: Operation, given: Mapping[str, Any]) -> None:
+    """Raise `Misplaced` unless these are arguments that an action takes and requires."""
+    unknown = given.keys() - operation.parameters.keys()
+    if unknown:
+        raise Misplaced(f"{operation.name} has no argument {min(unknown)!r}")
+    target = next(iter(operation.parameters))
+    operation.require({target: "", **given})
+    if "payload" in given:
+        given["payload"].check()
+
+
+def _is_at_gate(run: RunStatus, gate: str) -> bool:
+    """Return whether a run waits at a gate, or may do so: a status names only a few waits."""
+    waits = f", {run.waiting_on}, "
+    return f", approval {gate}, " in waits or waits.endswith(" more, ")
+
+
 class _Done:
     """What has been written."""
 
-    def __init__(self, performer: Any, operation: Operation) -> None:
+    def __init__(self, performer: Any, operation: Operation, given: Mapping[str, Any]) -> None:
         self._performer = performer
         self._operation = operation
+        self._given = given
+        self._is_of_key = "key" in operation.parameters
         self.changed = 0
         self.failures: list[BulkFailure] = []
 
-    async def write(self, runs: tuple[RunStatus, ...]) -> None:
+    async def write(self, runs: Sequence[RunStatus]) -> None:
         """Write all runs, some of them at once."""
         left = iter(runs)
 
         async def work() -> None:
             for run in left:
-                await self._write(run.run_id)
+                await self._write(run)
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(AT_ONCE, len(runs))):
                 nursery.start_soon(work)
 
-    async def _write(self, run_id: str) -> None:
+    async def _write(self, run: RunStatus) -> None:
         performer = self._performer
-        part = part_of(performer.operation_id, run_id)
+        part = part_of(performer.operation_id, run.run_id)
+        target = {"key": run.key} if self._is_of_key else {"run_id": run.run_id}
         try:
-            answer = await performer.perform(self._operation, {"run_id": run_id}, part)
+            answer = await performer.perform(self._operation, {**target, **self._given}, part)
         except RuntimeFault as error:
-            failure = BulkFailure(run_id=run_id, error=name_of(error), detail=str(error))
+            failure = BulkFailure(run_id=run.run_id, error=name_of(error), detail=str(error))
             self.failures.append(failure)
         else:
             self.changed += answer is not False

@@ -73,7 +73,8 @@ _ENTRIES = (
         operations.signal,
         command=Command(
             name="signal",
-            summary="Send a signal to a run",
+            past="signalled",
+            summary="Signal a run, or all that match",
             done="The signal {name} of {run_id} is {answer}.",
         ),
     ),
@@ -83,7 +84,8 @@ _ENTRIES = (
         Runtime.approve,
         command=Command(
             name="approve",
-            summary="Approve a run that waits",
+            past="approved",
+            summary="Approve a run, or all that match",
             done="Approved {gate} of {run_id}, by {by}.",
         ),
     ),
@@ -93,7 +95,8 @@ _ENTRIES = (
         Runtime.reject,
         command=Command(
             name="reject",
-            summary="Reject a run that waits",
+            past="rejected",
+            summary="Reject a run, or all that match",
             done="Rejected {gate} of {run_id}, by {by}.",
         ),
     ),
@@ -209,7 +212,8 @@ _ENTRIES = (
         Runtime.release_key,
         command=Command(
             name="release",
-            summary="Release a quarantined key",
+            past="released",
+            summary="Release quarantined keys",
             done="Released the key {key}.",
             unchanged="Nothing was released: the key {key} is not quarantined.",
             about="If the first run of the key is quarantined, it is tried again.",

@@ -579,6 +579,79 @@ def test_a_bulk_that_cannot_be_meant_is_refused(
     assert complaint in result.stderr
 
 
+def test_gates_that_match_are_decided(idle: Path) -> None:
+    before = dump(idle)
+    words = ["manager", "--state", "waiting"]
+    shown = invoke("approve", idle, *words, "--preview")
+    assert [each.split()[0] for each in shown.stdout.splitlines()] == ["run", "gated"]
+    refused = invoke("approve", idle, *words)
+    assert "nothing was changed: 1 run matches; add --yes to approve it" in refused.stderr
+    assert changes(before, dump(idle)) == {}
+    assert lines("approve", idle, *words, "--by", "ann", "--yes") == ["1 run approved."]
+    assert set(changes(before, dump(idle))) >= {"signals"}
+    assert lines("reject", idle, "other", "--state", "waiting", "--yes") == ["0 runs rejected."]
+    assert lines("release", idle, "--workflow", "nap", "--yes") == ["0 runs released."]
+    assert runs_in_log(idle) == {"gated"}
+
+
+def test_runs_that_match_are_signalled(idle: Path) -> None:
+    before = dump(idle)
+    words = ["signal", idle, "paid", "--payload", '{"euro": 7}', "--tag", "eu"]
+    (found,) = map(json.loads, lines(*words, "--preview", "--json"))
+    assert found["examples"] == ["order", "behind"]
+    refused = invoke(*words, "--yes")
+    assert refused.exit_code == 2
+    assert "signal stores a value for each run that matches" in refused.stderr
+    assert changes(before, dump(idle)) == {}
+    words += ["--app", APP, "--yes"]
+    assert lines(*words) == ["2 runs signalled."]
+    assert runs_in_log(idle) == {"order", "behind"}
+    assert len(changes(before, dump(idle))["signals"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["paid"], "signal requires a run id, or a filter"),
+        (["--tag", "eu"], "Missing argument 'NAME'"),
+        (["order", "paid", "now"], "unexpected extra argument"),
+        (["order", "paid", "--tag", "eu"], "give a run id or filters, and not both"),
+        (["paid", "--tag", "eu", "--signal-id", "s"], "--signal-id requires a run id"),
+        (["paid", "--tag", "eu", "--payload", "{"], "is not JSON"),
+    ],
+)
+def test_a_signal_in_bulk_that_cannot_be_meant_is_refused(
+    idle: Path, words: list[str], complaint: str
+) -> None:
+    before = dump(idle)
+    result = invoke("signal", idle, *words)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert changes(before, dump(idle)) == {}
+
+
+def test_an_interrupted_signal_in_bulk_says_how_to_continue(
+    idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 1)
+    perform = operating.IdleStore.perform
+
+    async def interrupted(self: Any, operation: Any, arguments: Any, *more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        await trio.sleep(0.05)
+        return await perform(self, operation, arguments, *more)
+
+    words = ["signal", idle, "paid", "--payload", '{"a": 7}', "--replace", "--tag", "eu"]
+    with monkeypatch.context() as patched:
+        patched.setattr(operating.IdleStore, "perform", interrupted)
+        result = invoke(*words, "--app", APP, "--yes")
+    assert (result.exit_code, result.stdout) == (130, "1 run signalled.\n"), result.output
+    again = shlex.split(result.stderr.splitlines()[1])
+    assert lines(*again[1:]) == ["2 runs signalled."]
+    entries = map(json.loads, lines("audit", idle, "--json"))
+    assert sorted(each["run_id"] for each in entries if each["run_id"]) == ["behind", "order"]
+
+
 def test_a_run_that_cannot_be_changed_is_named(idle: Path) -> None:
     """The run was compensated, so a redrive is refused."""
     before = dump(idle)
@@ -625,6 +698,14 @@ def test_a_bulk_works_on_a_live_store(live: Path) -> None:
         "5 runs cancelled."
     ]
     assert lines("forget", live, "--tag", "bulk", "--yes") == ["5 runs removed."]
+    for number in range(3):
+        words = ["--key", f"g{number}", "--run-id", f"g{number}", "--tag", "gates"]
+        lines("submit", live, "gated", *words)
+    assert lines("signal", live, "other", "--tag", "gates", "--yes") == ["3 runs signalled."]
+    while len(lines("runs", live, "--tag", "gates", "--state", "waiting", "--json")) < 3:
+        time.sleep(0.01)
+    words = ["manager", "--tag", "gates", "--by", "ann", "--yes"]
+    assert lines("approve", live, *words) == ["3 runs approved."]
 
 
 # Derived from the table
